@@ -1,1 +1,1 @@
-"""The first half of `register`: it packs the callable and its surroundings into a message. Private."""
+"""The client side of `register`: packs the callable and its environment into a message. Private."""

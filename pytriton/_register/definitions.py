@@ -1,9 +1,9 @@
-"""The definitions of modules that the worker cannot import: what an ordinary pickle may name there.
+"""The definitions of modules that the worker cannot import, for ordinary pickles that refer to them.
 
-A pickled pipeline names `__main__.MyTransformer`, a process pool names `__main__.square`. The callable itself need not
-refer to either. So every function and class of such a module is pickled on its own, and loaded in the worker when it is
-looked up. Of the module's other values, those that such code uses travel if they are small and no secrets; all
-that the callable uses travels with the callable, whatever it is.
+A pickled pipeline refers to `__main__.MyTransformer`, a process pool to `__main__.square`. The callable itself need not
+refer to either. So every function and class of such a module is pickled separately, and loaded in the worker when it is
+looked up. Of the module's other values, those used by such code are sent if they are small and not secret; everything
+that the callable uses is sent with the callable.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pytriton._protocol.errors import sendable
 from pytriton._protocol.payload import Definition, MemoryModule, memory_module
 from pytriton._register.pickler import Named, Pickler, is_found_by_name, module_of_globals
 
-#: Bytes of one definition, and of all of a registration, at most.
+#: Maximum size in bytes of one definition, and of all definitions of a registration.
 MAX_DEFINITION_BYTES = 256 << 10
 MAX_BYTES = 2 << 20
 _LARGE = f"over {MAX_DEFINITION_BYTES >> 10} KiB, or {MAX_BYTES >> 20} MiB with all others"
 
 
 class _Refused(Exception):
-    """Something is not sent along for others to look up; the text says why."""
+    """A definition is not sent; the text says why."""
 
 
 def definitions_of(
@@ -35,7 +35,7 @@ def definitions_of(
     """Return modules with their functions and classes, and the small values that these use.
 
     Args:
-        modules: those that the worker cannot import
+        modules: modules that the worker cannot import
         see: as for `Pickler`
     """
     left = MAX_BYTES
@@ -55,7 +55,7 @@ def definitions_of(
 
 
 class _Definitions:
-    """Pickles the definitions of one module, each by itself."""
+    """Pickles the definitions of one module, each separately."""
 
     def __init__(self, module: ModuleType, see: Callable[[ModuleType], bool], left: int) -> None:
         self._module = module
@@ -85,7 +85,7 @@ class _Definitions:
             if not isinstance(value, (FunctionType, BuiltinFunctionType, type, ModuleType)):
                 _refuse_secret(name, value)
             pickler.dump(value)
-        except Exception as error:  # whatever a user's __reduce__ raises
+        except Exception as error:  # anything that a user's __reduce__ raises
             why = str(error) if isinstance(error, _Refused) else f"{type(error).__name__}: {error}"
             return Definition(name, missing=sendable(why[:300]))
         self._left -= buffer.tell()
@@ -93,7 +93,7 @@ class _Definitions:
 
 
 class _DefinitionPickler(Pickler):
-    """Pickles one definition: others of its module are named, and functions leave their globals to be looked up.
+    """Pickles one definition. Refers to others in its module by name, and leaves functions' globals to be looked up.
 
     Attributes:
         uses: the globals of the module that its code reads
@@ -108,7 +108,7 @@ class _DefinitionPickler(Pickler):
         self.uses: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for every object but the plainest."""
+        """Reduce an object. pickle calls this for every object except those of basic types."""
         if isinstance(obj, (FunctionType, type)):
             if obj is not self._root and _is_defined_in(self._module, obj):
                 return getattr, (Named(self._module.__name__), obj.__qualname__)
@@ -120,42 +120,42 @@ class _DefinitionPickler(Pickler):
             return memory_module, (obj.__name__,)
         size = getattr(
             obj, "nbytes", 0
-        )  # arrays and tensors, which may copy all they have to be pickled
+        )  # arrays and tensors, which may copy all their data to be pickled
         if isinstance(size, int) and size > MAX_DEFINITION_BYTES:
             raise _Refused(_LARGE)
         return super().reducer_override(obj)
 
     def _without_globals(self, reduced: Any) -> Any:
-        """Take the values of globals out of a function's state as cloudpickle makes it, and note their names."""
+        """Remove the values of globals from a function's state as cloudpickle creates it, and record their names."""
         if not isinstance(reduced, tuple):
-            return reduced  # by name
+            return reduced  # by reference
         make, arguments, (attributes, slots), *more = reduced
         self.uses.update(slots["__globals__"])
         return make, arguments, (attributes, {**slots, "__globals__": {}}), *more
 
 
 def _is_defined_in(module: ModuleType, value: Any) -> bool:
-    """Return whether a function or class is a module's own, under its own name."""
+    """Return True if a function or class is defined in a module under its own name."""
     is_either = isinstance(value, (FunctionType, type))
     own = is_either and getattr(value, "__module__", None) == module.__name__
     return own and is_found_by_name(module, value)
 
 
 def _refuse_secret(name: str, value: Any) -> None:
-    """Refuse a value that looks like a secret: registrations lie on disk, and nobody has asked for this one."""
+    """Refuse a value that looks like a secret: registrations are stored on disk, and the callable did not request it."""
     if looks_secret(name, value if isinstance(value, str) else ""):
         raise _Refused("it looks like a secret, and the callable does not use it")
 
 
 class _Bounded(io.BytesIO):
-    """A file for a pickle that may not grow large."""
+    """An in-memory file for a pickle, with a maximum size."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
 
     def write(self, data: Any) -> int:
-        """Write; refuses what is too much."""
+        """Write, or refuse if the file would become too large."""
         if self.tell() + memoryview(data).nbytes > self._most:
             raise _Refused(_LARGE)
         return super().write(data)

@@ -1,4 +1,4 @@
-"""The environment variables that a callable names in its code, as far as that shows without running it."""
+"""Finds the environment variables that a callable names in its code, without running it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 from pytriton._register.pickle_diagnosis import globals_used
 from pytriton._register.worker_imports import is_installed
 
-#: One of these stands in code that reads a variable.
+#: Code that reads a variable contains one of these names.
 _READERS = frozenset({"environ", "environb", "getenv"})
-#: Things looked at, at most: a callable may hold on to a whole program.
+#: Maximum number of objects to examine: a callable may refer to a whole program.
 _MOST = 2000
 
 
 def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[str]) -> None:
-    """Warn of variables that the callables read, are set here, and do not travel."""
+    """Warn of variables that the callables read, that are set here, and that are not forwarded."""
     missing = sorted(variables_read(targets).intersection(stayed))
     if not missing:
         return
@@ -30,9 +30,9 @@ def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[st
     several = len(missing) > 1
     warnings.warn(
         f"Model {model_name!r} reads {words} from its environment. {'They are' if several else 'It is'} set here, but "
-        f"{'stay' if several else 'stays'} here, because {'they look' if several else 'it looks'} like a secret or "
+        f"{'are' if several else 'is'} not forwarded, because {'they look' if several else 'it looks'} like a secret or "
         f"{'belong' if several else 'belongs'} to this session: register(..., env={missing}) sends "
-        f"{'them' if several else 'it'}, and env={{{missing[0]!r}: None}} says that it is not needed.",
+        f"{'them' if several else 'it'}, and env={{{missing[0]!r}: None}} declares it unnecessary.",
         stacklevel=first_outside(),
     )
 
@@ -40,7 +40,7 @@ def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[st
 def variables_read(targets: Iterable[Any]) -> set[str]:
     """Return the strings in the code of callables, and of what they use, that may be names of variables.
 
-    They stand in a function that has to do with os.environ or os.getenv. Code of installed packages is not looked at.
+    Only strings in functions that use os.environ or os.getenv count. Code of installed packages is skipped.
     """
     found: set[str] = set()
     waiting = list(targets)
@@ -59,7 +59,7 @@ def variables_read(targets: Iterable[Any]) -> set[str]:
 
 
 def _parts(thing: Any) -> Iterator[Any]:
-    """Yield the code of a thing, and what else may run when it is called."""
+    """Yield an object's code, and other objects that may run when it is called."""
     if isinstance(thing, functools.partial):
         yield thing.func
     elif inspect.ismethod(thing):
@@ -92,7 +92,7 @@ def _values(function: Any) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Return whether code is not the user's own: built in, or of an installed package."""
+    """Return True if code is not the user's own: built in, or from an installed package."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__ == "__main__":
         return False
@@ -101,7 +101,7 @@ def _is_foreign(thing: Any) -> bool:
 
 
 def _strings(code: CodeType) -> set[str]:
-    """Return the strings of the code objects in which a reader is named, here and in those inside."""
+    """Return the strings of the code objects, nested ones included, that name a reader."""
     inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     found = set().union(*map(_strings, inside)) if inside else set()
     if not _READERS.isdisjoint(code.co_names) or not _READERS.isdisjoint(code.co_freevars):
@@ -110,7 +110,7 @@ def _strings(code: CodeType) -> set[str]:
 
 
 def first_outside() -> int:
-    """Return the `stacklevel` at which the user's own code stands."""
+    """Return the `stacklevel` of the user's own code."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # pytriton
     level = 1
     frame = sys._getframe(1)

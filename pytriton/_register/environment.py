@@ -1,4 +1,4 @@
-"""The registrant's world: the interpreter, path, folder and variables that a callable finds in its worker, too."""
+"""The registrant's environment: the interpreter, search path, folder and variables that its workers get, too."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def capture_environment(
     cwd: StrPath | None = None,
     sys_path: Iterable[StrPath] | None = None,
 ) -> World:
-    """Return this process's world, with the changes that the caller wants.
+    """Return this process's environment, with the caller's changes.
 
     Args:
         python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
             archive of one (conda-pack); None is the interpreter of this process
-        env: variables to set in the worker (None as value: leave out), or names of variables to
-            copy, besides those that travel by themselves (_protocol/env_variables.py)
+        env: variables to set in the worker (None as value: omit), or names of variables to
+            copy, in addition to those forwarded automatically (_protocol/env_variables.py)
         cwd: working directory of the worker; None is that of this process
         sys_path: folders to search for modules first
 
     Raises:
         PyTritonBadParameterError: something named does not exist, or this process has no
-            interpreter or no working directory any more
+            interpreter or its working directory has been deleted
     """
     folder = _working_directory(cwd)
     interpreter = own_interpreter() if python is None else find_interpreter(python)
@@ -44,7 +44,7 @@ def capture_environment(
     own = rules.travelling(os.environ, own_interpreter=same)
     wanted = wanted_variables(env)
     variables = {k: value for k, value in {**own, **wanted}.items() if value is not None}
-    # Of one that is left out by env=, its owner knows.
+    # Variables omitted through env= need no explanation.
     stayed = [name for name in rules.staying(os.environ, variables) if name not in wanted]
     first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
     if python is None:
@@ -63,20 +63,20 @@ def own_interpreter() -> str:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise PyTritonBadParameterError(
-            "This process is no plain Python interpreter (a frozen program, or Python embedded in "
-            "one), so no worker can be started with it. Say which interpreter to use: "
+            "This process is not a plain Python interpreter (a frozen program, or Python embedded in "
+            "one), so it cannot start a worker. Choose an interpreter: "
             "register(..., python='/path/to/python')."
         )
     return os.path.abspath(sys.executable)
 
 
 def find_interpreter(python: StrPath) -> str:
-    """Return the absolute path of the interpreter that `python=` means.
+    """Return the absolute path of the interpreter that `python=` refers to.
 
-    Links are not followed: the path of a virtual environment's interpreter is what makes it one.
+    Links are not resolved: a virtual environment's interpreter is recognized by its path.
 
     Raises:
-        PyTritonBadParameterError: there is none
+        PyTritonBadParameterError: no such interpreter
     """
     text = os.path.expanduser(os.fspath(python))
     path = os.path.abspath(text)
@@ -94,7 +94,7 @@ def find_interpreter(python: StrPath) -> str:
         path = shutil.which(text) or path
     if not os.path.isfile(path):
         raise PyTritonBadParameterError(
-            f"python={text!r}: there is no file {path}. Name an interpreter, or the folder of a "
+            f"python={text!r}: {path} does not exist. Name an interpreter, or the folder of a "
             "virtual or conda environment."
         )
     if not os.access(path, os.X_OK):
@@ -103,9 +103,9 @@ def find_interpreter(python: StrPath) -> str:
 
 
 def own_search_path(folder: str) -> list[str]:
-    """Return sys.path with absolute entries that exist; '' (interactive, notebook, -c) is `folder`.
+    """Return sys.path with absolute, existing entries; '' (interactive, notebook, -c) becomes `folder`.
 
-    Archives stay: a zipapp is an entry of its own path.
+    Archives are kept: a zipapp is an entry of its own path.
     """
     try:
         base = os.getcwd()
@@ -117,10 +117,10 @@ def own_search_path(folder: str) -> list[str]:
 
 
 def wanted_variables(env: Env | None) -> dict[str, str | None]:
-    """Return the variables that `env=` means; None as a value leaves one out.
+    """Return the variables that `env=` selects; a None value omits a variable.
 
     Raises:
-        PyTritonBadParameterError: it is no such thing, or names a variable that is not set
+        PyTritonBadParameterError: `env` has the wrong type, or names a variable that is not set
     """
     if env is None:
         return {}
@@ -133,10 +133,10 @@ def wanted_variables(env: Env | None) -> dict[str, str | None]:
     )
     for name, value in wanted.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise PyTritonBadParameterError(f"env: {name!r} cannot be the name of a variable.")
+            raise PyTritonBadParameterError(f"env: {name!r} is not a valid variable name.")
         if value is not None and (not isinstance(value, str) or "\0" in value):
             raise PyTritonBadParameterError(
-                f"env: the value of {name} has to be a string without NUL, got "
+                f"env: the value of {name} must be a string without NUL, got "
                 f"{type(value).__name__}."
             )
     return wanted
@@ -157,16 +157,16 @@ def _working_directory(cwd: StrPath | None) -> str:
         folder = os.getcwd() if cwd is None else os.path.abspath(os.path.expanduser(os.fspath(cwd)))
     except FileNotFoundError:
         raise PyTritonBadParameterError(
-            "The working directory of this process has been deleted. Name one for the worker: "
+            "The working directory of this process has been deleted. Choose one for the worker: "
             "register(..., cwd='/an/absolute/path')."
         ) from None
     if not os.path.isdir(folder):
-        raise PyTritonBadParameterError(f"cwd={str(cwd)!r}: there is no folder {folder}.")
+        raise PyTritonBadParameterError(f"cwd={str(cwd)!r}: the folder {folder} does not exist.")
     return folder
 
 
 def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str) -> list[str]:
-    # What goes in front of another interpreter's path has to be put in front of all of it: a worker
-    # whose world has a search path uses that and nothing else.
+    # Another interpreter's default path must be included explicitly after the added folders: a worker with a search
+    # path in its environment uses nothing else.
     with Probe(World(interpreter, [], folder, dict(variables))) as probe:
         return probe.search_path

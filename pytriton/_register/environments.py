@@ -1,13 +1,13 @@
-"""Environments of workers: a conda-pack archive, a list of requirements, and what a bare environment lacks.
+"""Environments of workers: conda-pack archives, lists of requirements, and packages that a bare environment lacks.
 
-Each is made once, in the cache folder of this user, and named after what it is made of::
+Each is created once, in this user's cache folder, and named after its source::
 
     environments/archive-<sha256>/          an archive, unpacked; conda-unpack has run
     environments/requirements-<sha256>/     a virtual environment with these requirements
     environments/worker-<sha256>/           packages that a worker needs, for environments without them
 
-A file `.complete` is written last; without it an entry is made anew. One that cannot be made is removed again;
-`pytriton-daemon cache --prune` removes those that are not used any more.
+A file `.complete` is written last; an entry without it is recreated. An entry whose creation fails is removed;
+`pytriton-daemon cache --prune` removes unused ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pytriton.exceptions import PyTritonBadParameterError
 if TYPE_CHECKING:
     from pytriton._protocol.messages import World
 
-#: What a worker needs in its environment (worker/boot.py); numpy has to be the environment's own.
+#: Packages that a worker needs in its environment (worker/boot.py); numpy must be the environment's own.
 WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
-#: The variable that names a folder with those to boot.py.
+#: The variable that passes a folder with these packages to boot.py.
 PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 
-#: Begins what runs in an interpreter that may be any: says that it is too old, in the syntax of every Python.
+#: Runs first in an interpreter of unknown version: reports that it is too old, in syntax valid for every Python.
 _CHECK_VERSION = """import sys
 if sys.version_info < (3, 9):
     sys.exit("it is Python " + sys.version.split()[0] + ", and a worker needs 3.9 or newer")
@@ -48,15 +48,15 @@ _BLOCK = 1 << 20
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Return whether this is the file of a packed environment, by its name."""
+    """Return True if the file name is that of a packed environment."""
     return os.fspath(path).endswith(_SUFFIXES) and os.path.isfile(path)
 
 
 def unpacked(archive: str | os.PathLike[str], say: Say = lambda text: None) -> str:
-    """Return the interpreter of a conda-pack archive; unpacks it, the first time.
+    """Return the interpreter of a conda-pack archive. Unpacks the archive on first use.
 
     Raises:
-        PyTritonBadParameterError: it cannot be unpacked, or holds no bin/python.
+        PyTritonBadParameterError: the archive cannot be unpacked, or contains no bin/python.
     """
     path = Path(archive)
     folder = _folder("archive", _hash_of_file(path))
@@ -71,10 +71,10 @@ def unpacked(archive: str | os.PathLike[str], say: Say = lambda text: None) -> s
             ) from error
         if not (folder / "bin" / "python").exists():
             raise PyTritonBadParameterError(
-                f"python={str(path)!r}: the archive holds no bin/python. Make it with conda-pack, or pack the "
+                f"python={str(path)!r}: the archive contains no bin/python. Create it with conda-pack, or pack the "
                 "contents of a relocatable virtual environment."
             )
-        unpack = folder / "bin" / "conda-unpack"  # corrects the paths in it
+        unpack = folder / "bin" / "conda-unpack"  # fixes the paths in the environment
         if unpack.exists():
             _run([str(folder / "bin" / "python"), str(unpack)], f"conda-unpack of {path.name}")
 
@@ -87,11 +87,11 @@ def with_requirements(
 ) -> str:
     """Return the interpreter of a virtual environment of `python` that has these requirements.
 
-    numpy and what a worker needs are installed with them. It is made by uv, if that is on PATH,
-    else by virtualenv and pip; both follow their own settings (index, proxy).
+    Also installs numpy and the worker's packages. Uses uv if it is on PATH,
+    else virtualenv and pip; both follow their own settings (index, proxy).
 
     Raises:
-        PyTritonBadParameterError: no such requirements, or they cannot be installed.
+        PyTritonBadParameterError: the requirements are invalid or cannot be installed.
     """
     wanted = _requirement_list(requirements)
     about = json.dumps([sorted(wanted), os.path.realpath(python), _version_of(python)])
@@ -99,7 +99,7 @@ def with_requirements(
     interpreter = str(folder / "bin" / "python")
 
     def make() -> None:
-        say(f"making an environment with {', '.join(wanted)}")
+        say(f"creating an environment with {', '.join(wanted)}")
         packages = ["numpy", *WORKER_PACKAGES, *wanted]
         uv = shutil.which("uv")
         if uv is not None:
@@ -141,11 +141,11 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
     folder = _folder("worker", hashlib.sha256(about.encode()).hexdigest())
 
     def make() -> None:
-        say(f"fetching {', '.join(lacking)} for {python}")
+        say(f"installing {', '.join(lacking)} for {python}")
         folder.mkdir(parents=True)
         _run(
             [*_installer(python), "--target", str(folder), *lacking],
-            f"{python} lacks {', '.join(lacking)}, and fetching them for it",
+            f"{python} lacks {', '.join(lacking)}, and installing them for it",
             say,
         )
 
@@ -154,7 +154,7 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
 
 
 def provide_worker_packages(world: World, say: Say = lambda text: None) -> World:
-    """Return the world of workers in another interpreter, with what they need and that one lacks.
+    """Return the environment of workers in another interpreter, with the packages they need and it lacks.
 
     Raises:
         PyTritonBadParameterError: it lacks numpy, or the rest cannot be installed for it.
@@ -162,7 +162,7 @@ def provide_worker_packages(world: World, say: Say = lambda text: None) -> World
     packages = worker_packages(world.python, say)
     if packages is None:
         return world
-    import msgspec  # here: who only looks for an environment has no use for it
+    import msgspec  # here: a process that only looks up an environment does not need it
 
     return msgspec.structs.replace(world, env={**world.env, PACKAGES_VARIABLE: packages})
 
@@ -172,13 +172,13 @@ def code_with_our_library(code: str, packages: str | None = None) -> str:
 
     Args:
         code: imports from pytriton
-        packages: a folder with what that interpreter lacks; see `worker_packages`
+        packages: a folder with packages that the interpreter lacks; see `worker_packages`
     """
     library = str(Path(__file__).parents[2])
     more = [packages] if packages else []
     return (
         "import sys, importlib.machinery as m\n"
-        "sys.dont_write_bytecode = True\n"  # this environment is no place for another Python's bytecode
+        "sys.dont_write_bytecode = True\n"  # keep another Python's bytecode out of this environment
         f"find = lambda name, path=None, target=None: m.PathFinder.find_spec(name, [{library!r}]) "
         "if name == 'pytriton' else None\n"
         "sys.meta_path.insert(0, type('Library', (), {'find_spec': staticmethod(find)}))\n"
@@ -188,10 +188,10 @@ def code_with_our_library(code: str, packages: str | None = None) -> str:
 
 
 def lacking(python: str, modules: Sequence[str]) -> list[str]:
-    """Return those of the modules that an interpreter does not find.
+    """Return the modules that an interpreter does not find.
 
     Raises:
-        PyTritonBadParameterError: it does not work as one.
+        PyTritonBadParameterError: the interpreter does not work.
     """
     code = (
         "import importlib.util, json, sys\n"
@@ -208,10 +208,10 @@ def _lacking(python: str) -> list[str]:
 
 
 def check_version(python: str) -> None:
-    """Refuse an interpreter that is too old for workers, or none.
+    """Refuse an interpreter that is too old for workers or does not work.
 
     Raises:
-        PyTritonBadParameterError: says which version it is, or what it says instead.
+        PyTritonBadParameterError: states its version, or its output.
     """
     _ask(python, "")
 
@@ -223,7 +223,7 @@ def _version_of(python: str) -> str:
 
 
 def _ask(python: str, code: str, *arguments: str) -> str:
-    # -c puts the working directory on the search path: not a place to find packages in
+    # -c puts the working directory on the search path, where packages must not be found
     try:
         done = subprocess.run(
             [python, "-c", f"{_CHECK_VERSION}sys.path.pop(0)\n{code}", *arguments],
@@ -234,12 +234,12 @@ def _ask(python: str, code: str, *arguments: str) -> str:
             check=False,
             env=plain_environment(),
         )
-    except OSError as error:  # say, one of another kind of machine
+    except OSError as error:  # for another CPU architecture, for example
         raise PyTritonBadParameterError(
             f"python={python!r} does not work as a worker's interpreter: {error.strerror}"
         ) from error
     if done.returncode != 0:
-        said = done.stderr.strip()[-400:] or f"it ends with {done.returncode}"
+        said = done.stderr.strip()[-400:] or f"it exited with status {done.returncode}"
         raise PyTritonBadParameterError(
             f"python={python!r} does not work as a worker's interpreter: {said}"
         )
@@ -247,7 +247,7 @@ def _ask(python: str, code: str, *arguments: str) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this process's variables without those that mean its own interpreter."""
+    """Return this process's variables without those specific to its own interpreter."""
     mine = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {name: value for name, value in os.environ.items() if name not in mine}
 
@@ -274,11 +274,11 @@ def _requirement_list(requirements: Sequence[str]) -> list[str]:
             f"requirements={requirements!r}: give a list of texts such as ['torch>=2', 'transformers']."
         )
     if not requirements:
-        raise PyTritonBadParameterError("requirements=[] asks for nothing; leave it out.")
+        raise PyTritonBadParameterError("requirements=[] is empty; omit it.")
     for one in requirements:
         if one.startswith("-") or not one.strip():
             raise PyTritonBadParameterError(
-                f"requirements: {one!r} is no requirement. Options of pip go into its own settings (pip.conf, "
+                f"requirements: {one!r} is not a requirement. Set options of pip in its own settings (pip.conf, "
                 "PIP_INDEX_URL)."
             )
     return list(dict.fromkeys(one.strip() for one in requirements))
@@ -302,7 +302,7 @@ def _run(command: Sequence[str], what: str, say: Say = lambda text: None) -> Non
                 say(line.strip()[:120])
     if process.returncode != 0:
         raise PyTritonBadParameterError(
-            f"{what} failed ({os.path.basename(command[0])} ended with {process.returncode}):\n"
+            f"{what} failed ({os.path.basename(command[0])} exited with status {process.returncode}):\n"
             + "\n".join(last)
         )
 
@@ -313,7 +313,7 @@ def _extract(archive: Path, folder: Path) -> None:
             packed.extractall(folder)
         return
     with tarfile.open(archive) as packed:
-        if hasattr(tarfile, "tar_filter"):  # refuses what would land elsewhere
+        if hasattr(tarfile, "tar_filter"):  # refuses members that would be extracted elsewhere
             packed.extractall(folder, filter="tar")
         else:
             packed.extractall(folder)
@@ -328,7 +328,7 @@ def _hash_of_file(path: Path) -> str:
 
 
 def _folder(kind: str, key: str) -> Path:
-    # The order of pytriton/_host/install/cache.py, whose folder this is a part of.
+    # Same order as in pytriton/_host/install/cache.py; this folder is a part of that cache.
     root = os.environ.get("PYTRITON_DAEMON_CACHE_DIR", "")
     if not root:
         xdg = os.environ.get("XDG_CACHE_HOME", "")
@@ -338,10 +338,10 @@ def _folder(kind: str, key: str) -> Path:
 
 
 def _once(folder: Path, make: Callable[[], None]) -> None:
-    """Make a folder unless it is there and whole; one process at a time."""
+    """Create a folder unless it exists and is complete; one process at a time."""
     if (folder / _COMPLETE).exists():
         with contextlib.suppress(OSError):
-            os.utime(folder)  # when it was last used: `pytriton-daemon cache` goes by it
+            os.utime(folder)  # the time of last use, for `pytriton-daemon cache`
         return
     from filelock import FileLock
 
@@ -354,11 +354,11 @@ def _once(folder: Path, make: Callable[[], None]) -> None:
             try:
                 make()
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # half of it is of no use to anybody
+                shutil.rmtree(folder, ignore_errors=True)  # an incomplete environment is useless
                 raise
             (folder / _COMPLETE).touch()
     except OSError as error:
         raise PyTritonBadParameterError(
-            f"an environment cannot be made in {folder}: {error}. Set PYTRITON_DAEMON_CACHE_DIR to a folder with "
-            "room that this user can write."
+            f"cannot create an environment in {folder}: {error}. Set PYTRITON_DAEMON_CACHE_DIR to a folder with "
+            "free space that this user can write to."
         ) from error

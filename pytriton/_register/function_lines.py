@@ -1,7 +1,7 @@
-"""The lines of functions whose code travels: a worker shows them in tracebacks.
+"""The source lines of functions pickled by value, which a worker shows in tracebacks.
 
-The file may be none that it can read (a cell of a notebook, a member of an archive, an example of doctest), or have
-other lines by then. Only the functions' own lines travel, not the rest of the file, which is nobody's business.
+The worker may be unable to read the file (a notebook cell, an archive member, a doctest example), or the file may have
+changed. Only the functions' own lines are sent, not the rest of the file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pytriton._protocol.payload import Lines
 from pytriton._register.project_sources import MOST_BYTES
 from pytriton._register.worker_imports import is_installed
 
-#: Not names of files: all code that is made of a text without a name has them, such as `__init__` of a dataclass.
+#: Not file names, but shared by all code compiled from a string without a name, such as `__init__` of a dataclass.
 _NAMELESS = ("<string>", "<stdin>")
 
 
 def lines_of_all(functions: Iterable[FunctionType]) -> list[Lines]:
-    """Return the lines of functions, in their order, as far as they are known and not too many."""
+    """Return the lines of functions, in order, as far as they are known and up to a maximum size."""
     found: list[Lines] = []
     size = 0
     for function in functions:
@@ -42,11 +42,12 @@ def _lines_of(function: FunctionType) -> Lines | None:
     file, first = code.co_filename, code.co_firstlineno
     if file in _NAMELESS or is_installed(file):
         return None
-    # With its globals: what was imported from an archive is read by its loader.
+    # With its globals: for modules imported from an archive, their loader reads the source.
     lines = linecache.getlines(file, function.__globals__)[max(0, first - 1) :]
     if not lines:
         return None
-    # A block has what has no code, such as the end of a call; of a lambda within a statement it may lack lines.
+    # A block contains lines without code, such as the end of a call; for a lambda within a statement it may be
+    # incomplete.
     count = max(_length_of_block(lines), max(_numbers(code)) - first + 1)
     return Lines(sendable(file), first, sendable("".join(lines[:count])))
 
@@ -54,12 +55,12 @@ def _lines_of(function: FunctionType) -> Lines | None:
 def _length_of_block(lines: list[str]) -> int:
     try:
         return len(inspect.getblock(lines))
-    except (SyntaxError, tokenize.TokenError):  # they begin within a statement
+    except (SyntaxError, tokenize.TokenError):  # the lines begin within a statement
         return 1
 
 
 def _numbers(code: CodeType) -> Iterator[int]:
-    """Yield the numbers of the lines of code, and of the code in it."""
+    """Yield the line numbers of code and its nested code."""
     yield code.co_firstlineno
     yield from (number for _, number in dis.findlinestarts(code) if number is not None)
     for constant in code.co_consts:

@@ -1,6 +1,6 @@
-"""The GPUs of this machine: how many there are, and what CUDA calls them.
+"""The GPUs of this machine: how many there are, and their names in CUDA.
 
-As everywhere in CUDA, the n-th GPU is the n-th of those that $CUDA_VISIBLE_DEVICES names, where that is set.
+As everywhere in CUDA, GPU n is the n-th entry of $CUDA_VISIBLE_DEVICES, if that is set.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import re
 from pathlib import Path
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: One folder for each GPU, where NVIDIA's driver is loaded; and their device files, which containers have.
+#: One folder per GPU if NVIDIA's driver is loaded; and their device files, which exist in containers.
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _DEVICES = Path("/dev")
 _NONE = ("", "-1", "NoDevFiles")
-#: What shows the slices (MIG) that GPUs are divided into: CUDA counts those then.
+#: Present if GPUs are divided into slices (MIG), which CUDA then counts instead.
 _SLICES = Path("/proc/driver/nvidia/capabilities")
-#: Ways to GPUs that are not counted by files: Windows' (WSL), Jetson's, AMD's, which reads CUDA's variable, too.
+#: Access to GPUs without countable files: Windows (WSL), Jetson, and AMD, which also reads CUDA's variable.
 _OTHER_WAYS = ("dxg", "nvhost-gpu", "nvmap", "kfd")
-#: Of digits; no machine has more GPUs.
-_LONGEST_NUMBER = 6
+#: Maximum number of digits; no machine has more GPUs.
+_MAX_DIGITS = 6
 
 
 def visible() -> list[str]:
-    """Return the GPUs that a program started here sees, each as $CUDA_VISIBLE_DEVICES would name it."""
+    """Return the GPUs visible to a program started here, each as in $CUDA_VISIBLE_DEVICES."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         found = [name.strip() for name in named.split(",")]
-        # CUDA sees those before the first that is none ("-1", "").
+        # CUDA ignores an invalid entry ("-1", "") and all that follow it.
         return list(itertools.takewhile(lambda name: name not in _NONE, found))
     return [str(index) for index in range(_count())]
 
 
 def missing(devices: str) -> str | None:
-    """Return the GPUs of a $CUDA_VISIBLE_DEVICES that this machine lacks; None if it lacks none, as far as files tell.
+    """Describe the GPUs of a $CUDA_VISIBLE_DEVICES that this machine lacks; None if it lacks none, judging by files.
 
-    A variable of this process does not matter: that value takes its place.
+    Ignores this process's own variable, since the given value replaces it.
     """
     names = [name for name in devices.split(",") if name not in _NONE]
     count = _known_count()
@@ -44,12 +44,12 @@ def missing(devices: str) -> str | None:
         return None
     if not count:
         return (
-            f"{names[0][:80]}: this machine has no GPU that CUDA could use (there is no /dev/nvidia0; a container has "
-            "to be given its GPUs)"
+            f"{names[0][:80]}: this machine has no GPU that CUDA could use (/dev/nvidia0 does not exist; a container must "
+            "be given its GPUs)"
         )
     for name in names:
-        if name.isdecimal() and (len(name) > _LONGEST_NUMBER or int(name) >= count):
-            those = "GPU 0 alone" if count == 1 else f"the GPUs 0 to {count - 1}"
+        if name.isdecimal() and (len(name) > _MAX_DIGITS or int(name) >= count):
+            those = "only GPU 0" if count == 1 else f"the GPUs 0 to {count - 1}"
             return f"{name[:80]}: this machine has {those}"
         ids = _ids() if name.startswith("GPU-") else None
         if ids is not None and not any(one.lower().startswith(name.lower()) for one in ids):
@@ -62,7 +62,7 @@ def _files() -> list[str]:
 
 
 def _count() -> int:
-    """Return the number of GPUs. A container may have files for some of those that the driver shows."""
+    """Return the number of GPUs. A container may have device files for only some of the driver's GPUs."""
     files = len(_files())
     if not _DRIVER.is_dir():
         return files
@@ -71,18 +71,18 @@ def _count() -> int:
 
 
 def _known_count() -> int | None:
-    """Return how many numbers CUDA gives to GPUs; None: without asking CUDA, nobody knows."""
+    """Return the number of GPU indices in CUDA; None if only CUDA itself knows."""
     if any((_DEVICES / name).exists() for name in _OTHER_WAYS):
         return None
     if any(_SLICES.glob("gpu*/mig/gi*")):
         return None
     count = _count()
-    # With a driver and without files: whoever asks CUDA first makes them (nvidia-modprobe), or may not.
+    # With a driver but no files: the first CUDA program creates them (nvidia-modprobe), or may not be allowed to.
     return None if count and not _files() else count
 
 
 def _ids() -> list[str] | None:
-    """Return the UUIDs of all GPUs; None: the driver does not tell them (yet)."""
+    """Return the UUIDs of all GPUs; None if the driver does not report them (yet)."""
     found: list[str] = []
     for folder in sorted(_DRIVER.iterdir()) if _DRIVER.is_dir() else ():
         try:

@@ -1,12 +1,12 @@
 """A model that runs in threads of this process: `DaemonClient.register(..., isolation="thread")`.
 
-The registrant's side. The connection of the registration stays open, and the dispatcher says on it
-when a worker is to begin or to end::
+The registrant's side. The connection of the registration stays open, and the dispatcher uses it
+to start and end workers::
 
-    caller's thread     Register ──▶ … ◀── StartWorker: a thread begins … ◀── Registered
-    the host's thread   ◀── EndWorker: a thread ends … ◀── Released, or the daemon's end: all end
+    caller's thread     Register ──▶ … ◀── StartWorker: starts a thread … ◀── Registered
+    the host's thread   ◀── EndWorker: ends a thread … ◀── Released, or the daemon exits: ends all threads
 
-Nothing is left to do for who registers; the logger tells when the model is not served any more.
+The registrant need not do anything else; a warning is logged when the model is no longer served.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pytriton.worker.thread import Load, WorkerThread
 
 _logger = logging.getLogger("pytriton._register.hosting")
 
-#: What batches at hand get to end in when this process does.
+#: Time for current batches to finish when this process exits, in seconds.
 _AT_EXIT_S = 5.0
-#: How long a registration that failed waits for a thread that is still loading; it ends by itself later.
+#: How long a failed registration waits for a thread that is still loading; the thread ends by itself later.
 _LEFT_S = 1.0
 
-#: Of this process, not of one that forked it.
+#: Of this process, not inherited from a parent.
 _hosts: set[Host] = set()
 
 
@@ -58,7 +58,7 @@ def register(
     spec = planned.message.spec
     if isinstance(connection, RemoteConnection):
         raise PyTritonDaemonError(
-            f"Model {spec.name!r} with isolation='thread' has to share memory with the daemon, and that at "
+            f"Model {spec.name!r} with isolation='thread' must share memory with the daemon, but the daemon at "
             f"{connection.name} is reached over TCP. Use isolation='process', or connect(runtime_dir) on its "
             "machine."
         )
@@ -77,8 +77,8 @@ class Host:
 
     Attributes:
         model: its name.
-        load_error: what its callable, or the factory of it, raised while it was loaded.
-        expected: whether this process itself has asked for the end, so that nobody has to be told.
+        load_error: the exception raised by its callable, or its factory, during loading.
+        expected: whether this process itself requested the end, so that no warning is needed.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """True while the registration is served from this process."""
+        """Return True while this process serves the registration."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def serves_by(self, connection: Connection) -> bool:
-        """Return whether this very connection made the registration."""
+        """Return True if the registration was made on this connection."""
         return self._connection is connection
 
     def register(
@@ -115,11 +115,11 @@ class Host:
         payloads: Sequence[bytes],
         on_progress: OnProgress | None,
     ) -> messages.AnyMessage:
-        """Return the dispatcher's answer; from then on threads of this process serve the model.
+        """Register, and return the dispatcher's answer. From then on threads of this process serve the model.
 
         Raises:
-            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`; no
-                thread is left then.
+            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`; all
+                threads have ended.
         """
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)
@@ -136,7 +136,7 @@ class Host:
         return answer
 
     def end(self) -> None:
-        """Have the threads end after their batches, because the process does."""
+        """Make the threads end after their batches, because the process is exiting."""
         self._exiting = True
         with contextlib.suppress(OSError):  # it has ended
             self._wake.send(b"\0", socket.MSG_DONTWAIT)
@@ -160,7 +160,7 @@ class Host:
             self._released = message.why
 
     def _noting(self, load: Load) -> Load:
-        """Keep the exception of a load: within this process it needs no translation."""
+        """Wrap a loader to record its exception, which this process can raise without translation."""
 
         def noting() -> Any:
             try:
@@ -172,14 +172,14 @@ class Host:
         return noting
 
     def _keep(self) -> None:
-        """Carry out the dispatcher's messages until the registration is over."""
+        """Handle the dispatcher's messages until the registration is over."""
         channel = self._channel
         poll = select.poll()
         for fd in (channel.fileno, channel.events_fileno, self._woken.fileno()):
             poll.register(fd, select.POLLIN)
         try:
             while True:
-                channel.watch()  # ZeroMQ's descriptors tell of changes only: look before waiting
+                channel.watch()  # ZeroMQ's descriptors only report changes: check before waiting
                 while (received := channel.receive(0)) is not None:
                     self._hear(received[1])
                 if self._released is not None or channel.trouble is not None or self._exiting:
@@ -196,10 +196,8 @@ class Host:
             return
         why = self._released
         if why is None:
-            why = (
-                f"the daemon in {self._connection.name} has ended. Register it again when one runs"
-            )
-        _logger.warning("model %s is not served by this process any more: %s", self.model, why)
+            why = f"the daemon in {self._connection.name} has exited. Register the model again when a daemon is running"
+        _logger.warning("model %s is no longer served by this process: %s", self.model, why)
 
     def _end_threads(self, timeout_s: float | None = None, *, orphaned: bool = False) -> None:
         for thread in self._threads.values():
@@ -214,7 +212,7 @@ class Host:
 
 
 def _loads(planned: Plan) -> Callable[[int], Load]:
-    """Return the loaders of the instances' callables, made of one target for all or of one for each."""
+    """Return the loader of each instance's callable, from one target for all or one target each."""
     targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:
@@ -232,7 +230,7 @@ def hosts() -> list[Host]:
 
 
 def _end_all() -> None:
-    """Have all workers answer the batches at hand when the interpreter exits; the daemon sees the process end."""
+    """Let all workers finish their current batches when the interpreter exits; the daemon sees the process exit."""
     deadline = time.monotonic() + _AT_EXIT_S
     alive = hosts()
     for host in alive:
@@ -243,5 +241,5 @@ def _end_all() -> None:
 
 @cache
 def _prepare_exit() -> None:
-    """Have `_end_all` called, once."""
+    """Register `_end_all` to be called at exit, once."""
     atexit.register(_end_all)

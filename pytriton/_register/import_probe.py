@@ -1,8 +1,8 @@
-"""Runs in the interpreter that a worker would have, and tells what it would import.
+"""Runs in the interpreter of a future worker, and reports what that worker would import.
 
 Usage: python import_probe.py, with JSON lines on standard input and output: first the search path to use
-([]: the interpreter's own), answered by that in use; then names of modules, each answered by
-[found, file]. Standard library only; any Python from 3.9 on.
+([]: the interpreter's own), answered by the path in use; then names of modules, each answered by
+[found, file]. Standard library only; Python 3.9 or newer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 
 
 def main() -> None:
-    # What the modules print must not get between the answers.
+    # Output of the modules must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     del sys.path[0]  # this file's own folder
@@ -29,13 +29,13 @@ def main() -> None:
 
 def _look_up(name: str) -> list[object]:
     try:
-        spec = importlib.util.find_spec(name)  # imports the packages that it is in
+        spec = importlib.util.find_spec(name)  # imports the parent packages
     except BaseException:
-        # A package may do anything at all while it is imported, such as sys.exit().
+        # A package may do anything during import, such as sys.exit().
         spec = None
     if spec is not None:
         return [True, spec.origin if spec.has_location else None]
-    module = sys.modules.get(name)  # made by its package without a file, as six.moves is
+    module = sys.modules.get(name)  # created by its package without a file, such as six.moves
     return [module is not None, getattr(module, "__file__", None)]
 
 

@@ -1,7 +1,7 @@
-"""Registers a callable from the interpreter of its workers: the command line's own may lack what its module imports.
+"""Registers a callable from its workers' interpreter: the command line's own may lack what the module imports.
 
 command line ── Request ──▶ process of that interpreter: import, pickle ──▶ daemon
-             ◀── a JSON object a line: progress, and the end ──
+             ◀── one JSON object per line: progress, then the result ──
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError
 
 @dataclass(frozen=True)
 class Request:
-    """A registration that another interpreter is asked for.
+    """A registration to be made by another interpreter.
 
     Args:
         target: MODULE:ATTRIBUTE
-        runtime_dir: of the daemon
+        runtime_dir: the daemon's
         options: keyword arguments of `DaemonClient.register`
     """
 
@@ -36,16 +36,16 @@ class Request:
 
 
 def run(python: str, packages: str | None, request: Request) -> Iterator[dict[str, Any]]:
-    """Yield `{"progress": text}` as it goes on, and at the end `{"name": …, "url": …}`.
+    """Yield `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
 
     Args:
-        python: an interpreter, from Python 3.9 on
-        packages: a folder with what it lacks; see `environments.worker_packages`
-        request: what is registered
+        python: an interpreter, Python 3.9 or newer
+        packages: a folder with packages it lacks; see `environments.worker_packages`
+        request: the registration
 
     Raises:
-        DaemonNotRunningError: no daemon runs
-        PyTritonBadParameterError: there is no such callable, or an argument is wrong
+        DaemonNotRunningError: no daemon is running
+        PyTritonBadParameterError: the callable does not exist, or an argument is invalid
         PyTritonError: the registration failed
     """
     code = f"from {__name__} import main; main()"
@@ -68,7 +68,7 @@ def run(python: str, packages: str | None, request: Request) -> Iterator[dict[st
             yield answer
     if process.returncode != 0:
         raise PyTritonError(
-            f"{python} ended with {process.returncode} before {request.target} was registered."
+            f"{python} exited with status {process.returncode} before {request.target} was registered."
         )
 
 
@@ -78,8 +78,8 @@ _ERRORS: dict[str, type[PyTritonError]] = {
 
 
 def main() -> None:
-    """Read the request, register, say what became of it."""
-    # What the module prints must not get between the answers.
+    """Read the request, register, and report the outcome."""
+    # Output of the module must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""The instances of a model: their number, and the device of each."""
+"""The instances of a model: their number, and each one's device."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pytriton.run_options import Device
 #: The default of `max_concurrency`.
 MAX_CONCURRENCY = 64
 
-#: What CUDA_VISIBLE_DEVICES may be: with anything else, "cuda:0" say, CUDA finds no GPU and does not say why.
+#: Valid values of CUDA_VISIBLE_DEVICES: with others, such as "cuda:0", CUDA silently finds no GPU.
 _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
 
 
 def device_list(devices: Sequence[Device] | None) -> list[str | None]:
-    """Return CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it alone.
+    """Return CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it unchanged.
 
     Raises:
-        PyTritonValidationError: an entry is no device
+        PyTritonValidationError: an entry is not a device
     """
     if devices is None:
         return []
     if isinstance(devices, (str, int)) or not isinstance(devices, Sequence):
         raise PyTritonValidationError(
-            f"devices has to be a list with one entry for each instance, got {devices!r}. Write "
+            f"devices must be a list with one entry per instance, got {devices!r}. Write "
             f"devices=[{devices!r}] for one instance."
         )
     if not devices:
-        raise PyTritonValidationError("devices=[] asks for no instance at all; leave it out.")
+        raise PyTritonValidationError("devices=[] contains no instance; omit it.")
     return [None if device is None else _device_text(device) for device in devices]
 
 
@@ -40,7 +40,7 @@ def _device_text(device: Any) -> str:
     if isinstance(device, tuple):
         if not device or any(isinstance(part, tuple) or part in ("", "cpu") for part in device):
             raise PyTritonValidationError(
-                f"devices: {device!r} has to name one or more GPUs for one instance, e.g. (0, 1)."
+                f"devices: {device!r} must name one or more GPUs for one instance, e.g. (0, 1)."
             )
         return ",".join(_device_text(part) for part in device)
     if isinstance(device, str):
@@ -52,7 +52,7 @@ def _device_text(device: Any) -> str:
             text = "no number"
     if not _VISIBLE_DEVICES.fullmatch(text):
         raise PyTritonValidationError(
-            f"devices: {device!r} is no device. A GPU's number (0), its UUID ('GPU-...'), a tuple "
+            f"devices: {device!r} is not a device. Use a GPU's number (0), its UUID ('GPU-...'), a tuple "
             "of them for one instance on several GPUs, or 'cpu'."
         )
     return text
@@ -61,19 +61,20 @@ def _device_text(device: Any) -> str:
 def count_instances(
     instances: Instances | None, devices: Sequence[str | None], per_instance: int | None
 ) -> int:
-    """Return the number of instances; up to three options may say it, and they have to agree.
+    """Return the number of instances. Up to three options may determine it, and they must agree.
 
-    Of a number that follows the load, it is the least, or 1 for a model that may sleep: devices are used in turn then.
+    For a number that follows the load, this is the minimum, or 1 for a model that may be suspended; devices are then
+    assigned in turn.
 
     Raises:
-        PyTritonValidationError: they contradict each other
+        PyTritonValidationError: the options contradict each other
     """
     autoscale = None if instances is None else autoscale_of(instances)
     if autoscale is not None:
         if per_instance is not None:
             raise PyTritonValidationError(
-                "A list of callables, one for each instance, and a number of instances that follows the load do not go "
-                "together. Pass one callable."
+                "A list of callables, one per instance, cannot be combined with a number of instances that follows the load. "
+                "Pass one callable."
             )
         return max(1, autoscale.least)
     said = {
@@ -86,7 +87,7 @@ def count_instances(
         words = ", ".join(f"{what} is {count}" for what, count in counts.items())
         raise PyTritonValidationError(
             f"These contradict each other: {words}. Each device and each callable of a list gets "
-            "one instance; leave instances= out then."
+            "one instance; omit instances= in that case."
         )
     return next(iter(counts.values()), 1)
 
@@ -94,9 +95,9 @@ def count_instances(
 def default_lanes(config: Mapping[str, Any]) -> int:
     """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
 
-    Without batching, the next request travels while one is computed. With it, a second proxy would take what
-    is queued before a batch has come together (docs/audits/performance.md has the figures). And what a
-    second proxy has taken has left Triton's queue, whose priorities and time-outs must hold.
+    Without batching, the next request is transferred while one is computed. With batching, a second proxy would take
+    queued requests before a batch is full (docs/audits/performance.md has measurements). And requests taken by a
+    second proxy have left Triton's queue, whose priorities and timeouts must apply.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
     ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
@@ -104,10 +105,10 @@ def default_lanes(config: Mapping[str, Any]) -> int:
 
 
 def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:
-    """Return how many batches, or streams, an asynchronous callable has under way in one worker.
+    """Return how many batches, or streams, an asynchronous callable processes concurrently in one worker.
 
-    Batches need a lane each, so they are as many as there are `lanes`, if the user said that. One sequence's requests
-    come one after the other, and its state is its lane's.
+    Each batch needs a lane, so the number is that of `lanes` if the user set it. Requests of a sequence are sequential,
+    and its state belongs to its lane.
     """
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return MAX_CONCURRENCY

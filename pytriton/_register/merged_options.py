@@ -1,4 +1,4 @@
-"""Options that were given and declared, put together, checked, and on their way into the message."""
+"""Merges and checks the options passed to register() and declared on the callable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytriton.run_options import OPTIONS, RegisterOptions
 if TYPE_CHECKING:
     from pytriton.declaration import Declaration
 
-#: By name: the default of each field.
+#: The default of each field, by name.
 _SPEC_FIELDS = {field.name: field.default for field in msgspec.structs.fields(messages.ModelSpec)}
 
 
 def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise TypeError, as Python does, if a function got an option that it does not have."""
+    """Raise TypeError, as Python does, for an option that a function does not have."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -32,10 +32,10 @@ def check_names(function: str, given: Collection[str], known: Collection[str]) -
 def merge_options(
     declaration: Declaration | None, given: Mapping[str, Any], per_instance: int | None = None
 ) -> RegisterOptions:
-    """Return every option as it was given, else as it was declared, else its default.
+    """Return the value of every option: as passed, else as declared, else the default.
 
     Raises:
-        PyTritonValidationError: a declared option does not exist, or a value is unusable
+        PyTritonValidationError: a declared option does not exist, or a value is invalid
     """
     said = {name: value for name, value in given.items() if value is not None}
     options = declaration.options if declaration else {}
@@ -45,13 +45,13 @@ def merge_options(
             near = difflib.get_close_matches(name, OPTIONS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PyTritonValidationError(
-                f"@declare has an option {name!r} that register() does not know.{hint} There are: "
+                f"@declare has an option {name!r} that register() does not know.{hint} Valid options: "
                 f"{', '.join(OPTIONS)}."
             )
     if declaration and declaration.strict:
         declared["strict"] = True
     if per_instance is not None or said.keys() & {"instances", "devices"}:
-        # How many instances is one decision: said here, it is not mixed with the declared one.
+        # The number of instances is one decision: options passed here replace all declared ones.
         declared.pop("instances", None)
         declared.pop("devices", None)
     defaults = {name: option.default for name, option in OPTIONS.items()}
@@ -64,9 +64,9 @@ def merge_options(
 
 
 def spec_fields(options: RegisterOptions) -> dict[str, Any]:
-    """Return the fields of `messages.ModelSpec` that are options of the same name.
+    """Return the options that are fields of `messages.ModelSpec` with the same name.
 
-    An option that was left to something else is no field here, unless the field may be None, too.
+    Options left to a default elsewhere are omitted, unless the field may be None.
     """
     return {
         name: OPTIONS[name].message(value)
@@ -85,7 +85,7 @@ def _check_isolation(merged: Mapping[str, Any]) -> None:
     ]
     if wrong:
         raise PyTritonValidationError(
-            "isolation='thread' runs the callable in this process, which cannot be given "
-            f"{', '.join(wrong)}: a thread can be neither ended from outside nor limited, and has its process's "
-            f"surroundings. Leave {'it' if len(wrong) == 1 else 'them'} out, or use isolation='process'."
+            "isolation='thread' runs the callable in this process and does not support "
+            f"{', '.join(wrong)}: a thread cannot be killed or limited, and shares its process's "
+            f"environment. Omit {'it' if len(wrong) == 1 else 'them'}, or use isolation='process'."
         )

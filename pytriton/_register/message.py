@@ -1,4 +1,4 @@
-"""The message of `register`, made of its arguments and the callable's declaration."""
+"""Builds the `register` message from its arguments and the callable's declaration."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ Target = Callable[..., Any]
 
 
 class Plan(NamedTuple):
-    """A registration that has been checked, with the callables themselves.
+    """A checked registration, with the callables themselves.
 
     Attributes:
-        message: what goes to the daemon
+        message: the message for the daemon
         targets: one callable for all instances, or one for each
-        check: as given to `register`
-        own_interpreter: the workers' interpreter is this process's
+        check: as passed to `register`
+        own_interpreter: the workers run this process's interpreter
     """
 
     message: messages.Register
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     own_interpreter: bool
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads that go with the message; those for threads are empty.
+        """Return the payloads for the message; those for threads are empty.
 
         Raises:
             PicklingError: a callable cannot be pickled
@@ -91,7 +91,7 @@ def prepare(
     config: ModelConfig | None,
     given: Mapping[str, Any],
 ) -> tuple[messages.Register, list[bytes]]:
-    """Return the message of a registration and its payloads; arguments and exceptions are those of `plan`.
+    """Return the message of a registration and its payloads. Arguments and exceptions are those of `plan`.
 
     Raises:
         PicklingError: a callable cannot be pickled
@@ -108,7 +108,7 @@ def plan(
     config: ModelConfig | None,
     given: Mapping[str, Any],
 ) -> Plan:
-    """Check all that can be checked here; return the message and the callables.
+    """Check everything that can be checked in this process; return the message and the callables.
 
     Args:
         infer_fn: one callable for all instances, or a list of them
@@ -119,9 +119,9 @@ def plan(
         given: `RegisterOptions`; None and missing ones are as declared
 
     Raises:
-        TypeError: there is no such option
-        PyTritonValidationError: something is missing or wrong
-        PyTritonBadParameterError: a value in `config` is unusable
+        TypeError: unknown option
+        PyTritonValidationError: something is missing or invalid
+        PyTritonBadParameterError: a value in `config` is invalid
     """
     check_names("register", given, OPTIONS)
     several = isinstance(infer_fn, Sequence) and not callable(infer_fn)
@@ -150,7 +150,7 @@ def plan(
     fields = spec_fields(options)
     fields["on_error"] = options["on_error"] or options["on_crash"]
     if options["isolation"] == "thread":
-        # Nobody else could try again; and the check is called here.
+        # Only this process could retry; and it calls the check itself.
         fields.update(on_crash="fail", check=False)
     fields.update(
         name=name,
@@ -178,7 +178,7 @@ def plan(
 
 
 def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -> None:
-    """Refuse a callable that cannot take the inputs; what a class makes is seen in the worker."""
+    """Refuse a callable that cannot accept the inputs. Instances of a class are checked in the worker."""
     inputs = [one["name"] for one in document["input"]]
     for target in targets:
         why = None if inspect.isclass(target) else misfit(target, inputs)
@@ -187,7 +187,7 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
 
 
 def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
-    """Return the surroundings of the workers: interpreter, variables, folders, arguments."""
+    """Return the environment of the workers: interpreter, variables, folders, arguments."""
     if options["isolation"] == "thread":
         world = messages.World(sys.executable or "")
     else:
@@ -204,12 +204,12 @@ def _behind_openai(
     name: str,
     tensors: list[Tensor],
 ) -> OpenAIModel:
-    """Return what is registered of callables behind the OpenAI API; options that follow from that are set."""
+    """Return the registration of callables behind the OpenAI API, with the options it implies."""
     from pytriton.openai.model import make_model
 
     if tensors:
         raise PyTritonValidationError(
-            f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: leave inputs and outputs out."
+            f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: omit inputs and outputs."
         )
     card = card_of(options["openai"])
     try:
@@ -232,7 +232,7 @@ def _behind_openai(
 
 
 def _interpreter(options: RegisterOptions) -> StrPath | None:
-    """Return the workers' interpreter with the packages that it needs; None for this process's."""
+    """Return the workers' interpreter, with the packages it needs installed; None for this process's."""
     python, requirements = options["python"], options["requirements"]
     if requirements is None:
         return python
@@ -241,19 +241,23 @@ def _interpreter(options: RegisterOptions) -> StrPath | None:
 
 
 def default_model_name(target: Target) -> str:
-    """Return the callable's own name; `_` replaces what model names cannot have.
+    """Return the callable's own name, with characters not allowed in model names replaced by `_`.
 
     Raises:
-        PyTritonValidationError: it has none (a lambda)
+        PyTritonValidationError: it has no name (a lambda)
     """
     while isinstance(target, functools.partial):
         target = target.func
     own = getattr(target, "__name__", None) or type(target).__name__
     if own == "<lambda>":
-        raise PyTritonValidationError("A lambda has no name to give its model: pass model_name=.")
+        raise PyTritonValidationError(
+            "A lambda has no name to use for its model: pass model_name=."
+        )
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
     if not name.strip("._"):
-        raise PyTritonValidationError(f"No model name can be made of {own!r}: pass model_name=.")
+        raise PyTritonValidationError(
+            f"{own!r} cannot be turned into a model name: pass model_name=."
+        )
     return name
 
 
@@ -281,10 +285,10 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
             continue
         if factory:
             wanted = (
-                "With factory=True, infer_fn has to be a class or function that makes the callable"
+                "With factory=True, infer_fn must be a class or function that creates the callable"
             )
         else:
-            wanted = "infer_fn has to be a callable or a list of callables"
+            wanted = "infer_fn must be a callable or a list of callables"
         hint = (
             " 'module:attribute' is for the command line; import it here."
             if isinstance(target, str)

@@ -1,4 +1,4 @@
-"""The options of a function in its `help`, and in what completion at run time sees."""
+"""Shows the options of a function in `help` and in run-time completion."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def takes(kind: Any) -> Callable[[_F], _F]:
-    """Have `help` and completion at run time show the options of a function with ``**options: Unpack[kind]``.
+    """Decorate a function with ``**options: Unpack[kind]`` so that `help` and run-time completion show its options.
 
-    In its docstring, what describes `options` gives way to a line for each: it has to be the last of the section Args.
+    Replaces the description of `options` in its docstring, which must be the last of the section Args, by a line for
+    each.
     """
 
     def tell(function: _F) -> _F:
@@ -28,7 +29,7 @@ def takes(kind: Any) -> Callable[[_F], _F]:
         ]
         shown = signature.replace(parameters=[*named, *options])
         function.__signature__ = shown  # type: ignore[attr-defined]
-        if function.__doc__:  # not there with `python -OO`
+        if function.__doc__:  # None with `python -OO`
             function.__doc__ = _IN_DOCSTRING.sub(
                 lambda match: _described(names_of(kind), match["indent"]), function.__doc__
             )

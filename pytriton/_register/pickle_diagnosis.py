@@ -1,4 +1,4 @@
-"""Name what cannot be pickled, so that its owner finds it in their own code.
+"""Names the object that cannot be pickled, so that users find it in their own code.
 
 attribute `lock` (a _thread.lock) of closure variable `model` (a serve.Model) of function predict at
 serve.py:12
@@ -17,17 +17,17 @@ from typing import Any
 
 from pytriton._protocol.wording import with_article
 
-#: A chain longer than this helps nobody.
+#: A longer chain is not helpful.
 _DEEPEST = 12
 _Part = tuple[str, Any]
-#: Returns what pickling something raises, or None if it can be pickled.
+#: Returns the exception raised by pickling an object, or None if it can be pickled.
 TryToPickle = Callable[[Any], "Exception | None"]
 
 
 def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exception | None]:
-    """Return the smallest part of `thing` that cannot be pickled, in words, and why not.
+    """Describe the smallest part of `thing` that cannot be pickled, and return its exception.
 
-    The search goes from each thing into the first of its parts that cannot be pickled alone.
+    Descends from each object into the first of its parts that cannot be pickled by itself.
     """
     words = [describe(thing)]
     reason: Exception | None = None
@@ -49,7 +49,7 @@ def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exceptio
 
 
 def describe(thing: Any) -> str:
-    """Return the words for a callable: what it is, its name, and where its source stands."""
+    """Describe a callable: its kind, its name, and where it is defined."""
     if isinstance(thing, functools.partial):
         return f"functools.partial of {describe(thing.func)}"
     if inspect.ismethod(thing):
@@ -66,7 +66,7 @@ def describe(thing: Any) -> str:
 def _where(function: Any) -> str:
     code = getattr(
         inspect.unwrap(function), "__code__", None
-    )  # its owner knows no decorator's code
+    )  # the user does not know a decorator's code
     if not isinstance(code, CodeType):
         return ""
     return f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
@@ -85,7 +85,7 @@ def _kind(thing: Any) -> str:
 
 
 def _parts(thing: Any) -> Iterator[_Part]:
-    """Yield what is pickled along with a thing."""
+    """Yield the parts that are pickled along with an object."""
     if inspect.ismethod(thing):
         yield "the object", thing.__self__
         yield "the function", thing.__func__
@@ -130,7 +130,7 @@ def _function_parts(function: Any) -> Iterator[_Part]:
 
 
 def globals_used(code: CodeType) -> set[str]:
-    """Return the names of global variables in a function's code, and in that of functions inside it."""
+    """Return the names of global variables in a function's code, including nested functions."""
     names = {
         instruction.argval
         for instruction in dis.get_instructions(code)
@@ -143,10 +143,10 @@ def globals_used(code: CodeType) -> set[str]:
 
 
 def _object_parts(thing: Any) -> Iterator[_Part]:
-    """Yield what the object itself hands to pickle: its __getstate__ may leave things out."""
+    """Yield what the object itself passes to pickle: its __getstate__ may omit attributes."""
     try:
         reduced = thing.__reduce_ex__(5)
-    except Exception:  # it is itself what cannot be pickled
+    except Exception:  # the object itself cannot be pickled
         return
     if not isinstance(reduced, tuple):
         return

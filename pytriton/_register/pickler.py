@@ -1,4 +1,4 @@
-"""The pickler of callables: cloudpickle's, which decides for each module whether its code goes by name or by value."""
+"""The pickler of callables: cloudpickle's, but it decides per module whether code is pickled by reference or by value."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ import cloudpickle
 from pytriton._protocol.payload import BIT_GENERATORS, make_bit_generator, memory_module
 
 PROTOCOL = 5
-#: Where the name of the file stands among the arguments of `types.CodeType`, in every Python from 3.8 on.
+#: Position of the file name among the arguments of `types.CodeType`, in Python 3.8 and newer.
 _FILE_NAME = 10
-#: Attributes of a module that its import machinery sets.
+#: Attributes of a module set by its import machinery.
 _OF_IMPORT = frozenset({"__builtins__", "__cached__", "__loader__", "__name__", "__spec__"})
 
 
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that decides for each module, when it meets something of it, whether code goes by value.
+    """A pickler that decides for each module, when it meets one of its objects, whether to pickle its code by value.
 
-    Functions of a module that goes by value get the namespace of the worker's module of that name as their globals
-    (`pytriton.worker.memory_modules`), so that what they use is found there by name, too.
+    Functions of a module pickled by value use the namespace of the worker's module of that name as their globals
+    (`pytriton.worker.memory_modules`), so they also find what they use by name there.
 
     Attributes:
-        codes: code that travels; with any, only this version of Python can read the pickle
-        functions: those whose code travels
-        defined: for each module that goes by value, the functions and classes met that are found in it by their own
-            name
+        codes: code pickled by value; if there is any, only this version of Python can read the pickle
+        functions: functions pickled by value
+        defined: for each module pickled by value, the pickled functions and classes that can be found in it by their
+            own name
     """
 
     def __init__(
         self, file: Any, see: Callable[[ModuleType], bool], *, in_modules: bool = True
     ) -> None:
-        """Make a pickler.
+        """Create a pickler.
 
         Args:
-            file: takes the pickle
-            see: is called with each module that something is of; returns whether the worker imports it
-            in_modules: functions share the namespaces of the worker's modules; without, they have one of their own
+            file: receives the pickle
+            see: called with the module of each object; returns whether the worker can import it
+            in_modules: functions share the namespaces of the worker's modules; otherwise they have their own
         """
         # Before pickle's own __init__, which reads it.
         self.dispatch_table: ChainMap[type, Callable[[Any], Any]] = ChainMap(
@@ -53,18 +53,18 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         self.codes: list[CodeType] = []
         self.functions: list[FunctionType] = []
         self.defined: dict[str, dict[str, Any]] = {}
-        #: Functions by the id of their code, which comes after them.
+        #: Functions by the id of their code, which is pickled after them.
         self._met: dict[int, FunctionType] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for every object but the plainest (documented in `pickle`)."""
+        """Reduce an object. pickle calls this for every object except those of basic types (documented in `pickle`)."""
         if isinstance(obj, CodeType):
             self.codes.append(obj)
             if id(obj) in self._met:
                 self.functions.append(self._met.pop(id(obj)))
             return self._reduce_code(obj)
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
-            # cloudpickle would send what is in it, as it is now, without its name.
+            # cloudpickle would send the current content, without the name.
             raise TypeError("cannot pickle an open file: open it in the worker")
         if isinstance(obj, _Namespace):
             return vars, (Named(obj["name"]),)
@@ -88,21 +88,21 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         return reduced
 
     def _define(self, module: ModuleType, obj: Any) -> None:
-        """Note what the worker's module has to have under the name of a function or class."""
+        """Record that the worker's module must define a function or class under its name."""
         if is_found_by_name(module, obj):
             self.defined.setdefault(module.__name__, {})[obj.__qualname__] = obj
 
     def _share_namespace(self, function: FunctionType) -> None:
-        """Have a function of a module that goes by value use the globals of the worker's module."""
+        """Make a function of a module pickled by value use the globals of the worker's module."""
         module = module_of_globals(function)
         if self._in_modules and module is not None and not self._see(module):
-            # cloudpickle pickles this in the place of the globals of all functions of the module.
+            # cloudpickle pickles this instead of the globals of all functions of the module.
             self.globals_ref.setdefault(id(function.__globals__), _Namespace(name=module.__name__))
 
     def _reduce_code(self, code: CodeType) -> Any:
-        """Reduce code as cloudpickle does, and keep the name of its file.
+        """Reduce code as cloudpickle does, but keep its file name.
 
-        From 3.1.3 on, cloudpickle writes "<dynamic-code>" instead: tracebacks would show neither files nor source.
+        Since 3.1.3, cloudpickle writes "<dynamic-code>" instead: tracebacks would show neither files nor source.
         """
         make, arguments = self.dispatch_table[CodeType](code)
         if make is CodeType:
@@ -112,18 +112,18 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
 
 
 class Named:
-    """Stands for the worker's module of a name: only the name travels."""
+    """A placeholder for the worker's module of that name; only the name is pickled."""
 
     def __init__(self, module: str) -> None:
         self.module = module
 
 
 class _Namespace(dict[str, str]):
-    """Stands for the globals of the worker's module of a name: pickled as `vars(module)`."""
+    """A placeholder for the globals of the worker's module of that name: pickled as `vars(module)`."""
 
 
 def module_of_globals(function: FunctionType) -> ModuleType | None:
-    """Return the module whose namespace is a function's globals; None if it is no module's."""
+    """Return the module whose namespace is a function's globals; None if there is none."""
     name = function.__globals__.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     is_its_own = isinstance(module, ModuleType) and vars(module) is function.__globals__
@@ -131,13 +131,13 @@ def module_of_globals(function: FunctionType) -> ModuleType | None:
 
 
 def is_found_by_name(module: ModuleType, obj: Any) -> bool:
-    """Return whether a module has a function or class under its own name, so that an ordinary pickle names it."""
+    """Return True if a module has a function or class under its own name, so that an ordinary pickle refers to it."""
     name = getattr(obj, "__qualname__", None)
     return isinstance(name, str) and vars(module).get(name) is obj
 
 
 def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
-    """Return how random generators are reduced: numpy's own way differs between its major versions."""
+    """Return the reducers of random generators: numpy's own differ between its major versions."""
     random: Any = sys.modules.get("numpy.random")
     if random is None:
         return {}
@@ -163,9 +163,9 @@ def _is_current(module: ModuleType) -> bool:
 
 
 def _reduce_module(module: ModuleType) -> Any:
-    """Reduce a module that goes by value to the worker's module of that name, with all that is in this one.
+    """Reduce a module pickled by value to the worker's module of that name, with the content of this one.
 
-    `__main__` is only named: not everything in a script is for a worker, or can be pickled.
+    `__main__` is only referenced by name: not everything in a script is meant for a worker, or can be pickled.
     """
     make = (memory_module, (module.__name__,))
     if module.__name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Make the payload of a callable: code that the worker can import is named, other code is sent.
+"""Creates the payload of a callable: code that the worker can import is pickled by reference, other code by value.
 
-The payload is a header (`pytriton._protocol.payload`) and cloudpickle's bytes, pickle protocol 5: every
-Python from 3.9 on reads it. Code objects are bytes of one minor version of Python; the header says
-whether any travel.
+The payload is a header (`pytriton._protocol.payload`) and cloudpickle's bytes, pickle protocol 5, which every
+Python since 3.9 can read. Code objects are specific to one minor version of Python; the header says
+whether there are any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytriton._register.project_sources import imported_by, sources_of
 from pytriton._register.worker_imports import WorkerImports
 from pytriton.exceptions import PicklingError
 
-#: cloudpickle knows one set of modules to pickle by value, the process's.
+#: cloudpickle has one process-wide set of modules to pickle by value.
 _one_at_a_time = threading.Lock()
 
 
@@ -40,14 +40,14 @@ def pack_callable(
     """Return the payload of a callable.
 
     Args:
-        target: what to send: any callable
-        imports: what the worker can import
+        target: the callable to send
+        imports: the modules that the worker can import
         model_name: for errors
-        is_check: it is called with what the worker serves. Its functions have globals of their own, so that they do
-            not take the places of those served.
+        is_check: the callable is a check of the served callable. Its functions have their own globals, so that they do
+            not replace those served.
 
     Raises:
-        PicklingError: something that the callable refers to cannot be pickled, or it is too large
+        PicklingError: an object that the callable refers to cannot be pickled, or the payload is too large
     """
     buffer = io.BytesIO()
     with _one_at_a_time, _registering_by_value(imports) as (see, modules):
@@ -56,7 +56,7 @@ def pack_callable(
             pickler.dump(target)
             if pickler.defined and not is_check:
                 pickler.dump(pickler.defined)
-        except Exception as error:  # whatever a user's __reduce__ raises
+        except Exception as error:  # anything that a user's __reduce__ raises
             offender, reason = find_offender(target, lambda part: _try_to_pickle(part, see))
             raise PicklingError.naming(
                 describe(target), offender, str(reason or error), model_name=model_name
@@ -82,7 +82,7 @@ def pack_callable(
     if len(payload) > MAX_FRAME_BYTES:
         raise PicklingError(
             f"Cannot send {describe(target)}: it has {len(payload):,} bytes and the "
-            f"daemon takes at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
+            f"daemon accepts at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
             "the model in the worker, with factory=True.",
             model_name=model_name,
         )
@@ -90,7 +90,7 @@ def pack_callable(
 
 
 def _folder(module: ModuleType) -> str:
-    """Return the folder that has to be on the search path for a module to be found; "" if there is none."""
+    """Return the folder that must be on the search path to find a module; "" if there is none."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None:
         return ""
@@ -102,8 +102,8 @@ class _Modules(NamedTuple):
     """The modules that a pickler has met, by name.
 
     Attributes:
-        sent: their code travels
-        named: the names of those that the worker imports
+        sent: modules pickled by value
+        named: names of modules that the worker imports
     """
 
     sent: dict[str, ModuleType]
@@ -114,9 +114,9 @@ class _Modules(NamedTuple):
 def _registering_by_value(
     imports: WorkerImports,
 ) -> Iterator[tuple[Callable[[ModuleType], bool], _Modules]]:
-    """Yield a function that has a module pickled by value if the worker cannot import it, and what it has seen.
+    """Yield a function that marks modules for pickling by value if the worker cannot import them, and its record.
 
-    The function returns whether the worker imports the module.
+    The function returns whether the worker can import the module.
     """
     ours = _Modules({}, set())
     registered = []
@@ -124,7 +124,7 @@ def _registering_by_value(
     def see(module: ModuleType) -> bool:
         name = module.__name__
         if sys.modules.get(name) is not module:
-            return False  # cloudpickle itself sends what is no longer in sys.modules
+            return False  # cloudpickle itself pickles modules no longer in sys.modules by value
         if imports.finds(module):
             ours.named.add(name)
             return True
@@ -142,7 +142,7 @@ def _registering_by_value(
 
 
 class _Nowhere:
-    """A file for a pickle that nobody will read."""
+    """A file that discards a pickle."""
 
     def write(self, data: Any) -> int:
         return len(data)
@@ -151,6 +151,6 @@ class _Nowhere:
 def _try_to_pickle(thing: Any, see: Callable[[ModuleType], bool]) -> Exception | None:
     try:
         Pickler(_Nowhere(), see).dump(thing)
-    except Exception as error:  # whatever a user's __reduce__ raises
+    except Exception as error:  # anything that a user's __reduce__ raises
         return error
     return None

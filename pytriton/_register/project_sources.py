@@ -1,8 +1,8 @@
-"""The source of modules that a callable goes by the name of: it is kept with the registration.
+"""The source of modules that a callable refers to by name, stored with the registration.
 
-Files change: the project goes on, a folder is removed, another machine has another checkout. A worker that is started
-tomorrow, and `rollback`, are to run what was registered. So the files of the registrant's own modules travel along; a
-worker imports them (`pytriton.worker.project_modules`). What is installed is not among them.
+Files change: the project evolves, a folder is removed, another machine has another checkout. Workers started
+later, and `rollback`, must run the code that was registered. So the files of the registrant's own modules are sent; a
+worker imports them (`pytriton.worker.project_modules`). Installed packages are not included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytriton._protocol.payload import Source
 from pytriton._register.env_usage import first_outside
 from pytriton._register.worker_imports import find_spec, in_every_worker, is_installed
 
-#: Of one callable, at most. A project that is larger is most likely a framework that somebody works at.
+#: Maximum per callable. A larger project is most likely a framework under development.
 MOST_BYTES = 2 << 20
 MOST_FILES = 500
 
@@ -34,13 +34,13 @@ def sources_of(
     *,
     further: Iterable[str] = (),
 ) -> list[Source]:
-    """Return the sources of modules, and of what they import, and so on; the nearest first, then by name.
+    """Return the sources of modules and, recursively, of their imports; nearest first, then by name.
 
     Args:
         roots: names of modules
-        search: where the worker looks for modules that this process has not imported; []: nobody knows
-        model_name: for the warning that there is too much
-        further: modules that the callable itself does not use: as many as there is room for
+        search: where the worker looks for modules that this process has not imported; []: unknown
+        model_name: for the warning about too many sources
+        further: modules that the callable itself does not use: included as far as there is room
     """
     packages = _folders_of_packages(search)
     found: dict[str, Source] = {}
@@ -55,7 +55,7 @@ def sources_of(
 def _collect(
     roots: Iterable[str], search: Sequence[str], packages: Sequence[str], found: dict[str, Source]
 ) -> tuple[bool, str]:
-    """Add sources to `found`; return whether there was room for all, and the name of the first without any."""
+    """Add sources to `found`; return whether all fit, and the name of the first that did not."""
     waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
     seen = {*waiting, *found}
     size = sum(len(source.text) for source in found.values())
@@ -80,7 +80,7 @@ def _collect(
 
 
 def imported_by(code: CodeType) -> Iterator[str]:
-    """Yield what may be names of modules that code imports while it runs, but for relative ones."""
+    """Yield possible names of modules that code imports at run time, except relative ones."""
     base = ""
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
@@ -96,7 +96,7 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _folders_of_packages(search: Sequence[str]) -> list[str]:
-    """Return the folders of installed packages: this interpreter's and the worker's, and of `pip install --target`."""
+    """Return the folders of installed packages: this interpreter's, the worker's, and those of `pip install --target`."""
     folders = {one for one in (*sys.path, *search) if isinstance(one, str) and one}
     return [os.path.realpath(one) + os.sep for one in folders if _holds_packages(Path(one))]
 
@@ -108,7 +108,7 @@ def _holds_packages(folder: Path) -> bool:
 
 
 def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source | None:
-    """Return a module's source; None where it is installed, is none, or has no file of Python text."""
+    """Return a module's source; None if it is installed, does not exist, or has no Python source file."""
     if in_every_worker(name) or name == "__main__":
         return None
     module = sys.modules.get(name)
@@ -126,7 +126,7 @@ def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source
         with open(path, "rb") as opened:
             return Source(name, path, opened.read(MOST_BYTES + 1))
     except OSError:
-        return None  # in an archive, or gone: the worker finds it, or says that it does not
+        return None  # in an archive, or removed: the worker finds it, or reports that it cannot
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
@@ -135,13 +135,13 @@ def _imports_of(source: Source) -> list[str]:
 
 
 def _imported(source: Source) -> Iterator[str]:
-    """Yield what may be names of modules that a module imports, anywhere in its text."""
+    """Yield possible names of modules that a module imports anywhere in its source."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they were shown when it was imported
             tree = ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # written for another Python
+        return  # written for another Python version
     is_package = os.path.basename(source.file) == "__init__.py"
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -157,8 +157,8 @@ def _imported(source: Source) -> Iterator[str]:
 
 def _warn(name: str, model_name: str) -> None:
     warnings.warn(
-        f"Model {model_name!r}: its modules are more than what is kept with a registration ({MOST_FILES} files, "
-        f"{MOST_BYTES >> 20} MiB). Workers import {name!r} and the rest from their files as these are when a worker "
-        "starts, also after a rollback. Keep these files as they are, or install them.",
+        f"Model {model_name!r}: its modules exceed the limits of a registration ({MOST_FILES} files, "
+        f"{MOST_BYTES >> 20} MiB). Workers import {name!r} and the rest from their current files when a worker "
+        "starts, even after a rollback. Do not change these files, or install them.",
         stacklevel=first_outside(),
     )

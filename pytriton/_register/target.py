@@ -1,4 +1,4 @@
-"""A declared callable by its name, MODULE:ATTRIBUTE, as the command line takes it."""
+"""Loads a declared callable by its name, MODULE:ATTRIBUTE, for the command line."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ def load_target(text: str) -> Any:
     """Import MODULE and return its ATTRIBUTE (which may have dots).
 
     Raises:
-        PyTritonBadParameterError: the text is malformed, or there is no such thing, or importing it failed, which
-            is shown with its traceback.
+        PyTritonBadParameterError: the text is malformed, MODULE or ATTRIBUTE does not exist, or the import failed, in
+            which case the text includes the traceback.
     """
     module_name, colon, attribute = text.partition(":")
     if not colon or not module_name or not attribute:
         module = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         raise PyTritonBadParameterError(
-            f"{text!r} is not MODULE:ATTRIBUTE: say which callable of the module is meant, such as "
+            f"{text!r} is not MODULE:ATTRIBUTE: name a callable of the module, such as "
             f"{module or 'mymodule'}:classify"
         )
     if "/" in module_name or module_name.endswith(".py"):
         folder, _, file = module_name.rpartition("/")
         where = f"in the folder {folder}, " if folder else ""
         raise PyTritonBadParameterError(
-            f"{module_name!r} is a file, and MODULE is the name of a module: {where}"
-            f"say {file.removesuffix('.py')}:{attribute}"
+            f"{module_name!r} is a file, but MODULE must be the name of a module: {where}"
+            f"use {file.removesuffix('.py')}:{attribute}"
         )
     cwd = os.getcwd()
     if cwd not in sys.path:
         sys.path.insert(0, cwd)
-    sys.argv[:] = [module_name]  # what it and its workers see are no arguments of ours
+    sys.argv[:] = [module_name]  # the module and its workers must not see our arguments
     found = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -49,22 +49,22 @@ def load_target(text: str) -> Any:
 
 
 def check_declared(target: Any, text: str) -> None:
-    """Check that a command, which ends at once, can register a callable with what it carries.
+    """Check that a command, which exits at once, can register a callable with its declaration.
 
     Raises:
-        PyTritonBadParameterError: it carries no declaration, or one that needs the process to stay.
+        PyTritonBadParameterError: it has no declaration, or one that requires the process to stay alive.
     """
     declaration = declaration_of(target)
     if declaration is None:
         raise PyTritonBadParameterError(
-            f"{text} carries no declaration of its inputs and outputs. Decorate it with "
+            f"{text} does not declare its inputs and outputs. Decorate it with "
             "@pytriton.declare(inputs=[...], outputs=[...]), or register it from Python with "
             "pytriton.connect().register(...)."
         )
     if declaration.options.get("isolation") == "thread":
         raise PyTritonBadParameterError(
-            f"{text} is declared with isolation='thread', to run in the process that registers it, and "
-            "this one ends at once. Register it from a program that stays: pytriton.connect().register(...)."
+            f"{text} is declared with isolation='thread', to run in the process that registers it, but "
+            "this one exits at once. Register it from a program that keeps running: pytriton.connect().register(...)."
         )
 
 
@@ -75,8 +75,8 @@ def _import(module_name: str) -> Any:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise PyTritonBadParameterError(
-                f"there is no module {missing!r}; it is looked for in {os.getcwd()} and where "
-                f"{sys.executable} looks"
+                f"module {missing!r} not found in {os.getcwd()} or on the search path of "
+                f"{sys.executable}"
             ) from None
         raise _import_failed(module_name) from None
     except Exception:

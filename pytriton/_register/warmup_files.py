@@ -1,4 +1,4 @@
-"""Warm-ups on their way to the workers: files are read here, where they lie; data is made there."""
+"""Prepares warm-ups for the workers: files are read here, where they are; data is generated there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["warmup_messages"]
 
 
 def warmup_messages(config: ModelConfig | None, *, batching: bool) -> list[messages.Warmup]:
-    """Return what a model's workers are told about its warm-ups.
+    """Return a model's warm-ups in the form sent to its workers.
 
     Args:
         config: the model's configuration
@@ -39,5 +39,5 @@ def _tensor(
         return messages.WarmupTensor(
             name, datatype, shape, "zero" if source.zero_data else "random"
         )
-    source.generate(warmup.batch_size if batching else 0)  # a misfit shows here
+    source.generate(warmup.batch_size if batching else 0)  # raises if the data does not fit
     return messages.WarmupTensor(name, datatype, shape, "file", source.file_content())

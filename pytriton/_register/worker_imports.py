@@ -1,4 +1,4 @@
-"""The modules of this process that a worker can import, so that they are named and not sent."""
+"""Determines which modules of this process a worker can import, so that they are pickled by reference."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from pytriton._protocol.messages import World
 from pytriton._register.environments import check_version
 from pytriton.exceptions import PyTritonBadParameterError
 
-#: An answer of the interpreter may take the import of a large package.
+#: Timeout of an answer, which may include the import of a large package.
 _ANSWER_S = 60.0
-#: Always there: the daemon gives every worker its own pytriton, and boot.py refuses to run without
-#: the rest.
+#: Always available: the daemon gives every worker its own pytriton, and boot.py refuses to run without the rest.
 _IN_EVERY_WORKER = frozenset({"pytriton", "cloudpickle", "msgspec", "numpy", "zmq"})
 
 
-#: The world of this process that was asked last, and the modules that its interpreter did not find.
+#: The last environment queried, and the modules that its interpreter did not find.
 _asked: tuple[World, set[str]] | None = None
 
 
 class WorkerImports:
-    """Tells whether a worker in a world finds the very modules that this process has.
+    """Determines whether a worker in an environment finds the same modules that this process has.
 
-    Most answers come from the search path alone. What is not found there (made by an import hook of
-    an editable install, or made at run time) is asked of the interpreter itself, which is started
-    for it once. What the interpreter of this process did not find, it is not asked again in the
-    same world: such a module is sent, which works even if it has been installed since.
+    Most answers come from the search path alone. For modules not found there (from an import hook of
+    an editable install, or created at run time), the interpreter itself is started once and
+    queried. Modules that this process's interpreter did not find are not queried again in the
+    same environment: they are sent, which works even if they have been installed since.
     """
 
     def __init__(self, world: World, *, own_interpreter: bool) -> None:
@@ -61,15 +60,14 @@ class WorkerImports:
 
     @property
     def search_path(self) -> list[str]:
-        """The folders in which the worker looks for modules; [] where only its interpreter knows."""
+        """Return the folders in which the worker looks for modules; [] if only its interpreter knows."""
         return self._world.sys_path
 
     def finds(self, module: ModuleType) -> bool:
-        """Return whether the worker imports, under the name of `module`, the same module.
+        """Return True if the worker imports, under the name of `module`, the same module.
 
-        The same is: one from the same file. With another interpreter, what is installed here
-            (site-packages,
-        standard library) is taken to be meant by name: only that environment's own build can work
+        A module is the same if it comes from the same file. With another interpreter, installed modules
+        (site-packages, standard library) are matched by name: only that environment's own build can work
         there.
         """
         name = module.__name__
@@ -89,7 +87,7 @@ class WorkerImports:
             spec = find_spec(name, self._world.sys_path)
             if spec is not None and _is_same(spec.origin if spec.has_location else None, file):
                 return True
-        # Another interpreter may lack what cannot be sent, and somebody installs it there then.
+        # Another interpreter may lack a module that cannot be sent, which the user then installs there.
         not_found = _not_found_in(self._world) if self._own_interpreter else set[str]()
         if name in not_found:
             return False
@@ -102,7 +100,7 @@ class WorkerImports:
 
 
 def _not_found_in(world: World) -> set[str]:
-    """Return the modules that a world's interpreter did not find; those of one world are kept."""
+    """Return the modules that an environment's interpreter did not find. Cached for one environment."""
     global _asked
     if _asked is None or _asked[0] != world:
         _asked = (world, set())
@@ -110,13 +108,13 @@ def _not_found_in(world: World) -> set[str]:
 
 
 def find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
-    """Find a module as an import would, along `search`, but import nothing."""
+    """Find a module as an import would, along `search`, without importing it."""
     path: Sequence[str] | None = search
     spec = None
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         if path is None:
-            return None  # a module in a module that is no package
+            return None  # the parent is not a package
         spec = PathFinder.find_spec(".".join(parts[:count]), list(path))
         if spec is None:
             return None
@@ -126,7 +124,7 @@ def find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
 
 def _is_same(their_file: str | None, file: str | None) -> bool:
     if their_file is None or file is None:
-        return their_file is file  # namespace packages have none
+        return their_file is file  # namespace packages have no file
     return os.path.realpath(their_file) == os.path.realpath(file)
 
 
@@ -135,19 +133,19 @@ def _is_built_in(name: str) -> bool:
 
 
 def in_every_worker(name: str) -> bool:
-    """Return whether the daemon gives every worker a module, or refuses a worker without it."""
+    """Return True if the daemon gives every worker a module, or refuses a worker without it."""
     return name.partition(".")[0] in _IN_EVERY_WORKER
 
 
 @functools.lru_cache(maxsize=1)
 def _installation() -> frozenset[str]:
-    """Return this interpreter's own folders, which take half a millisecond to find."""
+    """Return this interpreter's own folders. Finding them takes half a millisecond."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return frozenset(sysconfig.get_path(kind) for kind in kinds)
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a module belongs to the standard library or to an installed distribution."""
+    """Return True if a module belongs to the standard library or to an installed distribution."""
     folders = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     folders |= _installation()
     real = os.path.realpath(file)
@@ -155,13 +153,13 @@ def is_installed(file: str) -> bool:
 
 
 class Probe(Closeable):
-    """A short-lived process in a worker's world that looks modules up. Starts at once; close it.
+    """A short-lived process in a worker's environment that looks modules up. Starts immediately; close it after use.
 
     Attributes:
         search_path: where that interpreter looks for modules.
 
     Raises:
-        PyTritonBadParameterError: the interpreter does not run, or gives no answer.
+        PyTritonBadParameterError: the interpreter does not run, or does not answer.
     """
 
     def __init__(self, world: World) -> None:
@@ -175,11 +173,11 @@ class Probe(Closeable):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                bufsize=0,  # `select` sees everything that has not been read
+                bufsize=0,  # `select` must see all unread data
             )
         except OSError as error:
             raise PyTritonBadParameterError(
-                f"python={world.python!r} cannot be started: {error}. Name a Python interpreter."
+                f"python={world.python!r} cannot be started: {error}. Choose another Python interpreter."
             ) from error
         try:
             self.search_path: list[str] = self._ask(world.sys_path)
@@ -218,6 +216,6 @@ class Probe(Closeable):
     def _silent(self) -> PyTritonBadParameterError:
         check_version(self._python)
         return PyTritonBadParameterError(
-            f"python={self._python!r} does not work as a worker's interpreter: it "
-            "could not be asked which modules it can import."
+            f"python={self._python!r} does not work as a worker's interpreter: it did not "
+            "report which modules it can import."
         )

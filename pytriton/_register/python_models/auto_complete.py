@@ -1,4 +1,4 @@
-"""Has a model's `auto_complete_config` run in its workers' interpreter, in a process that ends then."""
+"""Runs a model's `auto_complete_config` in its workers' interpreter, in a short-lived process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonValidationError
 
 _LIBRARY = Path(__file__).parents[2]  # the package pytriton
-#: Of what a process has printed that ended without an answer, its last characters.
-_TOLD = 4000
+#: Number of trailing characters of output to show if the process exited without an answer.
+_MAX_SHOWN = 4000
 
 
 def ask_model(
@@ -24,16 +24,16 @@ def ask_model(
     """Return the configuration as the model completes it.
 
     Args:
-        question: what worker/python_model/complete_config.py reads
-        world: of the workers
-        name: the model's
-        limit_s: seconds that it may take; None: any number
+        question: the input of worker/python_model/complete_config.py
+        world: the workers' environment
+        name: the model's name
+        limit_s: time limit in seconds; None: unlimited
 
     Raises:
-        PyTritonValidationError: it fails, or takes longer.
+        PyTritonValidationError: it fails, or exceeds the limit.
     """
     program = str(_LIBRARY / "worker" / "python_model" / "complete_config.py")
-    # Files, not pipes: a process that the model starts may hold these open for as long as it lives.
+    # Files, not pipes: a process started by the model may keep these open indefinitely.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as printed:
         answer: Any
         try:
@@ -41,7 +41,7 @@ def ask_model(
                 [world.python, program, str(_LIBRARY)],
                 input=json.dumps({**question, "parent": os.getpid()}).encode() + b"\n",
                 cwd=world.cwd,
-                # Another Python's bytecode of ours does not belong into this environment.
+                # Keep another Python's bytecode out of this environment.
                 env={**world.env, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=said,
                 stderr=printed,
@@ -51,7 +51,7 @@ def ask_model(
         except subprocess.TimeoutExpired:
             answer = {
                 "error": f"it has not returned for {limit_s:g} s (load_timeout_s)",
-                "traceback": _text(printed)[-_TOLD:],
+                "traceback": _text(printed)[-_MAX_SHOWN:],
             }
         else:
             answer = _answer(_text(said), done.returncode, _text(printed))
@@ -67,10 +67,13 @@ def _answer(said: str, code: int, printed: str) -> Any:
     try:
         return json.loads(said)
     except ValueError:
-        return {"error": f"its process ended with {code}", "traceback": printed[-_TOLD:]}
+        return {
+            "error": f"its process exited with status {code}",
+            "traceback": printed[-_MAX_SHOWN:],
+        }
 
 
 def _text(file: IO[bytes]) -> str:
-    """Return what was written to a file; a model may print anything, text of another encoding among it."""
+    """Return the content of a file; a model may print anything, including text in another encoding."""
     file.seek(0)
     return file.read().decode("utf-8", "backslashreplace")

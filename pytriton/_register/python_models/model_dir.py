@@ -1,6 +1,6 @@
-"""Triton's model configuration as people write it: config.pbtxt, read, completed, and split into its uses.
+"""Triton's model configuration as people write it: reads, completes and splits config.pbtxt.
 
-The schema is Triton's own (model_config.proto), as tritonclient carries it.
+The schema is Triton's own (model_config.proto), as included in tritonclient.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pytriton.formats import pbtxt
 
 CONFIG_FILE = "config.pbtxt"
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
-#: Parameters that Triton's python backend would apply to the proxy instead of to the worker.
+#: Parameters that Triton's python backend would apply to the proxy instead of the worker.
 _NOT_FOR_THE_PROXY = (ENVIRONMENT_PARAMETER, "FORCE_CPU_ONLY_INPUT_TENSORS")
-#: Fields that say where a model's code is: that is the dispatcher's business.
+#: Fields that locate a model's code, which the dispatcher sets.
 _CODE_FIELDS = (
     "name", "platform", "backend", "runtime", "instance_group", "default_model_filename",
     "cc_model_filenames", "version_policy",
@@ -27,37 +27,41 @@ _CODE_FIELDS = (
 
 
 def parse_config(text: str, where: str) -> Any:
-    """Return the message ModelConfig that a config.pbtxt holds.
+    """Parse a config.pbtxt into a ModelConfig message.
 
     Raises:
-        PyTritonBadParameterError: it is malformed; names line and column.
+        PyTritonBadParameterError: it is malformed; states line and column.
     """
     from google.protobuf import text_format
 
     try:
         return text_format.Parse(text, pbtxt.message_class()())
     except text_format.ParseError as error:
-        raise PyTritonBadParameterError(f"{where} is no model configuration: {error}") from error
+        raise PyTritonBadParameterError(
+            f"{where} is not a valid model configuration: {error}"
+        ) from error
 
 
 def config_of(document: Mapping[str, Any], where: str) -> Any:
-    """Return the message ModelConfig of its JSON form.
+    """Parse the JSON form of a ModelConfig message.
 
     Raises:
-        PyTritonBadParameterError: a field does not exist, or has a wrong value.
+        PyTritonBadParameterError: a field does not exist, or has an invalid value.
     """
     from google.protobuf import json_format
 
     try:
         return json_format.ParseDict(dict(document), pbtxt.message_class()())
     except json_format.ParseError as error:
-        raise PyTritonBadParameterError(f"{where} is no model configuration: {error}") from error
+        raise PyTritonBadParameterError(
+            f"{where} is not a valid model configuration: {error}"
+        ) from error
 
 
 def plain(message: Any, *, full: bool = False) -> dict[str, Any]:
-    """Return a message's JSON form, whole numbers as such.
+    """Return a message's JSON form, with integers as numbers.
 
-    `full`: with fields that have their default, as Triton hands it to models.
+    `full`: include fields with default values, as Triton does for models.
     """
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
@@ -88,7 +92,7 @@ def _plain_value(field: Any, value: Any, full: bool) -> Any:
 
 
 def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
-    """Return the configuration for tritonserver: all but the place of the code, which is the dispatcher's business."""
+    """Return the configuration for tritonserver, without the location of the code, which the dispatcher sets."""
     document = plain(config)
     for name in _CODE_FIELDS:
         document.pop(name, None)
@@ -102,7 +106,7 @@ def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
 
 
 def config_for_model(config: Any) -> str:
-    """Return the "model_config" that `initialize` gets: JSON with the defaults that Triton adds."""
+    """Return the "model_config" passed to `initialize`: JSON with the defaults that Triton adds."""
     completed = type(config)()
     completed.CopyFrom(config)
     completed.backend = "python"
@@ -115,7 +119,7 @@ def config_for_model(config: Any) -> str:
     if not completed.instance_group:
         group = completed.instance_group.add()
         group.kind = group.KIND_CPU
-        group.name = completed.name  # as Triton calls it then
+        group.name = completed.name  # as Triton then names it
     for index, group in enumerate(completed.instance_group):
         group.name = group.name or f"{completed.name}_{index}"
         group.count = group.count or 1
@@ -125,7 +129,7 @@ def config_for_model(config: Any) -> str:
 
 
 class Place(NamedTuple):
-    """The name and the device of one instance, as `initialize` gets them."""
+    """The name and the device of one instance, as passed to `initialize`."""
 
     name: str
     kind: str
@@ -133,10 +137,10 @@ class Place(NamedTuple):
 
 
 def places_of(config: Any) -> list[Place]:
-    """Return the instances that the instance groups ask for; one on the CPU without any.
+    """Return the instances that the instance groups define; one on the CPU by default.
 
     Raises:
-        PyTritonValidationError: GPUs are asked for that are not there.
+        PyTritonValidationError: the machine lacks the requested GPUs.
     """
     places: list[Place] = []
     for index, group in enumerate(config.instance_group):
@@ -155,9 +159,9 @@ def places_of(config: Any) -> list[Place]:
 
 
 def devices_of(places: Sequence[Place], count: int) -> list[str | None]:
-    """Return CUDA_VISIBLE_DEVICES for each of `count` instances, the GPUs in turn; none without any GPU.
+    """Return CUDA_VISIBLE_DEVICES for each of `count` instances, cycling through the GPUs; all None without any GPU.
 
-    A GPU is hidden from instances that are not on it, and so it is number 0 to its own.
+    Each instance only sees its own GPU, as number 0.
     """
     if not any(place.kind == "GPU" for place in places):
         return []
@@ -167,25 +171,25 @@ def devices_of(places: Sequence[Place], count: int) -> list[str | None]:
 
 
 def _gpus(config: Any, group: Any) -> list[str]:
-    """Return the GPUs of an instance group of KIND_GPU: those that it names, or all."""
+    """Return the GPUs of a KIND_GPU instance group: those it lists, or all."""
     there = len(gpus.visible())
     if not there:
         raise PyTritonValidationError(
             f"Model {config.name!r} has an instance group of KIND_GPU and this machine has no GPU"
             + (f" (${gpus.VARIABLE} hides them)" if gpus.VARIABLE in os.environ else "")
-            + ". Write KIND_CPU, or KIND_AUTO."
+            + ". Use KIND_CPU or KIND_AUTO."
         )
     for gpu in group.gpus:
         if not 0 <= gpu < there:
             raise PyTritonValidationError(
-                f"Model {config.name!r} has an instance group on GPU {gpu}, and this machine has the GPUs "
-                f"{', '.join(map(str, range(there)))}. Mend `gpus` of its instance_group."
+                f"Model {config.name!r} has an instance group on GPU {gpu}, but this machine has the GPUs "
+                f"{', '.join(map(str, range(there)))}. Correct `gpus` of its instance_group."
             )
     return [str(gpu) for gpu in group.gpus or range(there)]
 
 
 def versions_of(folder: Path, file: str) -> list[int]:
-    """Return the versions that a model folder has, ascending: its folders with a number for a name and the file in."""
+    """Return the versions in a model folder, ascending: its numbered folders that contain the file."""
     return sorted(
         int(entry.name)
         for entry in folder.iterdir()
@@ -194,7 +198,7 @@ def versions_of(folder: Path, file: str) -> list[int]:
 
 
 def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) -> list[int]:
-    """Return the versions to serve, ascending: the wanted one, else those that the version policy chooses.
+    """Return the versions to serve, ascending: the wanted one, else those selected by the version policy.
 
     Raises:
         PyTritonBadParameterError: there is none.
@@ -202,7 +206,7 @@ def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) ->
     there = versions_of(folder, file)
     if not there:
         raise PyTritonBadParameterError(
-            f"{folder} is no Python model: it has no numbered folder with a file {file}, such as {folder}/1/{file}."
+            f"{folder} is not a Python model: it has no numbered folder with a file {file}, such as {folder}/1/{file}."
         )
     if wanted is not None:
         if wanted not in there:
@@ -220,8 +224,8 @@ def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) ->
         found = there[-max(1, policy.latest.num_versions) :]
     if not found:
         raise PyTritonBadParameterError(
-            f"{folder}: its version_policy chooses none of its versions, which are {', '.join(map(str, there))}. "
-            f"Mend it in {CONFIG_FILE}, or say which version to serve (version=)."
+            f"{folder}: its version_policy selects none of its versions, which are {', '.join(map(str, there))}. "
+            f"Correct it in {CONFIG_FILE}, or choose a version (version=)."
         )
     return found
 
@@ -230,7 +234,7 @@ def environment_of(config: Any, folder: Path | None) -> str | None:
     """Return the environment that EXECUTION_ENV_PATH names, if the configuration has it.
 
     Raises:
-        PyTritonBadParameterError: there is nothing of that name.
+        PyTritonBadParameterError: the path does not exist.
     """
     if ENVIRONMENT_PARAMETER not in config.parameters:
         return None
@@ -240,8 +244,8 @@ def environment_of(config: Any, folder: Path | None) -> str | None:
         path = said.replace("$$TRITON_MODEL_DIRECTORY", str(folder))
     if not os.path.exists(path):
         raise PyTritonBadParameterError(
-            f"{ENVIRONMENT_PARAMETER}: there is no {path}"
+            f"{ENVIRONMENT_PARAMETER}: {path} does not exist"
             + (f" ({said} in the configuration)" if path != said else "")
-            + ". It has to be a conda-pack archive, or the folder of an environment."
+            + ". It must be a conda-pack archive, or the folder of an environment."
         )
     return path

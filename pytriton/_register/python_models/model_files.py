@@ -1,7 +1,7 @@
-"""The message that registers a file of a framework: ONNX, PyTorch, scikit-learn, XGBoost, LightGBM, TensorFlow.
+"""The message that registers a framework's file: ONNX, PyTorch, scikit-learn, XGBoost, LightGBM, TensorFlow.
 
-The file says what its tensors are, as far as it can: it is looked into by the workers' interpreter, which has the
-framework. Workers load it from where it lies, as they do for models of a model repository.
+The workers' interpreter, which has the framework, inspects the file for its tensors, as far as the file describes
+them. Workers load it from its original path, as with models of a model repository.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROBE = "pytriton.formats.probe"
 
 
 def is_model_file(target: object) -> bool:
-    """Return whether this is the path of a file, or folder, of one of the formats, there or not."""
+    """Return True if this is the path of a file, or folder, of one of the formats, existing or not."""
     return isinstance(target, (str, os.PathLike)) and _format_of(Path(target)) is not None
 
 
@@ -48,15 +48,15 @@ def prepare_file(
 
     Args:
         target: the file, on the daemon's machine
-        model_name: None: as the configuration says, or the file's own
-        config: None, or a config.pbtxt: what it says stays, what it lacks is completed
+        model_name: None: from the configuration, or the file's own
+        config: None, or a config.pbtxt, of which missing parts are completed
         version: None: 1
         given: `RegisterModelOptions`; None is the default
-        report: is told what takes long
+        report: called with the progress of slow steps
 
     Raises:
-        TypeError: there is no such option
-        PyTritonBadParameterError: there is no such file, or the interpreter lacks the framework
+        TypeError: unknown option
+        PyTritonBadParameterError: the file does not exist, or the interpreter lacks the framework
         PyTritonValidationError: the file cannot be loaded, or does not fit the configuration
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
@@ -65,13 +65,13 @@ def prepare_file(
     form = _format_of(path)
     assert form is not None  # see is_model_file
     if not path.exists():
-        raise PyTritonBadParameterError(f"there is no file {path}.")
+        raise PyTritonBadParameterError(f"the file {path} does not exist.")
     said = configuration_of(config)
     name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
     validate_model_name(name)
     say = teller(report)
     world = _world(options, form, say)
-    say(f"looking into {path.name}")
+    say(f"inspecting {path.name}")
     document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
     number = 1 if version is None else version
     recipe = Recipe(name, form.title, form.loader, document, {number: str(path)})
@@ -104,10 +104,10 @@ def _format_of(path: Path) -> table.Format | None:
 def _world(
     options: RegisterOptions, form: table.Format, say: Callable[[str], None]
 ) -> messages.World:
-    """Return what surrounds the workers: an interpreter that has the format's framework.
+    """Return the workers' environment: an interpreter that has the format's framework.
 
     Raises:
-        PyTritonBadParameterError: it lacks that; with the line that installs it
+        PyTritonBadParameterError: it lacks the framework; contains the command that installs it
     """
     python = options["python"]
     if options["requirements"] is not None:
@@ -119,7 +119,7 @@ def _world(
         packages = " ".join(form.packages[module] for module in lacking)
         raise PyTritonBadParameterError(
             f"{form.title} models need {packages}, which {world.python} lacks: {world.python} -m pip install "
-            f"{packages}. Or name an interpreter that has it (python=, --python), or have an environment made "
+            f"{packages}. Or name an interpreter that has it (python=, --python), or let an environment be created "
             f"(requirements={packages.split()!r}, --requirement {packages.split()[0]})."
         )
     return world if python is None else environments.provide_worker_packages(world, say)
@@ -132,10 +132,10 @@ def _completed(
     world: messages.World,
     limit_s: float | None,
 ) -> dict[str, Any]:
-    """Return the configuration with what the file tells, asked in the workers' interpreter.
+    """Return the configuration completed from the file, which the workers' interpreter inspects.
 
     Raises:
-        PyTritonValidationError: it cannot be loaded, takes too long, or does not fit the configuration.
+        PyTritonValidationError: the file cannot be loaded, takes too long, or does not fit the configuration.
     """
     question = {
         "title": form.title,
@@ -165,7 +165,7 @@ def _completed(
     except (IndexError, ValueError):
         said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
         raise PyTritonValidationError(
-            f"{path} cannot be loaded; the process that tried ended with {done.returncode}: {said}"
+            f"{path} cannot be loaded; the process that tried exited with status {done.returncode}: {said}"
         ) from None
     if "error" in answer:
         raise PyTritonValidationError(str(answer["error"]))

@@ -1,7 +1,7 @@
-"""The message that registers a Triton Python model, made of its folder or its class.
+"""The message that registers a Triton Python model, built from its folder or its class.
 
-folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ what tritonserver is told (model_dir.py)
-                 │                              └──▶ what `initialize` gets
+folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ configuration for tritonserver (model_dir.py)
+                 │                              └──▶ configuration for `initialize`
                  └──▶ EXECUTION_ENV_PATH ──▶ the workers' interpreter (environments.py)
 """
 
@@ -39,13 +39,13 @@ ModelSource = Union[str, "os.PathLike[str]", type]
 #: A file, its text, or the configuration's JSON form.
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
-#: What a model that answers when `execute` has returned, or at any other time, has to name somewhere.
+#: A name that occurs in the code of every model that answers after `execute` has returned.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The source of a model: `folder` or `cls`, and its Python text as far as it can be read."""
+    """The source of a model: `folder` or `cls`, and its Python text as far as it is readable."""
 
     folder: Path | None
     cls: type | None
@@ -53,7 +53,7 @@ class _Source:
 
     @property
     def completes(self) -> bool:
-        """True if the model may have an `auto_complete_config`."""
+        """Return True if the model may have an `auto_complete_config`."""
         name = "auto_complete_config"
         return name in self.text if self.cls is None else hasattr(self.cls, name)
 
@@ -66,19 +66,19 @@ def prepare_model(
     given: Mapping[str, Any],
     report: Report | None,
 ) -> tuple[messages.Register, list[bytes]]:
-    """Read all there is to read, complete the configuration; return the message and its payloads.
+    """Read all sources and complete the configuration; return the message and its payloads.
 
     Args:
         target: a model's folder in a repository, or a class
-        model_name: None: as the configuration says, or the folder's or the class's own name
+        model_name: None: from the configuration, or the folder's or the class's own name
         config: None: config.pbtxt of the folder
-        version: None: those that the configuration's version policy chooses
+        version: None: those selected by the configuration's version policy
         given: `RegisterModelOptions`; None is the default
-        report: is told what takes long
+        report: called with the progress of slow steps
 
     Raises:
-        TypeError: there is no such option
-        PyTritonBadParameterError, PyTritonValidationError: something is missing or wrong
+        TypeError: unknown option
+        PyTritonBadParameterError, PyTritonValidationError: something is missing or invalid
         PicklingError: a class cannot be pickled
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
@@ -96,7 +96,7 @@ def prepare_model(
     )
     source = _Source(folder, cls, _text_of(folder, cls, versions))
     world = _world(options, said, folder, teller(report))
-    if source.completes:  # of several versions, the newest is asked
+    if source.completes:  # with several versions, the newest one is used
         limit_s = options["load_timeout_s"]
         said = _completed(source, said, world, versions[-1], file, limit_s)
     _check(said, where)
@@ -107,7 +107,7 @@ def prepare_model(
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
-        # Here: the daemon prepares folders in a process for each, which has no use for cloudpickle and pyzmq.
+        # Here: the daemon runs a process per folder to prepare, which does not need cloudpickle and pyzmq.
         from pytriton._register.pickling import pack_callable
 
         warn_of_missing(name, [cls], world.stayed)
@@ -131,7 +131,7 @@ def backend_of(folder: Path) -> str:
 
 
 def configuration_of(config: ConfigSource) -> dict[str, Any]:
-    """Return what `config=` says in its JSON form; nothing where it is None.
+    """Return the JSON form of `config=`; empty if it is None.
 
     Raises:
         PyTritonBadParameterError: it cannot be read.
@@ -140,7 +140,7 @@ def configuration_of(config: ConfigSource) -> dict[str, Any]:
 
 
 def names_environment(config: ConfigSource, folder: Path | None) -> bool:
-    """Return whether a model's configuration says in which environment it runs.
+    """Return True if a model's configuration names the environment it runs in.
 
     Raises:
         PyTritonBadParameterError: the configuration cannot be read.
@@ -197,7 +197,7 @@ def _python_model(
         file=file,
         names=[place.name for place in places],
         kinds=[place.kind for place in places],
-        device_ids=["0" for _ in places],  # each worker sees its own GPU only, as number 0
+        device_ids=["0" for _ in places],  # each worker only sees its own GPU, as number 0
         streams=_STREAM_NAMES.search(source.text) is not None,
     )
 
@@ -212,14 +212,14 @@ def _located(target: ModelSource) -> tuple[Path | None, type | None]:
     folder = Path(target).expanduser().absolute()
     if not folder.is_dir():
         raise PyTritonBadParameterError(
-            f"There is no folder {folder}. Name a model's folder in a Triton model repository, the one that "
-            f"{model_dir.CONFIG_FILE} lies in."
+            f"The folder {folder} does not exist. Pass a model's folder in a Triton model repository, the one that "
+            f"{model_dir.CONFIG_FILE} is in."
         )
     return folder, None
 
 
 def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]:
-    """Return the configuration as a message, and where it is from."""
+    """Return the configuration as a message, and its origin."""
     if isinstance(config, Mapping):
         return model_dir.config_of(config, "config="), "config="
     if isinstance(config, str) and ("\n" in config or ":" in config):
@@ -227,7 +227,7 @@ def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]
     if config is None and folder is None:
         return model_dir.parse_config("", "nothing"), "config="
     path = Path(config) if config is not None else Path(folder or "") / model_dir.CONFIG_FILE
-    if config is None and not path.exists():  # auto_complete_config may say all
+    if config is None and not path.exists():  # auto_complete_config may supply everything
         return model_dir.parse_config("", "nothing"), str(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -242,20 +242,20 @@ def _own_name(cls: type | None) -> str:
     assert cls is not None  # a folder has its own name
     if cls.__name__ == "TritonPythonModel":
         raise PyTritonValidationError(
-            "A class TritonPythonModel says nothing about its model's name: pass model_name=."
+            "A class TritonPythonModel does not define its model's name: pass model_name=."
         )
     return cls.__name__
 
 
 def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> str:
-    """Return the Python text of a model's versions: all of it, since a helper may use the sender."""
+    """Return the Python text of all versions of a model, including helpers, which may use the sender."""
     if folder is None:
         assert cls is not None
         try:
             return inspect.getsource(inspect.getmodule(cls) or cls)
-        except (OSError, TypeError):  # made at run time, or in a notebook
+        except (OSError, TypeError):  # created at run time, or in a notebook
             return " ".join(_STREAM_NAMES.pattern.split("|"))
-    # An editor's lock file (".#model.py") is a link to nowhere, and a folder may have such a name, too.
+    # An editor's lock file (".#model.py") is a dangling link, and a folder may have such a name, too.
     files = [
         file
         for one in versions
@@ -291,7 +291,7 @@ def _completed(
     file: str,
     limit_s: float | None,
 ) -> Any:
-    """Return the configuration as the model's `auto_complete_config` completes it."""
+    """Return the configuration as completed by the model's `auto_complete_config`."""
     full = json.loads(model_dir.config_for_model(said))
     for made_up in ("optimization", "version_policy", "instance_group"):
         if not model_dir.plain(said).get(made_up):
@@ -302,7 +302,7 @@ def _completed(
         completed = source.cls.auto_complete_config(pb_utils.ModelConfig(full))  # type: ignore[attr-defined]
         if not isinstance(completed, pb_utils.ModelConfig):
             raise PyTritonValidationError(
-                f"auto_complete_config of model {said.name!r} returned {type(completed).__name__}; it has to return "
+                f"auto_complete_config of model {said.name!r} returned {type(completed).__name__}; it must return "
                 "the configuration it got"
             )
         return model_dir.config_of(completed.as_dict(), "what auto_complete_config returned")
@@ -331,6 +331,6 @@ def _check(said: Any, where: str) -> None:
     missing = [side for side, given in (("output", said.output),) if not given]
     if missing:
         raise PyTritonValidationError(
-            f"Model {said.name!r} has no {missing[0]}: {where} does not say any. Write them there, or give the "
+            f"Model {said.name!r} has no {missing[0]}: {where} does not list any. Add them there, or give the "
             "model an auto_complete_config."
         )

@@ -1,15 +1,15 @@
-"""Prepares a model of a model repository for the daemon's workers: a program that the daemon runs.
+"""Prepares a model of a model repository for the daemon's workers. The daemon runs this program.
 
-Standard input: a JSON object with `task` and what that takes. Standard output, its last line: a JSON object with
-the answer, or with `error`, a sentence. What takes long is told on standard error. The tasks:
+Standard input: a JSON object with `task` and its arguments. Standard output, last line: a JSON object with
+the answer, or with `error`, a sentence. Progress is written to standard error. The tasks:
 
 `python`: a Triton Python model. `folder`, `name`, `config` (null: the folder's), `python` of its workers,
-`requirements` (null: none), `install` (an environment may be made), `env` (variables to set).
+`requirements` (null: none), `install` (creating an environment is allowed), `env` (variables to set).
 Answer: `spec`, a `messages.ModelSpec`.
 
-`environment`: `python`, `modules` (import name -> pip's name), `requirements` and `install`. Answer: `lacking`, modules
-that are not there and may not be installed; `python`, an interpreter with all the others: the given one, or that of an
-environment made of it; `packages`, a folder with what that lacks of a worker's needs ("": nothing).
+`environment`: `python`, `modules` (import name -> pip's name), `requirements` and `install`. Answer: `lacking`, missing
+modules that may not be installed; `python`, an interpreter with all the others: the given one, or that of an
+environment created from it; `packages`, a folder with the worker's packages that it lacks ("": none).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python_model(question: dict[str, Any]) -> dict[str, Any]:
-    # Here: to look for an environment takes half of the time without them.
+    # Here: finding an environment takes half the time without these imports.
     import msgspec
 
     from pytriton._register.python_models import model_programs
@@ -85,8 +85,8 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Read, answer, return the exit code."""
-    # What a program that is started here prints must not be taken for the answer.
+    """Read the input, print the answer, return the exit code."""
+    # Output of programs started here must not be mistaken for the answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answers.write(json.dumps(answer(json.load(sys.stdin))) + "\n")

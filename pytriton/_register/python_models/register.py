@@ -1,4 +1,4 @@
-"""Registering models of Triton's python backend: a `model.py`, its class, a whole repository of them."""
+"""Registers models of Triton's python backend: a `model.py`, its class, or a whole repository of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PythonModelRegistration(DaemonView):
-    """The methods of `DaemonClient` that register Triton Python models; it inherits them."""
+    """The methods of `DaemonClient` that register Triton Python models, which it inherits."""
 
     @property
     def _client(self) -> DaemonClient:
@@ -40,31 +40,32 @@ class PythonModelRegistration(DaemonView):
     ) -> Any:
         """Serve a Triton Python model, a `model.py`, or a framework's file as it is. All or nothing.
 
-        It returns when the model answers requests. A file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow
-        (`.savedmodel`), scikit-learn (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). It stays
-        where it is: workers load it from there. What it does not tell of its tensors, `config` has to.
+        Returns when the model answers requests. A file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow
+        (`.savedmodel`), scikit-learn (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). Workers load
+        it
+        from its original path. `config` must describe the tensors that the file does not.
 
         Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
 
         `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
-        docs/how-to/model-py.md tells how, and what differs from Triton's own python backend.
+        docs/how-to/model-py.md describes how, and the differences from Triton's own python backend.
 
         Args:
             model: a model's folder in a model repository, on the daemon's machine; or a class with the
                 methods of `TritonPythonModel`; or a repository, the folder of such folders; or a model file
-            model_name: the configuration's, or the folder's or class's own
-            config: another config.pbtxt than the folder's: a path, the text itself, or its JSON form
-            version: which of the numbered folders to serve (those that the version policy chooses: each has
-                workers of its own)
+            model_name: default: the configuration's, or the folder's or class's own
+            config: a config.pbtxt to use instead of the folder's: a path, the text itself, or its JSON form
+            version: which of the numbered folders to serve (default: those selected by the version policy; each has
+                its own workers)
             progress: as for `register`
-            options: how it runs: those of `register` but `factory`, `check`, `strict`, `isolation` and
+            options: how it runs: those of `register` except `factory`, `check`, `strict`, `isolation` and
                 `model_version`; each is described in `pytriton.run_options` and by `help(DaemonClient.register_model)`
 
         Raises:
-            PyTritonBadParameterError, PyTritonValidationError: there is no such model, its configuration is
-                wrong, an argument is wrong, or the environment cannot be made.
-            ModelExistsError: the name is taken and `replace` was not given.
-            RegistrationError: it failed in the worker or in tritonserver; carries the remote
+            PyTritonBadParameterError, PyTritonValidationError: the model does not exist, its configuration or
+                an argument is invalid, or the environment cannot be created.
+            ModelExistsError: the name is taken and `replace` is not set.
+            RegistrationError: the model failed in the worker or in tritonserver; carries the remote
                 traceback.
 
         Example:
@@ -98,20 +99,21 @@ class PythonModelRegistration(DaemonView):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> list[Model]:
-        """Serve all models of a model repository, which have to be Triton Python models; one registration for each.
+        """Serve all models of a model repository, which must be Triton Python models; one registration for each.
 
-        All or nothing: when one fails, those before it are unregistered, or what they have replaced is put back.
-        A repository with models of other kinds is a matter of the daemon's setting `model_repository`.
+        All or nothing: if one fails, those before it are unregistered or rolled back.
+        To serve a repository with other kinds of models, use the daemon's setting `model_repository`.
 
         Args:
-            folder: of the models' folders, on the daemon's machine
+            folder: the repository, on the daemon's machine
             progress: as for `register`
-            options: as for `register_model`, for all of them
+            options: as for `register_model`, applied to all models
 
         Raises:
-            PyTritonBadParameterError, PyTritonValidationError: there is no such repository, a model in it is no
-                Python model, or a model or an argument is wrong. Nothing was registered.
-            RegistrationError: one failed; says which, and what became of the others.
+            PyTritonBadParameterError, PyTritonValidationError: the repository does not exist, contains a model that is
+                not
+                a Python model, or a model or an argument is invalid. Nothing was registered.
+            RegistrationError: one failed; states which, and what happened to the others.
 
         Example:
             >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP

@@ -1,6 +1,6 @@
-"""A whole model repository, registered at once: each of its models is a Triton Python model with workers of its own.
+"""Registers a whole model repository: each of its models is a Triton Python model with its own workers.
 
-All or nothing: every model is read before the first one is registered, and when one fails, those before it are taken
+All or nothing: every model is read before the first one is registered, and if one fails, those before it are rolled
 back.
 """
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient, Model
     from pytriton.run_options import StrPath
 
-#: Of the options of `register_model`, those that a whole repository cannot have.
+#: Options of `register_model` that do not apply to a whole repository.
 _OF_ONE_MODEL = ("model_name", "config", "version")
-#: Registers one model: the message, its payloads.
+#: Registers one model: takes the message and its payloads.
 Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A folder of models, with the options that all of them are registered with."""
+    """A folder of models, with the options for all of them."""
 
     folder: Path
     options: Mapping[str, Any]
 
 
 def is_repository(target: object) -> bool:
-    """Return whether this is a folder of models, and no model itself."""
+    """Return True if this is a folder of models, and not itself a model."""
     if not isinstance(target, (str, os.PathLike)):
         return False
     folder = Path(target).expanduser().absolute()
@@ -47,19 +47,19 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
     """Return a repository with the options for its models.
 
     Raises:
-        PyTritonBadParameterError: it is no folder of models, or an option is of one model only.
+        PyTritonBadParameterError: it is not a folder of models, or an option applies to a single model only.
     """
     path = Path(folder).expanduser().absolute()
     if not is_repository(path):
         raise PyTritonBadParameterError(
-            f"{path} is no model repository: a folder that has a folder for each model, with "
+            f"{path} is not a model repository, which has one folder per model, each with "
             f"{model_dir.CONFIG_FILE} and 1/model.py in it."
         )
     single = [name for name in _OF_ONE_MODEL if options.get(name) is not None]
     if single:
         raise PyTritonBadParameterError(
-            f"{path} is a model repository, and {' and '.join(single)} can be said of one model only. Register "
-            f"its models one by one, or leave that out."
+            f"{path} is a model repository, and {' and '.join(single)} can be set for a single model only. Register "
+            f"its models one by one, or omit it."
         )
     shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}
     return Repository(path, shared)
@@ -68,12 +68,12 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
 def register_all(
     repository: Repository, client: DaemonClient, serve: Serve, report: Report | None
 ) -> list[Model]:
-    """Register all models of a repository, in the order of their names; return one registration for each.
+    """Register all models of a repository, sorted by name; return one registration for each.
 
     Raises:
-        PyTritonBadParameterError, PyTritonValidationError: a model cannot be read, or is no Python model;
+        PyTritonBadParameterError, PyTritonValidationError: a model cannot be read, or is not a Python model;
             nothing was registered.
-        RegistrationError: one failed; says which had been registered, and what became of them.
+        RegistrationError: one failed; states which had been registered, and what happened to them.
     """
     folders = _models_in(repository.folder)
     _refuse_others(repository.folder, folders)
@@ -106,10 +106,10 @@ def _models_in(folder: Path) -> list[Path]:
 
 
 def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
-    """Refuse a repository in which not every model is a Python model.
+    """Refuse a repository that contains models other than Python models.
 
     Raises:
-        PyTritonBadParameterError: names those that are none, and what serves them.
+        PyTritonBadParameterError: lists these models and their backends.
     """
     others = {}
     for folder in folders:
@@ -121,11 +121,11 @@ def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
     named = ", ".join(f"{name} ({backend})" for name, backend in others.items())
     python = [str(folder) for folder in folders if folder.name not in others]
     raise PyTritonBadParameterError(
-        f"{repository}: register_model registers Python models, and these are none: {named}. Nothing was "
-        f"registered. To have the whole repository served, give it to the daemon: pytriton-daemon start "
+        f"{repository}: register_model registers Python models, but these are not: {named}. Nothing was "
+        f"registered. To serve the whole repository, pass it to the daemon: pytriton-daemon start "
         f"--model-repository {repository}"
         + (
-            f". To register the others only, name each by itself: {', '.join(python)}"
+            f". To register the others only, register each by itself: {', '.join(python)}"
             if python
             else ""
         )
@@ -146,15 +146,15 @@ def _prepared(
 
 
 def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
-    """Undo a registration; return what became of the model."""
+    """Roll back a registration; return the outcome for the model."""
     try:
         if name in before:
             client.rollback(name, progress=False)
-            return f"{name} is what it was before"
+            return f"{name} was rolled back"
         client.unregister(name)
-        return f"{name} was unregistered again"
+        return f"{name} was unregistered"
     except PyTritonDaemonError as error:
-        return f"{name} could not be taken back ({error.message})"
+        return f"{name} could not be rolled back ({error.message})"
 
 
 def _story(
@@ -168,5 +168,5 @@ def _story(
     if undone:
         parts.append(f"Registered before it: {'; '.join(undone)}.")
     if waiting:
-        parts.append(f"Not begun: {', '.join(waiting)}.")
+        parts.append(f"Not registered: {', '.join(waiting)}.")
     return "\n".join(parts)
