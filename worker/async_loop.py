@@ -1,8 +1,8 @@
-"""The main loops of workers whose callable is asynchronous: lanes and what the callable awaits share an event loop.
+"""The main loops of workers with an asynchronous callable: lanes and the callable share an event loop.
 
-`AsyncLoop` serves callables that answer each request once. Each lane has one batch under way, and all lanes are served
-side by side: as many batches overlap as there are proxies. A batch that was lost with a worker before, together with
-others (`Batch.alone`), begins some time apart from them: so what ends this worker, too, is probably that one.
+`AsyncLoop` serves callables that answer each request once. Each lane has one batch in flight, and all lanes are served
+concurrently: as many batches overlap as there are proxies. A batch that was lost with an earlier worker, together with
+others (`Batch.alone`), starts at a distance from them: if this worker is lost, too, that batch is probably the cause.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pytriton.worker.model import Part, Unrecoverable
 from pytriton.worker.request_ids import serving
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 
-#: Between a batch that begins apart and any other. Requests that end a worker do so at once, as a rule; to wait for
-#: the end of each would take as long as all of them together.
+#: Delay between a batch that starts separately and any other. Requests that crash a worker usually do so at once;
+#: waiting for the end of each would take as long as all of them together.
 _APART_S = 0.25
 
 
 class OnEventLoop(Loop):
-    """A loop that runs on the event loop of its callable."""
+    """A loop that runs on its callable's event loop."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: What is under way: a lane's batch, or a stream.
+        #: Tasks in flight: a lane's batch, or a stream.
         self._tasks: dict[Any, asyncio.Task[Any]] = {}
         self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
-        self._fatal: BaseException | None = None  #: what a callable raised that ends the worker
-        self._told = -1  #: the descriptor that says when to end
+        self._fatal: BaseException | None = None  #: an exception of a callable that ends the worker
+        self._told = -1  #: the descriptor that signals when to end
 
     def run(self, told_to_end: int) -> None:
-        """Serve until told to end, or until the callable is unrecoverable; what is under way is answered to its end."""
+        """Serve until the descriptor is readable, or the callable is unrecoverable. Finishes batches in flight."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._told = told_to_end
@@ -59,7 +59,7 @@ class OnEventLoop(Loop):
             raise self._fatal
 
     def _retire(self) -> None:
-        """Close the lanes on which nothing is under way."""
+        """Close the lanes without batches in flight."""
         raise NotImplementedError
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class OnEventLoop(Loop):
         self._events.remove_reader(fd)
 
     def close(self) -> None:
-        """Close all lanes and stop watching; the event loop is the model's."""
+        """Close all lanes and stop watching. The event loop belongs to the model."""
         if not self._closed:
             for fd in (self._listener.fileno(), self._control.fileno, self._told):
                 if fd >= 0:
@@ -83,7 +83,7 @@ class OnEventLoop(Loop):
 
     def _told_to_end(self) -> None:
         super()._told_to_end()
-        # It stays readable: watched, it would keep a core busy as long as something is under way.
+        # It stays readable: if watched, it would keep a core busy as long as batches are in flight.
         self._unwatch(self._told)
         self._ended.set()
 
@@ -92,7 +92,7 @@ class OnEventLoop(Loop):
         self._ended.set()
 
     def _end_with(self, error: BaseException) -> None:
-        """End the worker, as asyncio has it with SystemExit and KeyboardInterrupt."""
+        """End the worker, as asyncio does for SystemExit and KeyboardInterrupt."""
         self._fatal = error
         self._ended.set()
 
@@ -103,9 +103,9 @@ class AsyncLoop(OnEventLoop):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._gauge.overlap()
-        self._queue: deque[Lane] = deque()  #: lanes whose next batch, still unread, has to wait
-        self._begun_at = 0.0  #: when a batch began last, by the event loop's clock
-        self._apart: Lane | None = None  #: the lane of that batch, if it began apart
+        self._queue: deque[Lane] = deque()  #: lanes whose next batch, still unread, must wait
+        self._begun_at = 0.0  #: when a batch last began, by the event loop's clock
+        self._apart: Lane | None = None  #: the lane of that batch, if it started separately
         self._timer: asyncio.TimerHandle | None = None
 
     def _retire(self) -> None:
@@ -122,7 +122,7 @@ class AsyncLoop(OnEventLoop):
             self._drop(lane)
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was told of this worker too late: it asks again
+        if self._finished():  # the proxy was assigned to this worker too late: it asks again
             self._drop(lane)
             return
         self._events.add_reader(lane.fileno(), self._serve, [lane])
@@ -133,7 +133,7 @@ class AsyncLoop(OnEventLoop):
         super()._drop(lane, error)
         task = self._tasks.get(lane)
         if task is not None:
-            task.cancel()  # nobody waits for its answer any more
+            task.cancel()  # no one waits for its answer any more
         if lane in self._queue:
             self._queue.remove(lane)
 
@@ -144,7 +144,7 @@ class AsyncLoop(OnEventLoop):
         try:
             if lane in self._tasks:
                 message = lane.receive(wait=False)
-                raise LaneError(f"{type(message).__name__} came while a batch was under way")
+                raise LaneError(f"{type(message).__name__} arrived while a batch was in flight")
             batch = self._next_batch(lane)
         except LaneSilent:
             return
@@ -154,7 +154,7 @@ class AsyncLoop(OnEventLoop):
             self._drop(lane, error)
         else:
             if batch is None:
-                # Unread it counts as not begun, should the worker end. Watched, it would keep a core busy.
+                # Left unread, it counts as not started if the worker ends. If watched, it would keep a core busy.
                 self._events.remove_reader(lane.fileno())
                 self._queue.append(lane)
                 if self._timer is None:
@@ -163,7 +163,7 @@ class AsyncLoop(OnEventLoop):
                 self._begin(lane, batch)
 
     def _next_batch(self, lane: Lane) -> Batch | None:
-        """Take the batch that has come on a lane; None if it has to wait, as it or the last one begins apart."""
+        """Read the next batch of a lane; None if it must wait because it or the last one starts separately."""
         if self._queue:
             return None
         if self._tasks and self._events.time() < self._begun_at + _APART_S:
@@ -176,7 +176,7 @@ class AsyncLoop(OnEventLoop):
         return message
 
     def _resume(self) -> None:
-        """Begin what has waited, in order, as far as it can begin now."""
+        """Start waiting batches, in order, as far as possible now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -184,7 +184,7 @@ class AsyncLoop(OnEventLoop):
         while queue:
             lane = queue.popleft()
             self._serve([lane])
-            if self._queue:  # it waits on; so do those behind it
+            if self._queue:  # it keeps waiting, and so do those behind it
                 break
             if lane.fileno() >= 0:
                 self._events.add_reader(lane.fileno(), self._serve, [lane])
@@ -192,7 +192,7 @@ class AsyncLoop(OnEventLoop):
 
     def _begin(self, lane: Lane, batch: Batch) -> None:
         part = Part(lane, batch)
-        lane.reads = False  # a loan would have to be waited for
+        lane.reads = False  # a loan would need a wait
         self._begun_at, self._apart = self._events.time(), lane if batch.alone else None
         begun_ns = self._begun([part])
         task = self._events.create_task(self._answer_batch(part))
@@ -200,7 +200,7 @@ class AsyncLoop(OnEventLoop):
         task.add_done_callback(partial(self._batch_done, part, begun_ns))
 
     async def _answer_batch(self, part: Part) -> BatchDone | BatchFailed:
-        serving.set([part])  # of this task and those that it makes
+        serving.set([part])  # for this task and its child tasks
         model, batch = self._model, part.batch
         try:
             return await model.answer_async(part)

@@ -5,16 +5,16 @@ Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID GAUGE_FD
 
 The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed:
 LIBRARY is a folder of the daemon that holds nothing but `pytriton`, so the worker always speaks the
-daemon's protocol. What it needs besides (numpy, pyzmq, msgspec, cloudpickle) comes from its own
-environment. Where WORKER is "(forks workers)", this is a fork server (fork_server.py), and GAUGE_FD its
-connection with the dispatcher.
+daemon's protocol. Its other dependencies (numpy, pyzmq, msgspec, cloudpickle) come from its own
+environment. If WORKER is "(forks workers)", this is a fork server (fork_server.py), and GAUGE_FD its
+connection to the dispatcher.
 
-This file has to run far enough in any Python, also in 2.7, to say that it is too old: no annotations, no f-strings.
+This file must run far enough in any Python, even 2.7, to report that it is too old: no annotations, no f-strings.
 """
 
 import sys
 
-if sys.version_info < (3, 9):  # noqa: UP036 (somebody's python= may be any)
+if sys.version_info < (3, 9):  # noqa: UP036 (a user's python= may be any)
     sys.stderr.write(
         "%s is Python %s: a worker needs 3.9 or newer\n"  # noqa: UP031
         % (sys.executable, sys.version.split()[0])

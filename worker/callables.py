@@ -1,4 +1,4 @@
-"""The function that a pickled payload becomes: from a list of requests to a list of responses."""
+"""Turns a pickled payload into a function from a list of requests to a list of responses."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ Infer = Callable[[Any], Any]
 
 
 class LoadError(Exception):
-    """The payload cannot be made a callable here; the text says why."""
+    """The payload cannot be turned into a callable; the text says why."""
 
 
 def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
-    """Unpickle a payload and return the callable to serve, as the registrant made it.
+    """Unpickle a payload and return the callable to serve, as the registrant created it.
 
-    A factory is called here, in the worker; a class is taken for a factory.
+    A factory is called here, in the worker; a class counts as a factory.
 
     Raises:
         LoadError: another Python version pickled it by value, or it is not callable.
-        Exception: whatever unpickling or the factory raises.
+        Exception: anything that unpickling or the factory raises.
     """
     return made(load_object(payload, spec), spec)
 
 
 def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
-    """Return the callable to serve, of what was registered: called here if it is a factory or a class.
+    """Return the callable to serve. Calls the registered object if it is a factory or a class.
 
     Raises:
         LoadError: it is not callable.
-        Exception: whatever the factory raises.
+        Exception: anything that the factory raises.
     """
     if spec.factory or inspect.isclass(loaded):
         loaded = _make(loaded)
     if not callable(loaded):
         raise LoadError(
-            f"model {spec.name}: what was registered gave {with_article(type(loaded).__name__)}, which is not "
+            f"model {spec.name}: the registered object returned {with_article(type(loaded).__name__)}, which is not "
             "callable"
         )
     why = misfit(loaded, [one["name"] for one in spec.config.get("input", ())])
@@ -57,9 +57,10 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
 
 
 def _make(factory: Callable[[], Any]) -> Any:
-    """Call a factory; one that is asynchronous, or a class of asynchronous callables, on the loop that serves them.
+    """Call a factory. An asynchronous one, or a class of asynchronous callables, runs on the event loop that serves
+    them.
 
-    So it can begin tasks and open sessions. A plain function is called without a loop: it may run one itself.
+    So it can start tasks and open sessions. A plain function is called without a loop: it may run its own.
     """
     target: Any = factory
     while hasattr(target, "__wrapped__") or isinstance(target, functools.partial):
@@ -88,14 +89,14 @@ def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
     """Call the registrant's check with the loaded callable.
 
     Raises:
-        LoadError: it returned False.
-        Exception: whatever the check raises: then the callable must not serve.
+        LoadError: the check returned False.
+        Exception: anything that the check raises: the callable must not serve.
     """
     checked(load_object(payload, spec), spec, infer)
 
 
 def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
-    """Call a check with the loaded callable; raises what `run_check` does."""
+    """Call a check with the loaded callable. Raises the same exceptions as `run_check`."""
     said = check(infer)
     if inspect.iscoroutine(said):
         said = _result(said)
@@ -108,7 +109,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
 
     Raises:
         LoadError: another Python version pickled it by value.
-        Exception: whatever unpickling raises.
+        Exception: anything that unpickling raises.
     """
     header, _ = unpack(payload)
     ours = platform.python_version_tuple()[:2]
@@ -116,7 +117,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
     if not header.by_reference and tuple(map(int, ours)) != tuple(theirs):
         raise LoadError(
             f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]} and its worker is Python "
-            f"{'.'.join(ours)}: code that travels by value needs the same minor version. Put the callable "
+            f"{'.'.join(ours)}: code pickled by value needs the same minor version. Put the callable "
             "into a module that the worker can import, or let python= name an interpreter of that version."
             + _way_to(header.folders)
         )
@@ -129,24 +130,24 @@ def _way_to(folders: list[str]) -> str:
     if not folders:
         return ""
     return (
-        f" Modules in {', '.join(folders)} travel by value, because that interpreter does not find them: "
+        f" Modules in {', '.join(folders)} are pickled by value, because that interpreter does not find them: "
         f"register(..., sys_path={folders}) lets the worker import them."
     )
 
 
-#: What one wants who writes a generator.
+#: Advice for generators.
 _DECOUPLED = "To answer piece by piece, register it with config=ModelConfig(decoupled=True)."
 
 
 def synchronous(infer: Infer) -> Infer:
-    """Return a generator function as a plain one; any other callable as it is."""
+    """Return a generator function as a plain one; any other callable unchanged."""
     if kind_of(infer) is Kind.GENERATOR:
         return lambda requests: _only_of(list(infer(requests)))
     return infer
 
 
 async def awaited(produced: Any) -> Any:
-    """Return what an asynchronous callable gives that answers once: its only result, if it is a generator."""
+    """Await the answer of an asynchronous callable that answers once. For a generator, return its only result."""
     if hasattr(produced, "__aiter__"):
         return _only_of([item async for item in produced])
     return await produced

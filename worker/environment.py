@@ -1,4 +1,4 @@
-"""A helpful KeyError for an environment variable that the registrant had and its worker lacks."""
+"""A helpful KeyError for environment variables that were not forwarded from the registrant to its worker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 def explain_missing(stayed: Iterable[str]) -> None:
-    """Have the KeyError of `os.environ["X"]` explain why each of these variables is missing."""
+    """Make the KeyError of `os.environ["X"]` explain why each of these variables is missing."""
     _Environment.stayed = frozenset(stayed)
     os.environ.__class__ = _Environment
 
 
-# mypy takes os.environ's class for one that cannot be extended: it is generic, but only in its stubs.
+# mypy does not allow os.environ's class as a base: it is generic, but only in its stubs.
 class _Environment(type(os.environ)):  # type: ignore[misc]
-    """os.environ's own class; only its errors say more."""
+    """os.environ's own class, with better errors."""
 
     stayed: frozenset[str] = frozenset()
 
@@ -26,13 +26,13 @@ class _Environment(type(os.environ)):  # type: ignore[misc]
 
 
 class _Missing(str):
-    """The name that a KeyError carries; its text is all that such an error shows."""
+    """The name in a KeyError, which displays nothing but its repr."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return (
-            f"{super().__repr__()} (this environment variable is set where the model was registered, but was not sent: "
+            f"{super().__repr__()} (this environment variable is set where the model was registered, but was not forwarded: "
             "it looks like a secret, or belongs to that session or interpreter. "
             f"register(..., env=[{super().__repr__()}]) sends it, of a model of a repository the setting model_env)"
         )

@@ -1,6 +1,6 @@
-"""The event loop of a worker: one for set-up, warm-up and calls, made when the first of them is asynchronous.
+"""The event loop of a worker: one for set-up, warm-up and calls, created when the first of them is asynchronous.
 
-It belongs to the thread that serves: a worker's process has one, and so has each worker in a registrant's process.
+It belongs to the serving thread: the main thread of a worker process, or each worker thread in a registrant's process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytriton.worker.streams.stream_answers import ExecutionTimeout
 
 __all__ = ["close", "current", "new_event_loop", "run", "within_limit"]
 
-#: What patches the loop of asyncio, and refuses any other.
+#: Modules that patch asyncio's loop and reject any other.
 _PATCHES = "nest_asyncio"
 
 _here = threading.local()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new loop: uvloop's where the model's environment has it, as a token costs it half; else asyncio's."""
+    """Return a new loop: uvloop's if it is installed in the model's environment, since it halves the cost per token."""
     if _PATCHES not in sys.modules:
         try:
             import uvloop
@@ -36,7 +36,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def current() -> asyncio.AbstractEventLoop:
-    """Return the loop of this thread's worker; it is made when there is none."""
+    """Return the loop of this thread's worker, creating it if necessary."""
     loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
     if loop is None or loop.is_closed():
         loop = _here.loop = new_event_loop()
@@ -45,16 +45,16 @@ def current() -> asyncio.AbstractEventLoop:
 
 
 def run(awaitable: Awaitable[Any]) -> Any:
-    """Return the result of an awaitable, for which the worker's loop runs; so do tasks that were left on it."""
+    """Run the worker's loop until an awaitable is done, and return its result. Other tasks on the loop run, too."""
     return current().run_until_complete(_awaited(awaitable))
 
 
 def close() -> None:
-    """Cancel the tasks that the callable has left on this thread's loop, wait for them, and close the loop."""
+    """Cancel the tasks that the callable left on this thread's loop, wait for them, and close the loop."""
     loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
     if loop is None or loop.is_closed():
         return
-    with contextlib.suppress(RuntimeError):  # it was stopped: the end of the process does not wait
+    with contextlib.suppress(RuntimeError):  # the loop was stopped: do not delay the exit
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -73,7 +73,7 @@ async def within_limit(
     limit_s: float | None,
     held_s: Callable[[], float] = lambda: 0.0,
 ) -> Any:
-    """Return what a coroutine returns within a time limit; `held_s` returns seconds of it that do not count.
+    """Await a coroutine with a time limit, excluding the seconds returned by `held_s`.
 
     Raises:
         ExecutionTimeout: it takes longer.

@@ -1,4 +1,4 @@
-"""A worker's reports of errors: a process prints them for the daemon's log, a thread logs them."""
+"""A worker's error reports: a process prints them for the daemon's log, a thread logs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton._protocol.lanes.lane_messages import Batch
 
 _here = threading.local()
-#: How a callable comes to be loaded and called; no matter of its owner's.
+#: Files of the machinery that loads and calls a callable, irrelevant to its owner.
 _WAY = (
     *(
         os.path.dirname(os.path.abspath(path)) + os.sep
@@ -32,20 +32,20 @@ _WAY = (
     os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "asyncio") + os.sep,
     "<frozen importlib",
 )
-#: What a decorator of ours makes of a callable travels, with the name of the file that the registrant has it from.
+#: Callables wrapped by our decorators are pickled with the file name from the registrant.
 _DECORATORS = os.path.join(os.sep, "pytriton", "decorators", "wrapping.py")
-#: Characters of a line: the daemon's log cuts lines of more than 64 KiB.
-_LONGEST_LINE = 10_000
-#: What is added to the text of a `CancelledError`, which has none as a rule.
+#: Characters per line: the daemon's log cuts lines longer than 64 KiB.
+_MAX_LINE = 10_000
+#: Appended to the text of a `CancelledError`, which usually has none.
 _CANCELLED = (
     " (what the callable awaited was cancelled: a task, or a call of a channel that was closed)"
 )
-#: Characters of a traceback that is sent.
-_MOST_TRACEBACK = 1 << 18
+#: Maximum number of characters of a traceback that is sent.
+_MAX_TRACEBACK = 1 << 18
 
 
 def report_to(logger: logging.Logger, model: str) -> None:
-    """Have this thread's reports about a model go to a logger: the process's output belongs to others."""
+    """Send this thread's reports about a model to a logger: the process's output belongs to the registrant."""
     _here.logger, _here.model = logger, model
 
 
@@ -55,7 +55,7 @@ def report_error(
     batches: Sequence[Batch] = (),
     ids: Sequence[str] | None = None,
 ) -> None:
-    """Report an exception with its traceback, and with the ids of the requests that failed by it: one record."""
+    """Report an exception with its traceback and the ids of the requests that it failed, as one record."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if ids is None:
         ids = [one for batch in batches for one in ids_of(batch)]
@@ -76,13 +76,13 @@ def report_error(
 
 
 def told(error: BaseException) -> str:
-    """Return the text that a client gets of an exception that is reported, cut to its limit."""
+    """Return the text for clients of an exception that is also reported, cut to its limit."""
     text = described(error)
     return for_client(text.rstrip(": ") + _CANCELLED if is_cancellation(error) else text)
 
 
 def cut_for_client(text: str) -> str:
-    """Return so much of an error's text as reaches a client; report all of it where that is not all."""
+    """Return the part of an error text that fits into a response. If it was cut, report the full text."""
     cut = for_client(text)
     if len(cut) < len(text):
         report(text)
@@ -90,27 +90,27 @@ def cut_for_client(text: str) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return an exception's traceback for the registrant, or so much of it as a control message carries."""
+    """Return an exception's traceback for the registrant, as far as a control message can hold it."""
     text = sendable(_traceback(error))
-    more = len(text) - _MOST_TRACEBACK
+    more = len(text) - _MAX_TRACEBACK
     return (
-        f"{text[:_MOST_TRACEBACK]}\n[… {more} characters more are in the model's log]"
+        f"{text[:_MAX_TRACEBACK]}\n[… {more} more characters in the model's log]"
         if more > 0
         else text
     )
 
 
 def _traceback(error: BaseException) -> str:
-    """Return an exception's traceback, whatever its own methods do."""
+    """Return an exception's traceback. Handles exceptions whose own methods raise."""
     try:
         lines = [*_from_users_frame(error).format()]
-    except Exception:  # of a property of it, say
+    except Exception:  # from one of its properties, for example
         lines = [*traceback.format_tb(error.__traceback__), described(error), "\n"]
     return "".join(lines)
 
 
 def _from_users_frame(error: BaseException) -> traceback.TracebackException:
-    """Return an exception's traceback that begins where the user's code does, not with how we came to call it."""
+    """Return an exception's traceback starting at the user's code, without the frames that called it."""
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     waiting: list[traceback.TracebackException | None] = [whole]
     seen: set[int] = set()
@@ -130,25 +130,25 @@ def _is_way(file: str) -> bool:
 
 
 def _print(text: str) -> None:
-    """Print to the log; a line that it would cut goes on in the next one."""
+    """Print to the log, splitting lines that it would cut."""
     for line in text.splitlines():
-        for start in range(0, max(1, len(line)), _LONGEST_LINE):
-            _write(line[start : start + _LONGEST_LINE], sys.__stderr__ or sys.stderr)
+        for start in range(0, max(1, len(line)), _MAX_LINE):
+            _write(line[start : start + _MAX_LINE], sys.__stderr__ or sys.stderr)
 
 
 def report_threads() -> None:
-    """From now on report what ends a thread of this process, which Python only prints."""
+    """Report exceptions that end threads of this process, which Python would only print."""
 
     def hook(ended: threading.ExceptHookArgs) -> None:
         if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
             name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
-            report_error(ended.exc_value, f"{name} of it failed")
+            report_error(ended.exc_value, f"{name} of the callable failed")
 
     threading.excepthook = hook
 
 
 def note(text: str) -> None:
-    """Report something that is as it should be."""
+    """Report normal progress."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
         _write(text, sys.__stdout__ or sys.stdout)
@@ -157,7 +157,7 @@ def note(text: str) -> None:
 
 
 def report(text: str) -> None:
-    """Report something that somebody should look at."""
+    """Report a problem that needs attention."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if logger is None:
         _print(text)
@@ -166,9 +166,9 @@ def report(text: str) -> None:
 
 
 def _write(text: str, stream: TextIO | None) -> None:
-    """Write a line to an output of the process's own, wherever a callable has led those of Python.
+    """Write a line to the process's original output, even if the callable has redirected Python's.
 
-    One that it has closed takes no reports: that is no reason for the worker to end.
+    If the callable has closed it, the report is dropped; the worker must not end because of that.
     """
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):
@@ -177,7 +177,7 @@ def _write(text: str, stream: TextIO | None) -> None:
 
 
 def _trace_ids(batches: Sequence[Batch]) -> Iterator[str]:
-    """Yield the trace of each traced request, once."""
+    """Yield the trace id of each traced request, without duplicates."""
     contexts: list[str | None] = []
     for batch in batches:
         contexts += batch.trace.contexts if batch.trace is not None else []

@@ -1,8 +1,8 @@
-"""A fork server: it has imported what every worker imports, and each order makes a worker of a fork of it.
+"""A fork server: a process that has imported what every worker imports, and forks a worker for each order.
 
-It holds nothing of a model, of a user or of a connection: the fork happens before a worker's first message. What a new
-process would have of its own is made anew in the fork: session, folder, output, variables, random numbers, its name.
-Common to all forks of it is what the interpreter chooses at its start: the seed of str's hash, and addresses in memory.
+It holds no data of a model, a user or a connection: the fork happens before a worker's first message. The fork
+recreates what a new process would have of its own: session, folder, output, variables, random numbers, name.
+All forks share what the interpreter chooses at startup: the hash seed of str, and memory addresses.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pytriton._protocol.fork_protocol import (
     show_as,
 )
 
-#: Descriptors that come with an order: the worker's output, its page, its connection with the dispatcher until GO.
+#: Descriptors passed with an order: the worker's output, its stats page, its connection to the dispatcher until GO.
 _DESCRIPTORS = 3
-#: Modules that may be found somewhere else from one start to the next: what every worker imports from its environment.
+#: Modules whose location may change between starts: those that every worker imports from its environment.
 _FOUND = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustomize")
 
 
 def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
-    """Fork for each order; return the worker's name and the descriptor of its page in the fork, None at the end."""
+    """Fork for each order. Return the worker's name and the descriptor of its stats page in the fork, None at the end."""
     linux.die_with_parent(parent_pid)
     with socket.socket(fileno=channel_fd) as channel:
         return _serve(parent_pid, channel)
@@ -55,9 +55,9 @@ def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
         _say(channel, Answer(refused=str(why)))
         return None
     is_fresh = installation()
-    sys.stdout.flush()  # what a start-up file has printed is this process's own
-    # A collection in a fork would copy what all of them share. None is made before: it would take 20 ms to find the
-    # thousand objects that imports leave.
+    sys.stdout.flush()  # output of start-up files belongs to this process
+    # A collection in a fork would copy the memory that all of them share. None is made before: it would take 20 ms to
+    # find the thousand unused objects that imports leave.
     gc.freeze()
     _say(channel, Answer(pid=os.getpid()))
     while True:
@@ -80,7 +80,7 @@ def _say(channel: socket.socket, answer: Answer) -> None:
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return an order and its descriptors, which are closed in other programs; b"" when the dispatcher has gone."""
+    """Return an order and its close-on-exec descriptors; b"" if the dispatcher is gone."""
     size = _DESCRIPTORS * array.array("i").itemsize
     data, ancillary, _, _ = channel.recvmsg(LARGEST, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
     numbers = array.array("i")
@@ -90,7 +90,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> Answer | None:
-    """Go to the worker's folder, for it to be there from the first; return why the worker cannot be, if it cannot."""
+    """Change to the worker's folder, so that the worker starts there. Return why that fails, or why it cannot fork."""
     if not is_fresh():
         return Answer(is_stale=True)
     try:
@@ -102,7 +102,7 @@ def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> Answer | None:
 
 
 def _fork(forker: Forker) -> Answer | None:
-    """Fork; return what came of it, None in the fork."""
+    """Fork, and return the outcome; None in the fork."""
     try:
         pid = forker.fork()
     except OSError as error:
@@ -111,7 +111,7 @@ def _fork(forker: Forker) -> Answer | None:
 
 
 def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
-    """Become a process like one that the dispatcher has started itself; returns only then."""
+    """Become a process like one started by the dispatcher itself. Returns only when that is done."""
     linux.die_with_parent(parent_pid)
     os.setsid()
     for number in (1, 2):
@@ -126,16 +126,16 @@ def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
 
 
 def _is_wanted(dispatcher: socket.socket) -> bool:
-    """Say that this is a worker now; return whether the dispatcher still wants it."""
+    """Announce this process as a worker; return True if the dispatcher still wants it."""
     try:
         dispatcher.send(BEGUN + str(os.getpid()).encode())
         return dispatcher.recv(LARGEST) == GO
-    except ConnectionError:  # it has given up the start
+    except ConnectionError:  # it has abandoned the start
         return False
 
 
 def _renew() -> None:
-    """Make anew what libraries have drawn or noted at their import; `random` itself does so in every fork."""
+    """Renew state that libraries initialized at import, such as random seeds; `random` itself does so in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
@@ -145,7 +145,7 @@ def _renew() -> None:
 
 
 def installation() -> Callable[[], bool]:
-    """Return what tells whether the next interpreter would import the same files as this one has."""
+    """Return a function that checks whether a new interpreter would import the same files as this one."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_site_folders()]
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = [*{*folders, sys.executable, *(file for file in files if isinstance(file, str))}]
@@ -164,7 +164,7 @@ def _site_folders() -> list[str]:
 
 
 def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
-    """Return what is another one when a file has changed, or what is in a folder; None where there is none."""
+    """Return a stamp that changes with a file or the content of a folder; None if it does not exist."""
     try:
         found = os.stat(path or "")
     except OSError:
@@ -173,7 +173,7 @@ def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
 
 
 def _origin(name: str) -> Optional[str]:
-    """Return the file that would be imported for a module; None also where an environment's own importer fails."""
+    """Return the file that would be imported for a module; None if there is none or a custom importer fails."""
     try:
         spec = PathFinder.find_spec(name)
     except Exception:

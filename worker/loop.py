@@ -1,13 +1,13 @@
 """A worker's main loop: one thread waits for lanes, batches, control messages and signals, and runs the callable.
 
     new lane ──▶ _accept        control message ──▶ _control_messages
-    batch    ──▶ _serve         told to end     ──▶ _told_to_end
+    batch    ──▶ _serve         end signal      ──▶ _told_to_end
 
-A worker may have several lanes. Batches that wait on them when it becomes free are merged as far as
+A worker may have several lanes. Batches that wait on them when the worker becomes free are merged as far as
 the model allows; each proxy gets its part of the answer.
 
-Told to end (a process by SIGTERM and EndWorker), it ends after the batch at hand. Closing a lane between batches is
-always safe: a batch that comes at that moment stays unread, and its proxy takes it elsewhere.
+On an end signal (SIGTERM or EndWorker for a process), the worker exits after the current batch. Closing a lane between
+batches is always safe: a batch that arrives at that moment stays unread, and its proxy sends it elsewhere.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pytriton.worker.worker_limits import Allowance
 
 
 class Loop:
-    """Serves the lanes of one worker until it is told to end.
+    """Serves the lanes of one worker until its end signal.
 
-    Listens from construction on; `run` returns when the worker has to end. `unrecoverable` is set
-    when the callable asked for the whole daemon to stop, `unable` (the reason) when it could not serve from the start.
+    Listens from construction on; `run` returns when the worker must end. `unrecoverable` is set
+    if the callable requested that the whole daemon stop, `unable` (the reason) if it could not serve at all.
     """
 
     def __init__(
@@ -62,26 +62,26 @@ class Loop:
         self._end_signal: EndSignal | None = None
         self._stopping = False
         self._closed = False
-        self._lanes: dict[int, Lane] = {}  #: the one that was served last comes last
+        self._lanes: dict[int, Lane] = {}  #: the lane served last comes last
         self._poll = select.epoll()
-        #: When lanes that hold much memory are looked at again, and how long that is to wait for; None: none does.
+        #: When to check lanes that hold much memory again, and how long until then; None: no lane does.
         self._look_at: float | None = None
         self._idle_s: float | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(lane_path)
-        os.chmod(lane_path, 0o600)  # whatever umask a user's process has
+        os.chmod(lane_path, 0o600)  # regardless of the umask of the user's process
         self._listener.listen()
         self._listener.setblocking(False)
         self._lane_path = lane_path
         _let_go_in_children(self)
 
     def run(self, told_to_end: int) -> None:
-        """Serve until the descriptor `told_to_end` is readable, or until the callable is unrecoverable."""
+        """Serve until the descriptor `told_to_end` is readable, or the callable is unrecoverable."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._watch(told_to_end, self._told_to_end)
-        self._control_messages()  # ZeroMQ's descriptor tells of changes only: look once before waiting
+        self._control_messages()  # ZeroMQ's descriptor only reports changes: check once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
             awake, gone = [], []
@@ -101,12 +101,12 @@ class Loop:
         self.close()
 
     def listen_for(self, end: EndSignal) -> None:
-        """Hear the signals of this process; `run` is then given `end.told`."""
+        """Handle the signals of this process; `run` is then called with `end.told`."""
         self._end_signal = end
         self._watch(end.woken, end.hear)
 
     def _look_again(self) -> None:
-        """Plan a look at the lanes that hold much memory: what is not needed for a while is given back."""
+        """Schedule a check of lanes that hold much memory, to release what is unused for a while."""
         if self._look_at is None:
             self._idle_s = KEPT_S + 0.1
             self._look_at = time.monotonic() + self._idle_s
@@ -130,7 +130,7 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
-        """Take all new lanes: one that is left would wait, unmerged, until the next batch is answered."""
+        """Accept all new lanes: one left waiting would be unmerged until the next batch is answered."""
         while self._take_lane():
             pass
 
@@ -139,7 +139,7 @@ class Loop:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return False
-        except OSError as error:  # no descriptors left: the callable has leaked them
+        except OSError as error:  # no descriptors left: the callable leaks them
             self._unwatch(self._listener.fileno())
             self._cannot_take_lanes(f"{messages.NO_LANE}: {error}")
             return False
@@ -155,27 +155,27 @@ class Loop:
         if self._gauge.read().answered:
             self._control.send(messages.WorkerSpent(self._worker, why))
         elif not self._finished():
-            # A replacement would do no better, and should not come at once: so this is a failure.
+            # A replacement would fail, too, and should not start at once: so this counts as a failure.
             self.unable = why
             self._told_to_end()
 
     def _welcome(self, lane: Lane) -> None:
-        """Let a new proxy read this process's memory, if the process is the worker's own."""
-        if self._model.own_process:  # a registrant's owner decides who may read it
+        """Allow a new proxy to read this process's memory, if this is the worker's own process."""
+        if self._model.own_process:  # in a registrant's process, its owner decides who may read it
             linux.let_read(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
-        """Answer the batch that came on the first of these lanes, with others that it can be merged with.
+        """Answer the batch on the first of these lanes, merged with others where possible.
 
-        It is the one that was served the longest ago: epoll alone would report a lane that is always
-        ready in front of the others for ever.
+        That lane was served longest ago: epoll alone might always report the same busy lane
+        first.
         """
         if not ready:
             return
         lane = ready[0]
         self._put_last(lane)
         try:
-            batch = lane.receive(wait=False)  # what woke us may be a descriptor of memory only
+            batch = lane.receive(wait=False)  # the event may be only a memory descriptor
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
         except LaneSilent:
@@ -209,13 +209,13 @@ class Loop:
             for part in parts:
                 if part.lane.lent:
                     self._wait_until_read(part.lane)
-        except Exception:  # not SystemExit: then the worker ends in its batch
+        except Exception:  # not SystemExit: the worker then ends during its batch
             self._gauge.end(begun_ns)
             raise
         self._answered(begun_ns, parts, answers)
 
     def _begun(self, parts: Sequence[Part]) -> int:
-        """Write into the gauge that a call begins; return when."""
+        """Record the start of a call on the stats page; return the time."""
         gauge, batch = self._gauge, parts[0].batch
         if len(parts) == 1:
             return gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
@@ -239,7 +239,7 @@ class Loop:
         message: BatchDone | BatchLent | BatchFailed = answer
         if self._model.holds_much(lane):
             self._look_again()
-            if lane.reads:  # to hear when it has been read: before, nothing can be given back
+            if lane.reads:  # to be notified of the read: nothing can be released before
                 lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):
             lane.lent.clear()
@@ -257,12 +257,14 @@ class Loop:
             self._drop(lane, error)
 
     def _wait_until_read(self, lane: Lane) -> None:
-        """Wait until the proxy has read what was lent to it: it belongs to the callable again then."""
+        """Wait until the proxy has read the lent memory, which then belongs to the callable again."""
         try:
             if lane.fileno() in self._lanes:  # the answer could be sent
                 message = lane.receive()
                 if not isinstance(message, Credit):
-                    raise LaneError(f"{type(message).__name__} came where outputs were to be read")
+                    raise LaneError(
+                        f"{type(message).__name__} arrived while outputs were being read"
+                    )
                 self._model.was_read(lane)
         except LaneClosed:
             self._drop(lane)
@@ -275,7 +277,7 @@ class Loop:
         self._lanes[fd] = self._lanes.pop(fd)
 
     def _forget(self, gone: list[int]) -> None:
-        """Drop lanes whose proxies have ended, with the batches on them: nobody waits for their answers any more."""
+        """Drop lanes whose proxies have exited, with their batches: no one waits for the answers."""
         for lane in [lane for fd, lane in self._lanes.items() if fd in gone]:
             self._drop(lane)
 
@@ -307,14 +309,14 @@ class Loop:
         self._stopping = True
 
     def _let_go(self) -> None:
-        """Close all lanes in a child that the callable forked: an open one would hide the worker's end from a proxy."""
+        """Close all lanes in a child forked by the callable: open ones would hide the worker's exit from proxies."""
         for lane in self._lanes.values():
             lane.close()
         self._listener.close()
         self._poll.close()
 
     def close(self) -> None:
-        """Close all lanes, and listen no longer; `run` does so when it returns."""
+        """Close all lanes, and stop listening. `run` does so when it returns."""
         if self._closed:
             return
         self._closed = True
@@ -322,7 +324,7 @@ class Loop:
             self._drop(lane)
         self._listener.close()
         self._poll.close()
-        with contextlib.suppress(FileNotFoundError):  # its daemon has ended
+        with contextlib.suppress(FileNotFoundError):  # its daemon has exited
             os.unlink(self._lane_path)
 
 
@@ -331,7 +333,7 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 def _let_go_in_children(loop: Loop) -> None:
-    """Have children let go. The hook stays as long as the process, so it must not keep a loop that has ended."""
+    """Register a fork hook that closes lanes. It lasts as long as the process, so it must not keep a closed loop alive."""
     reference = weakref.ref(loop)
 
     def let_go() -> None:

@@ -1,11 +1,11 @@
-"""The registrant's modules that no file of the worker has: its script, `__main__`, and others whose code travels.
+"""The registrant's modules that the worker has no file for: its script, `__main__`, and others pickled by value.
 
-Ordinary pickles name what is in them: a pipeline that the script has trained and saved, the tasks of a process pool,
-the objects that a callable pickles itself. So the worker has modules of these names. What the callable uses is in them
+Ordinary pickles refer to them by name: a pipeline that the script trained and saved, the tasks of a process pool,
+objects that a callable pickles itself. So the worker has modules with these names. They contain what the callable uses
 once it has been loaded; every other definition is loaded when it is looked up.
 
-A process that multiprocessing starts afresh (spawn, forkserver; loky, too) imports the main module of its parent. That
-of a worker gives it these modules again, and what else only the worker's memory has::
+A process that multiprocessing starts fresh (spawn, forkserver; loky, too) imports the main module of its parent. The
+worker's main module restores these modules there, and other objects that exist only in the worker's memory::
 
     worker                                           its child
     __main__.__spec__.name  ──▶ writes the payload   python -c "from multiprocessing.spawn import ..."
@@ -39,14 +39,14 @@ from pytriton.worker import project_modules
 from pytriton.worker.fault_reports import report, told
 from pytriton.worker.unpickling import Unpickler, unpickle
 
-#: Names the file that holds an `_Inheritance` in a worker's environment, once it has children that need it.
+#: Environment variable with the file that holds an `_Inheritance`, set once the worker has children that need it.
 VARIABLE = "PYTRITON_WORKER_MODULES"
-#: What a child imports as its main module.
+#: The module that a child imports as its main module.
 _SPAWNED_MAIN = "pytriton.worker.spawned_main"
 
 
 class _Inheritance(msgspec.Struct):
-    """What a child makes the worker's modules of. `folder` is that of a version of a Triton Python model."""
+    """The data from which a child restores the worker's modules. `folder` is a version folder of a Triton Python model."""
 
     payload: bytes
     folder: str = ""
@@ -56,11 +56,11 @@ _definitions: dict[str, _Definitions] = {}
 
 
 def establish(payload: bytes, folder: str = "") -> None:
-    """Have this worker's modules be those of its registrant; call it before the payload is loaded.
+    """Create the registrant's modules in this worker. Call it before the payload is loaded.
 
     Args:
-        payload: of the callable
-        folder: of the version of a Triton Python model that is served from a folder
+        payload: the callable's payload
+        folder: the version folder, if a Triton Python model is served from a folder
     """
     header, _ = unpack(payload)
     for one in _with_main(header.modules):
@@ -72,10 +72,10 @@ def establish(payload: bytes, folder: str = "") -> None:
 
 
 def place(defined: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put functions and classes of a callable where pickles look for them.
+    """Add functions and classes of a callable to the modules where pickles look for them.
 
     Args:
-        defined: module -> name -> what was found there when the callable was pickled
+        defined: module -> name -> the object found there when the callable was pickled
     """
     for name, found in defined.items():
         if name in _definitions:
@@ -83,26 +83,26 @@ def place(defined: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def restore() -> Any:
-    """Have a child of a worker that starts afresh find what its parent has in memory only.
+    """Restore, in a freshly started child of a worker, what exists only in its parent's memory.
 
     Returns:
-        What looks up names of the main module.
+        A function that looks up names of the main module.
 
     Raises:
-        RuntimeError: the worker has ended.
+        RuntimeError: the worker has exited.
     """
     try:
         data = Path(os.environ[VARIABLE]).read_bytes()
     except (KeyError, OSError) as error:
         raise RuntimeError(
-            f"the worker that has started this process is gone ({told(error)}), and with it what it was to import"
+            f"the worker that started this process has exited ({told(error)}), and with it the modules to import"
         ) from error
     inheritance = msgspec.msgpack.decode(data, type=_Inheritance)
     header, _ = unpack(inheritance.payload)
     project_modules.use(header.sources)
     project_modules.show(header.lines)
     for one in _with_main(header.modules):
-        if one.name == "__main__":  # the module itself is made by multiprocessing
+        if one.name == "__main__":  # multiprocessing creates the module itself
             _definitions["__main__"] = _Definitions(one, header, inheritance.payload)
         else:
             _put(one, header, inheritance.payload)
@@ -132,10 +132,10 @@ def _put(described: MemoryModule, header: Header, payload: bytes = b"") -> types
 
 
 class _Finder:
-    """Finds the modules that are in memory only, and packages that only such modules are in.
+    """Finds modules that exist only in memory, and packages that contain only such modules.
 
-    They are imported when somebody asks for them, and not before: cloudpickle sends what is of a module that has not
-    been imported by value, which is the only way to a process that does not have these modules (loky's).
+    They are imported on demand only: cloudpickle pickles objects of modules that have not
+    been imported by value, the only way to reach a process without these modules (loky's).
     """
 
     def find_spec(
@@ -150,7 +150,7 @@ class _Finder:
 
 
 class _Loader:
-    """Gives an import a module that is there already."""
+    """A loader for a module that already exists."""
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return memory_modules[spec.name]
@@ -160,7 +160,7 @@ class _Loader:
 
 
 class _Module(types.ModuleType):
-    """A module of the registrant's; `__main__` does not show its spec, which is for children."""
+    """A module of the registrant. `__main__` hides its spec, which is for child processes."""
 
     def __repr__(self) -> str:
         file = vars(self).get("__file__")
@@ -171,12 +171,12 @@ class _Definitions:
     """The definitions of one module, loaded when they are looked up."""
 
     def __init__(self, module: MemoryModule, header: Header, payload: bytes = b"") -> None:
-        """Take what there is.
+        """Initialize without loading any definition.
 
         Args:
             module: the module and its definitions
-            header: of the payload
-            payload: where to find what a definition lacks, once; b"": it has been loaded already
+            header: the payload's header
+            payload: loaded once, if a definition needs it; b"": it has been loaded already
         """
         self._module = module.name
         self._file = module.file
@@ -188,12 +188,12 @@ class _Definitions:
         self._waiting: list[str] = []
 
     def get(self, name: str) -> Any:
-        """Return a global of the module: a module's `__getattr__`.
+        """Return a global of the module, as the module's `__getattr__`.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: it does not exist.
             ImportError: it could not be sent.
-            Exception: whatever loading it raises.
+            Exception: anything that loading it raises.
         """
         with self._lock:
             self._load(name)
@@ -245,7 +245,7 @@ class _Definitions:
             )
 
     def _load_payload(self) -> None:
-        """Load the callable, which brings all that it uses."""
+        """Load the callable, which includes everything it uses."""
         payload, self._payload = self._payload, b""
         if payload:
             load_payload(payload)
@@ -256,7 +256,7 @@ class _Definitions:
 
 
 def load_payload(payload: bytes) -> Any:
-    """Unpickle what is in a payload, and put its functions and classes where pickles look for them."""
+    """Unpickle a payload, and add its functions and classes to the modules where pickles look for them."""
     _, pickled = unpack(payload)
     file = io.BytesIO(payload)  # shares the memory
     file.seek(len(payload) - len(pickled))
@@ -268,7 +268,7 @@ def load_payload(payload: bytes) -> Any:
 
 
 class _MainSpec(ModuleSpec):
-    """The spec of a worker's main module: multiprocessing reads its name to import the module in a child."""
+    """The spec of a worker's main module. multiprocessing reads its name to import the module in a child."""
 
     def __init__(self, inheritance: _Inheritance, package: str) -> None:
         self._inheritance = inheritance
@@ -278,7 +278,7 @@ class _MainSpec(ModuleSpec):
 
     @property
     def name(self) -> str:
-        """The module that a child imports; what it reads is written now, since most workers have no children."""
+        """Return the module that a child imports. Writes its data now, since most workers have no children."""
         if self._file is None:
             data = msgspec.msgpack.encode(self._inheritance)
             self._file = os.memfd_create("pytriton-modules")
@@ -293,5 +293,5 @@ class _MainSpec(ModuleSpec):
 
     @property
     def parent(self) -> str:
-        """The package for relative imports: the registrant's."""
+        """Return the registrant's package, for relative imports."""
         return self._package

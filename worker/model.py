@@ -1,4 +1,4 @@
-"""The model of one worker: its declaration and its callable, and how one batch goes through them."""
+"""The model of one worker: its declaration and callable, and the processing of a batch."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A loaded callable with what is declared about it.
+    """A loaded callable with its declaration.
 
-    With `own_process`, it is the only model in this process. Without, it belongs to this thread,
-    and is used only there.
+    With `own_process`, it is the only model in this process. Otherwise it belongs to this thread
+    and is only used there.
     """
 
-    #: A Triton Python model that may answer at any time.
+    #: True for a Triton Python model that may answer at any time.
     streams = False
-    #: Whether it is the only one in this process.
+    #: Whether it is the only model in this process.
     own_process = True
-    #: Is told why requests have failed (one of gauge.FAILURES), how many, and by which exception, if one did it.
+    #: Called with the reason for failed requests (one of gauge.FAILURES), their number, and the exception, if any.
     on_failed: Callable[[str, int, Optional[BaseException]], None] = staticmethod(
         lambda kind, requests, error: None
     )
 
-    #: Restarts the clock of the call at hand: the callable is called again for some of its requests.
+    #: Restarts the clock of the current call: the callable is called again for some of its requests.
     on_retry: Callable[[], None] = staticmethod(lambda: None)
 
-    #: Is told the trace of a call that is about to end, if it has one.
+    #: Called with the trace of a call that is about to end, if it has one.
     on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
@@ -72,9 +72,9 @@ class Model:
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in ASYNCHRONOUS
         self.execution_timeout_s = spec.execution_timeout_s
-        #: The callable as it was registered: a decoupled model calls it, since it may answer many times.
+        #: The callable as registered: decoupled models use it, since they may answer many times.
         self.produce = infer
-        #: The batches that are being served, where one call runs at a time: calls to other models name them.
+        #: The batches being served, if one call runs at a time; calls to other models refer to them.
         self.now: Sequence[Part] = ()
         self.max_concurrency = spec.max_concurrency
         self._infer = infer if self.decoupled else synchronous(infer)
@@ -82,7 +82,7 @@ class Model:
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self.text_inputs = frozenset(spec.text_inputs)
-        #: A sequence's state would see a request twice.
+        #: A sequence's state would process a request twice.
         self._retries = spec.on_error == "retry" and "sequence_batching" not in spec.config
         self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
@@ -94,7 +94,7 @@ class Model:
             buffers=self._buffers,
         )
         for entry in spec.config["input"]:
-            # A package that the type needs (ml_dtypes) is found missing now, not at the first request.
+            # A missing package for the type (ml_dtypes) is detected now, not at the first request.
             datatypes.element_dtype(config_datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
@@ -107,10 +107,10 @@ class Model:
             context.serve_in_thread(infer, self._declared)
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
-        """Do nothing; `PythonModel` overrides this and watches the model's `is_ready`."""
+        """Do nothing. `PythonModel` overrides this to watch the model's `is_ready`."""
 
     def close(self) -> None:
-        """Withdraw the model from this process's `pytriton` context, and close its event loop."""
+        """Remove the model from this process's `pytriton` context, and close its event loop."""
         context.forget(self.produce, self._declared)
         if self.asynchronous:
             from pytriton.worker import event_loops
@@ -119,11 +119,11 @@ class Model:
 
     @property
     def batching(self) -> bool:
-        """Whether requests have a batch axis."""
+        """Return True if requests have a batch axis."""
         return self._batching
 
     def ids_now(self) -> list[str]:
-        """Return the ids of the requests that this thread, or this task, serves now."""
+        """Return the ids of the requests that this thread or task is serving."""
         return [one for batch in self._batches_now() for one in ids_of(batch)]
 
     def id_of(self, ref: RequestRef) -> str:
@@ -135,7 +135,7 @@ class Model:
         return [part.batch for part in (self.now if parts is None else parts)]
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that an asynchronous callable runs on, and was made and is warmed up on."""
+        """Return the event loop on which an asynchronous callable is created, warmed up and called."""
         from pytriton.worker import event_loops  # few callables need asyncio, and it takes 30 ms
 
         return event_loops.current()
@@ -143,15 +143,15 @@ class Model:
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Answer a batch of requests, given as arrays by input, as if they came from clients; nobody gets the answers.
+        """Answer a batch of requests, given as arrays by input, as if from clients, and discard the answers.
 
         Args:
             batch: the inputs of each request
             types: the datatype of each of these inputs, by name
-            lane: memory that answers are laid down in
+            lane: memory for the answers
 
         Raises:
-            Exception: whatever the callable raises, or what is wrong with its answers.
+            Exception: anything that the callable raises, or a problem with its answers.
         """
         # The references point to no memory: only the batch axis of the answers is compared with them.
         refs = [
@@ -185,12 +185,12 @@ class Model:
         return await _collected(self.produce(requests))
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
-        """Return what the callable gets for one batch, or several merged.
+        """Return the requests for the callable, from one batch or several merged.
 
         Raises:
-            LaneError, ArenaError: the descriptors are wrong.
+            LaneError, ArenaError: the references are invalid.
             ValueError: a request of a decoupled model lacks an input.
-            TextError: an input of one of them is to be text, and is not.
+            TextError: a text input is not UTF-8.
         """
         for part in parts if self.decoupled else ():
             for fault in self._required.lacking(part.batch) or ():
@@ -201,9 +201,9 @@ class Model:
         )
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
-        """Return the batches waiting on `lanes` that fit into one call with `batch`, taken from them.
+        """Take and return the batches waiting on `lanes` that fit into one call with `batch`.
 
-        As in a batch of Triton's, all requests have inputs of the same names, types and shapes but
+        As within a batch of Triton's, all requests must have inputs of the same names, types and shapes except
         for the batch axis, and together no more rows than `max_batch_size`.
         """
         parts: list[Part] = []
@@ -225,10 +225,10 @@ class Model:
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         """Run the callable once on one batch, or several merged; return an answer for each.
 
-        An answer may be the error that the clients get.
+        An answer may be the error for its clients.
 
         Raises:
-            Unrecoverable: the callable said so; the text is for the clients, too.
+            Unrecoverable: the callable raised PyTritonUnrecoverableError; the text is also for the clients.
         """
         if self._required.names and any(self._required.lacking(part.batch) for part in parts):
             return [self._answer_complete(part) for part in parts]
@@ -238,10 +238,10 @@ class Model:
         return self._answer(parts, self._infer)
 
     async def answer_async(self, part: Part) -> BatchDone | BatchFailed:
-        """Do as `answer` with an asynchronous callable, beside others.
+        """Do the same as `answer` with an asynchronous callable, concurrently with others.
 
         Raises:
-            Unrecoverable: the callable said so; the text is for the clients, too.
+            Unrecoverable: the callable raised PyTritonUnrecoverableError; the text is also for the clients.
         """
         faults = self._required.lacking(part.batch)
         if faults is None:
@@ -256,7 +256,7 @@ class Model:
         return with_faults(answer, faults, part.batch)
 
     def cancelled(self, part: Part) -> BatchDone | BatchFailed:
-        """Return the answer to a batch whose task a callable has cancelled before it began."""
+        """Return the answer to a batch whose task the callable cancelled before it began."""
         return self._failed([part], callable_errors()[-1](), "callable")[0]
 
     async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:
@@ -266,7 +266,7 @@ class Model:
         except TextError as error:
             if len(batch.requests) == 1:
                 return self._failed([part], error, "input")[0]
-            return await self._retried_async(part)  # the others are right
+            return await self._retried_async(part)  # the others are valid
         except Exception as error:
             return self._failed([part], error, "input")[0]
         self._buffers.was_read(part.lane)
@@ -319,7 +319,7 @@ class Model:
 
     @staticmethod
     def _is_abandoned(error: BaseException, part: Part) -> bool:
-        """Whether the loop has cancelled a batch because its proxy is gone."""
+        """Return True if the loop cancelled a batch because its proxy is gone."""
         return is_cancellation(error) and part.lane.fileno() < 0
 
     async def _produced(self, requests: list[Request]) -> Any:
@@ -328,11 +328,11 @@ class Model:
         return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
 
     def holds_much(self, lane: Lane) -> bool:
-        """Whether a lane's answers have left more memory with it than is kept."""
+        """Return True if a lane's answers have left it with more memory than is kept permanently."""
         return lane.arena.large or self._buffers.large(lane)
 
     def give_back(self, lane: Lane) -> None:
-        """Give back what a lane has not needed for a while, unless its proxy may still read it."""
+        """Release memory that a lane has not needed for a while, unless its proxy may still read it."""
         lane.arena.give_back()
         self._buffers.give_back(lane)
 
@@ -350,7 +350,7 @@ class Model:
 
     def _answer_with_spans(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         spans = spans_of(self.name, [part.batch for part in parts])
-        if spans is None:  # none can be made here
+        if spans is None:  # no spans can be created here
             return self._answer(parts, self._infer)
         with spans:
             answers = self._answer(parts, spans.around(self._infer))
@@ -363,7 +363,7 @@ class Model:
         self.now = parts
         self._buffers.begin(parts)
         try:
-            # A call of its own, so that nothing here holds the results when buffers are settled.
+            # A separate call, so that no local variable holds the results when buffers are settled.
             answers = self._answers(parts, infer)
         finally:
             self._buffers.end()
@@ -371,7 +371,7 @@ class Model:
         return self._buffers.settled(parts, answers)
 
     def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
-        """Answer a batch in which requests may lack an input: they fail by themselves."""
+        """Answer a batch in which requests may lack an input; only those requests fail."""
         faults = self._required.lacking(part.batch)
         if faults is None:
             return self.answer([part])[0]
@@ -388,15 +388,15 @@ class Model:
         except TextError as error:
             if sum([len(part.batch.requests) for part in parts]) == 1:
                 return self._failed(parts, error, "input")
-            return [self._retried(part, infer) for part in parts]  # the others are right
+            return [self._retried(part, infer) for part in parts]  # the others are valid
         except Exception as error:
-            if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
+            if len(parts) > 1:  # an invalid reference on one lane must not affect the others
                 return [self._answers([part], infer)[0] for part in parts]
             return self._failed(parts, error, "input")
         try:
             results = self.results.checked(infer(requests), len(requests))
             if len(parts) > 1:
-                results = list(results)  # not every sequence can be sliced: a deque cannot
+                results = list(results)  # not every sequence supports slicing, such as a deque
         except callable_errors() as error:
             answers = self._failed_call(parts, error, len(requests))
             if answers is not None:
@@ -407,10 +407,10 @@ class Model:
 
     @staticmethod
     def _recoverable(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
-        """Return what a call failed by.
+        """Return the cause of a failed call.
 
         Raises:
-            Unrecoverable: that is unrecoverable; it has been reported.
+            Unrecoverable: the cause is unrecoverable; it has been reported.
         """
         error = reason(raised)
         if isinstance(error, PyTritonUnrecoverableError):
@@ -422,10 +422,10 @@ class Model:
     def _failed_call(
         self, parts: Sequence[Part], raised: BaseException, requests: int
     ) -> list[BatchDone | BatchFailed] | None:
-        """Return the answers of a call that raised; None: it is made once more for each request alone.
+        """Return the answers of a call that raised; None if it is retried for each request alone.
 
         Raises:
-            Unrecoverable: the callable said so.
+            Unrecoverable: the callable raised PyTritonUnrecoverableError.
         """
         error = self._recoverable(raised, parts)
         if requests == 1 or not self._retries or isinstance(error, ResultError):
@@ -435,9 +435,9 @@ class Model:
         return None
 
     def _retried(self, part: Part, infer: Infer) -> BatchDone:
-        """Answer a batch by a call for each of its requests, so that only those that fail alone get an error.
+        """Answer a batch with one call per request, so that only those that fail alone get an error.
 
-        Each result is copied before the next call, which may use the same memory for its own.
+        Each result is copied before the next call, which may reuse the memory.
         """
         lane, batch = part
         lane.arena.reset()
@@ -452,7 +452,7 @@ class Model:
         self.now = [part]
         self.on_retry()
         try:
-            # Read again: the first call may have changed its arrays.
+            # Read again: the first call may have modified its arrays.
             results = self.results.checked(infer(self.requests(self.now)), 1)
             return self.results.write(results, batch.requests, lane)[0]
         except callable_errors() as error:
@@ -487,7 +487,7 @@ class Model:
             responses = self.results.write(results, batch.requests, lane, refused)
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
-            report_error(error, "what its callable returned cannot be sent", [batch])
+            report_error(error, "the result of its callable cannot be sent", [batch])
             return BatchFailed(batch.id, told(error))
         if refused:
             for one, response in zip(refused, self._refused(batch, refused)):
@@ -498,7 +498,7 @@ class Model:
         """Return the answers to requests that fail alone, and report each exception once.
 
         Raises:
-            Unrecoverable: one of the exceptions says so.
+            Unrecoverable: one of the exceptions is unrecoverable.
         """
         ids: dict[str, list[str]] = {}
         refused = [Refused(place, self._recoverable(error, batch)) for place, error in refused]
@@ -516,14 +516,14 @@ class Model:
 
 
 class Part(NamedTuple):
-    """A batch, and the lane that it came on and its answer goes to."""
+    """A batch, and the lane that it came from and is answered on."""
 
     lane: Lane
     batch: Batch
 
 
 class Unrecoverable(Exception):
-    """The callable raised PyTritonUnrecoverableError. `text` goes to the clients and to the dispatcher."""
+    """The callable raised PyTritonUnrecoverableError. `text` is sent to the clients and to the dispatcher."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -531,7 +531,7 @@ class Unrecoverable(Exception):
 
 
 def _failure_of(error: BaseException) -> str:
-    """Return which of gauge.FAILURES an exception of a call is."""
+    """Return the kind of a call's exception, one of gauge.FAILURES."""
     if isinstance(error, ExecutionTimeout):
         return "timeout"
     if isinstance(error, TextError):
@@ -546,7 +546,7 @@ async def _collected(produced: Any) -> list[Any]:
 
 
 def _rows(batch: Batch) -> int:
-    """Count a batch's rows; a shape without any, which only a wrong descriptor has, is one row."""
+    """Count a batch's rows. An empty shape, which only an invalid reference has, counts as one row."""
     rows = 0
     for request in batch.requests:
         shape = request.inputs[0].shape if request.inputs else None

@@ -38,16 +38,16 @@ from pytriton.worker.tracing import batch_spans
 from pytriton.worker.user_metrics import watch
 from pytriton.worker.warmup import warm_up
 
-#: Exit codes of a worker, besides those that a callable's own sys.exit() gives it.
+#: Exit codes of a worker, in addition to those of a callable's own sys.exit().
 EXIT_OK = 0
 EXIT_LOAD_FAILED = 3
 EXIT_UNABLE = 5
 
 
 def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
-    """Be the worker named `worker` of the dispatcher at `endpoint`; return the exit code.
+    """Run as the worker named `worker` of the dispatcher at `endpoint`; return the exit code.
 
-    SIGQUIT prints the stacks of all threads, also while native code hangs.
+    SIGQUIT prints the stacks of all threads, even while native code hangs.
     """
     linux.die_with_parent(parent_pid)
     gauge = Gauge(gauge_fd)
@@ -58,10 +58,10 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
     with ControlClient(endpoint, identity=identity_of(worker)) as control:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
-        assert received is not None  # no time-out was given
+        assert received is not None  # no timeout was set
         begun = (
             time.monotonic()
-        )  # about when the dispatcher's clock starts; what is parked waited before that
+        )  # about when the dispatcher's clock starts; a prestarted worker has waited before that
         _, load, payloads = received
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
@@ -90,13 +90,13 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
                     own_metrics.close()
         control.flush()
         if loop.unable is not None:
-            report(f"the worker ends: {loop.unable}")
+            report(f"the worker exits: {loop.unable}")
             return EXIT_UNABLE
         return WORKER_UNRECOVERABLE if loop.unrecoverable else EXIT_OK
 
 
 def _said(error: BaseException) -> str:
-    """Return what the registrant is told of a load that failed; of a missing module, also where it was looked for."""
+    """Return the registrant's error text of a failed load; for a missing module, also where it was searched."""
     text = told(error)
     if isinstance(error, ModuleNotFoundError):
         text += f" (the worker runs {sys.executable}: install it there, or choose another environment with python=)"
@@ -116,8 +116,8 @@ def _load(
     loaded_ns = time.monotonic_ns()
     warm_up(model, spec)
     took_ns = loaded_ns - began_ns, time.monotonic_ns() - loaded_ns
-    # All objects loaded by now stay. Without the freeze, every full collection would walk through them (modules,
-    # layers, vocabularies: tens of ms) in the middle of a request.
+    # All objects loaded by now stay. Without the freeze, every full collection would traverse them (modules, layers,
+    # vocabularies: tens of ms) in the middle of a request.
     gc.collect()
     gc.freeze()
     keep_freed_memory()
@@ -133,7 +133,7 @@ def _load_model(
     folder = python_model.folder if python_model is not None else ""
     establish(payloads[0], os.path.join(folder, str(spec.version)) if folder else "")
     if python_model is not None:
-        # Here, so that other workers do without it.
+        # Here, so that other workers do not need it.
         from pytriton.worker.python_model.loader import load_python_model
 
         made = load_python_model(
@@ -152,7 +152,7 @@ def _load_model(
 
 
 def _enter(world: messages.World) -> None:
-    """Be as the registrant's process: imports (the folder with pytriton itself stays first), arguments, variables."""
+    """Adopt the registrant's environment: imports (the folder with pytriton itself stays first), arguments, variables."""
     if world.sys_path:
         packages = world.env.get("PYTRITON_WORKER_PACKAGES")
         sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
@@ -162,6 +162,6 @@ def _enter(world: messages.World) -> None:
 
 
 def _flush_lines() -> None:
-    """Let a callable's prints reach the daemon's log line by line, though they go to a pipe."""
+    """Make a callable's prints reach the daemon's log line by line, although they go to a pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]

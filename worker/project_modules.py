@@ -1,7 +1,7 @@
-"""The registrant's own modules, imported as they were when they were registered.
+"""Imports the registrant's own modules as they were when they were registered.
 
-Their files may be others by now, or gone. Where a file is what it was, it is imported as ever, with its bytecode. The
-lines of functions whose code travels are shown as they were, too.
+Their files may have changed or been removed. An unchanged file is imported as usual, with its bytecode. The
+source lines of functions pickled by value are shown as registered, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pytriton._protocol.payload import Lines, Source
 
 
 def use(sources: Sequence[Source]) -> None:
-    """Have this process import these modules as they were registered."""
+    """Make this process import these modules as they were registered."""
     if sources:
         sys.meta_path.insert(0, _Registered({one.name: one for one in sources}))
 
 
 def show(lines: Sequence[Lines]) -> None:
-    """Have tracebacks, and `inspect`, show these lines, whatever their files have there, now or later."""
+    """Make tracebacks and `inspect` show these lines, whatever their files contain now or later."""
     for file in {one.file for one in lines}:
         shown = list(linecache.getlines(file))
         for one in lines:
@@ -39,22 +39,24 @@ def show(lines: Sequence[Lines]) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a program; `splitlines` has lines end with form feeds, too."""
+    """Return the lines of a program; `splitlines` would also split at form feeds."""
     return io.StringIO(text).readlines()
 
 
 def _show(file: str, lines: list[str]) -> None:
-    # Without a time of change it is not compared with the file.
+    # Without a modification time, it is not compared with the file.
     known: Any = (sum(map(len, lines)), None, lines, file)
     linecache.cache[file] = known
 
 
 class _Registered:
-    """Finds them. It is no subclass of `importlib.abc.MetaPathFinder`: that module takes a worker 6 ms to import."""
+    """Finds the registered modules. Not a subclass of `importlib.abc.MetaPathFinder`, whose module takes 6 ms to
+    import.
+    """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
-        #: Folders without __init__.py in which registered modules lie, by the name that they are imported by.
+        #: Folders without __init__.py that contain registered modules, by the name under which they are imported.
         self._spaces = {
             package: folder
             for one in sources.values()
@@ -73,7 +75,7 @@ class _Registered:
             return None if there is not None else _space(name, self._spaces[name])
         if there is not None and there.has_location:
             if not _is_same(_root(name, str(there.origin)), _root(name, source.file)):
-                return None  # it is to be another one, such as that of a working directory of Ray's
+                return None  # another package is meant, such as that of a working directory of Ray
         elif path is not None and dict(_packages(source))[name.rpartition(".")[0]] not in path:
             return None  # its package is another one
         loader: SourceFileLoader = SourceFileLoader(name, source.file)
@@ -83,23 +85,23 @@ class _Registered:
 
 
 class _Loader(SourceFileLoader):
-    """A loader of a text that its file does not have any more."""
+    """A loader for source text that its file no longer contains."""
 
     def __init__(self, name: str, source: Source) -> None:
         super().__init__(name, source.file)
         self._text = source.text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the text's code; the bytecode beside the file is another's."""
+        """Return the text's code; the bytecode file belongs to other source."""
         code: CodeType = self.source_to_code(self._text, self.path)
         return code
 
     def get_data(self, path: str) -> bytes:
-        """Return the text, or what is in another file."""
+        """Return the text, or the content of another file."""
         return self._text if path == self.path else super().get_data(path)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run it; tracebacks, and `inspect`, show the lines that ran."""
+        """Execute the module. Tracebacks and `inspect` show the lines that ran."""
         _show(self.path, _lines(self.get_source(module.__name__) or ""))
         super().exec_module(module)
 
@@ -115,7 +117,7 @@ def _root(name: str, file: str) -> Path:
 
 
 def _packages(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield the names of the packages that a module is in, and their folders."""
+    """Yield the names of the packages that contain a module, and their folders."""
     folder = _root(source.name, source.file)
     parts = source.name.split(".")
     for count in range(1, len(parts)):

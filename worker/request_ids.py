@@ -1,4 +1,4 @@
-"""The ids of the requests of a batch; nothing here runs before somebody asks for one."""
+"""The ids of the requests of a batch, computed on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", defa
 
 
 def ids_of(batch: Batch) -> list[str]:
-    """Return the id of each request: its client's, that of its trace, or one of ours."""
+    """Return the id of each request: from its client or its trace, or generated."""
     return [id_at(batch, place) for place in range(len(batch.requests))]
 
 
 def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
-    """Return the id of a request of these batches; of one that is none of theirs, as far as it has one."""
+    """Return the id of a request of these batches; for others, the given id, if any."""
     for batch in batches:
         for place, ref in enumerate(batch.requests):
             if ref is wanted:
@@ -31,6 +31,6 @@ def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
 
 
 def trace_of(batch: Batch) -> str:
-    """Return the trace of the first traced request of a batch; "" when none is."""
+    """Return the trace id of the first traced request of a batch; "" if there is none."""
     contexts = batch.trace.contexts if batch.trace is not None else []
     return next((found for context in contexts if (found := trace_id(context))), "")

@@ -1,4 +1,4 @@
-"""The records of a worker's single requests: made for calls that somebody wants to know of, after they are answered."""
+"""A worker's records of single requests, created for selected calls after they are answered."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from pytriton.worker.callable_errors import reason
 if TYPE_CHECKING:
     from pytriton.worker.model import Part
 
-#: What a call that went well says of its requests.
+#: The outcome of a successful call.
 OK = "ok"
 _NUMBER = re.compile(r"[0-9]{1,18}")
-#: What a record can hold: sizes that a proxy tells may be anything.
+#: Limits of a record: sizes reported by a proxy cannot be trusted.
 _MOST = (1 << 63) - 1
-#: Bytes that nobody has counted.
+#: Size not counted.
 UNKNOWN = -1
-#: Of the name of an exception's type.
-_MOST_TYPE = 100
+#: Maximum length of an exception type's name.
+_MAX_TYPE = 100
 
 
 class AnsweredStream(Protocol):
-    """The facts that are known of a stream at its end; that of a batch has one for all of its requests."""
+    """The known facts about a stream at its end. A batch has one for all of its requests."""
 
     @property
     def failure(self) -> str:
-        """Why it failed, one of gauge.FAILURES; "" when it did not."""
+        """Why it failed, one of gauge.FAILURES; "" if it did not."""
 
     @property
     def error(self) -> str:
-        """The type of the exception that it failed by, as `type_of` tells it."""
+        """The type of the exception that caused the failure, as returned by `type_of`."""
 
     @property
     def bytes_out(self) -> int | None:
-        """Bytes of its answers, as far as they were counted."""
+        """Size of its answers in bytes, if counted."""
 
 
-#: What became of the batches of one call: an answer to each, or one stream.
+#: The outcome of the batches of one call: an answer to each, or one stream.
 Answers = Union[Sequence[Union[BatchDone, BatchFailed]], AnsweredStream]
 
 
@@ -64,7 +64,7 @@ class _Outcome(NamedTuple):
 
 
 class RequestLog:
-    """Writes the records of one worker; the gauge calls it for calls that are to have some."""
+    """Writes the records of one worker. The stats page calls it for calls to be recorded."""
 
     def __init__(self, gauge: Gauge) -> None:
         self._gauge = gauge
@@ -72,7 +72,7 @@ class RequestLog:
         gauge.on_record = self._note
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
-        """Count failed requests of the call at hand, and remember why they failed."""
+        """Count failed requests of the current call, and remember the reason."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
         self._gauge.failed(kind, requests)
 
@@ -109,22 +109,22 @@ class RequestLog:
 
 
 def _bounded(number: int, least: int = 0) -> int:
-    """Return a number as a record holds it: whoever sends a batch may say any."""
+    """Clamp a number to the range of a record, since the sender of a batch may choose any."""
     return max(least, min(number, _MOST))
 
 
 def type_of(error: BaseException) -> str:
-    """Return the name of an exception's type, as far as a record has room for it."""
-    return type(reason(error)).__name__[:_MOST_TYPE]
+    """Return the name of an exception's type, cut to the size of a record."""
+    return type(reason(error)).__name__[:_MAX_TYPE]
 
 
 def nbytes_of(response: ResponseRef | None) -> int:
-    """Return how many bytes an answer's outputs have."""
+    """Return the size of an answer's outputs in bytes."""
     return 0 if response is None else sum([one.nbytes for one in response.outputs])
 
 
 def _telling(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
-    """Return what stands for a call: the requests that failed, else the first one."""
+    """Return the outcomes that represent a call: its failed requests, or else the first one."""
     return [one for one in outcomes if one.status != OK] or outcomes[:1]
 
 
@@ -148,5 +148,5 @@ def _version(ref: RequestRef) -> int:
     if VERSION_PARAMETER not in ref.parameters:
         return 0
     value = object_of(ref.parameters).get(VERSION_PARAMETER)
-    # Of a model with one version, it is whatever a client has sent by that name.
+    # For a model with one version, a client may have set a parameter of this name to anything.
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0

@@ -1,10 +1,10 @@
-"""The end of a worker's process: it hears that it shall end, and ends in time, whatever its callable does meanwhile.
+"""The shutdown of a worker process: receives the end signal, and exits in time whatever its callable is doing.
 
-A callable may use signals of its own (`signal.alarm` for a time limit, SIGCHLD), and fork processes that it ends with
-SIGTERM (`multiprocessing`). Neither is the worker's end.
+A callable may use its own signals (`signal.alarm` for a time limit, SIGCHLD), and fork processes that it ends with
+SIGTERM (`multiprocessing`). Neither must end the worker.
 
-Python ends a process only when every thread that is no daemon has returned. A thread that a callable has started may
-sleep or wait for work; it would keep a worker alive that has been told to end.
+Python ends a process only when every non-daemon thread has returned. A thread started by a callable may
+sleep or wait for work; it would keep a worker alive after its end signal.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Optional
 
-#: What such threads get to return in, once nothing is served any more.
+#: How long such threads may take to return, once nothing is served any more.
 THREADS_S = 2.0
 
 
 class EndSignal:
-    """SIGTERM as something that a loop can wait for, in this process and in no child that the callable forks.
+    """SIGTERM as an event that a loop can wait for, in this process but not in children forked by the callable.
 
-        SIGTERM ──▶ handler ──▶ told        any signal that Python handles ──▶ woken ──▶ hear ──▶ told, of SIGTERM
+        SIGTERM ──▶ handler ──▶ told        any signal that Python handles ──▶ woken ──▶ hear ──▶ told, for SIGTERM
         EndWorker on the control socket ──▶ tell ──▶ told
 
-    The second way is for a callable that has replaced the handler, the first one for one that has replaced what
-    `signal.set_wakeup_fd` had set, as an event loop with signal handlers does. The third one is for a callable that has
+    The second way works if the callable has replaced the handler, the first one if it has replaced the descriptor of
+    `signal.set_wakeup_fd`, as an event loop with signal handlers does. The third one works if it has
     replaced both, or ignores the signal.
 
     Attributes:
-        told: a descriptor that becomes readable when this process is told to end
-        woken: a descriptor that becomes readable at any signal; `hear` has to be called then
+        told: a descriptor that becomes readable when this process should end
+        woken: a descriptor that becomes readable at any signal; call `hear` then
     """
 
     def __init__(self) -> None:
-        """Handle SIGTERM from now on. Only the main thread can."""
+        """Handle SIGTERM from now on. Must be called in the main thread."""
         self.told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mine = [self.told, self._tell, self.woken, self._wake]  #: none in a child
-        #: What each thread that is about to fork had blocked before.
+        self._mine = [self.told, self._tell, self.woken, self._wake]  #: empty in a child
+        #: The signal mask of each thread that is about to fork.
         self._masks = threading.local()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._handle)
@@ -55,7 +55,7 @@ class EndSignal:
         )
 
     def hear(self) -> None:
-        """Look which signals have come."""
+        """Read the signals that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while heard := os.read(self.woken, 4096):
                 if signal.SIGTERM in heard:
@@ -65,12 +65,14 @@ class EndSignal:
         self.tell()
 
     def tell(self) -> None:
-        """Have `told` be readable from now on."""
-        with contextlib.suppress(BlockingIOError):  # it has been told often enough
+        """Make `told` readable from now on."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it is readable already
             os.write(self._tell, b"\0")
 
     def _before_fork(self) -> None:
-        """Keep SIGTERM from a child that has this process's handler still: it would be heard here, and not there."""
+        """Block SIGTERM until a child has dropped this process's handler: this process, not the child, would receive
+        it.
+        """
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _after_fork(self) -> None:
@@ -89,18 +91,18 @@ class EndSignal:
 
 
 def end_in_time(code: int, threads_s: float = THREADS_S) -> None:
-    """Limit the end of this process: threads get `threads_s` to return, then it exits with `code`.
+    """Limit the duration of this process's exit: threads get `threads_s` to return, then it exits with `code`.
 
-    The handlers of `atexit` run in either case.
+    `atexit` handlers run in either case.
     """
-    # No Event and no Thread: they need functions of Python's that a callable may have replaced (`builtins.len`).
+    # No Event and no Thread: they use Python functions that a callable may have replaced (`builtins.len`).
     joined = _thread.allocate_lock()
     joined.acquire()
-    # The last one is called first: when Python has waited for all threads.
+    # Registered last, so called first: when Python has waited for all threads.
     atexit.register(joined.release)
     try:
         _thread.start_new_thread(_watch, (joined, code, threads_s))
-    except RuntimeError:  # no more threads are allowed: the daemon's patience is left
+    except RuntimeError:  # no more threads are allowed: the daemon's own timeout remains
         return
 
 
@@ -111,16 +113,16 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
     try:
         main = threading.main_thread()
         left = [one.name for one in threading.enumerate() if not one.daemon and one is not main]
-        if not left and joined.acquire(timeout=threads_s):  # they have returned just now
+        if not left and joined.acquire(timeout=threads_s):  # they have just returned
             ends = False
             return
         if left:
             _tell(left)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
+            with contextlib.suppress(OSError, ValueError):  # closed, or not being read
                 stream.flush()
-    finally:  # whatever of Python's does not work any more
+    finally:  # even if parts of Python no longer work
         if ends:
             os._exit(code)
 
@@ -128,7 +130,7 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
 def _tell(left: Sequence[str]) -> None:
     names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
     print(
-        f"the worker ends, and with it {len(left)} threads that the callable has left running ({names}): have them "
-        "return when they should, or make them daemon threads",
+        f"the worker exits, and with it {len(left)} threads that the callable left running ({names}): let them "
+        "return in time, or make them daemon threads",
         file=sys.stderr,
     )

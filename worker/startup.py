@@ -1,4 +1,4 @@
-"""The start of a worker once its interpreter is known to be new enough (boot.py): packages, fork server, worker."""
+"""Starts a worker once its interpreter is known to be new enough (boot.py): packages, fork server, worker."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import gc
 import os
 import sys
 
-#: pip's name -> import name of what a worker needs in its environment.
+#: pip's name -> import name of the packages that a worker needs in its environment.
 NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
 
 
 def main() -> int:
-    """Be a worker, or a fork server; return the exit code."""
-    gc.disable()  # until all is imported: it would look for rubbish among modules that stay
+    """Run as a worker or a fork server; return the exit code."""
+    gc.disable()  # until everything is imported: a collection would only traverse modules that stay
     _, endpoint, worker, parent_pid, gauge_fd = sys.argv[1:6]
     packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)
-    if packages:  # what this environment lacks and somebody has fetched for it
+    if packages:  # packages that this environment lacks, installed for it elsewhere
         sys.path.append(packages)
     missing = [name for name, module in NEEDED.items() if not _importable(module)]
     if missing:
         print(
-            f"{sys.executable} cannot run a worker, it lacks {', '.join(missing)}. "
+            f"{sys.executable} cannot run a worker: it lacks {', '.join(missing)}. "
             f"Install into that environment: {sys.executable} -m pip install {' '.join(missing)}",
             file=sys.stderr,
         )
@@ -39,7 +39,7 @@ def main() -> int:
     code = 1
     try:
         code = run(endpoint, worker, int(parent_pid), int(gauge_fd))
-    except SystemExit as end:  # of the callable
+    except SystemExit as end:  # raised by the callable
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
     finally:

@@ -1,6 +1,6 @@
 """A worker that is a thread of the process that registered it: hello, load, ready, serve, as in `process`.
 
-The thread leaves the settings of the whole process alone: signals, module path, limits, output, heap. The
+The thread leaves the settings of the whole process unchanged: signals, module path, limits, output, heap. The
 callable is the registrant's own object, so there is no payload.
 """
 
@@ -27,7 +27,7 @@ from pytriton.worker.tracing import batch_spans
 from pytriton.worker.warmup import warm_up
 from pytriton.worker.worker_limits import Allowance
 
-#: What the last words to the dispatcher get to leave this process in.
+#: Maximum wait for the last messages to the dispatcher to leave this process.
 _FLUSH_S = 1.0
 
 _logger = logging.getLogger("pytriton.worker")
@@ -37,7 +37,7 @@ Load = Callable[[], Infer]
 
 
 class WorkerThread:
-    """One worker; it runs from construction on."""
+    """One worker, running from construction on."""
 
     def __init__(
         self, start: messages.StartWorker, spec: messages.ModelSpec, load: Load, endpoint: str
@@ -45,10 +45,10 @@ class WorkerThread:
         """Start the thread.
 
         Args:
-            start: what the dispatcher asked for
-            spec: the model, as it was registered
+            start: the dispatcher's request
+            spec: the model, as registered
             load: returns the callable
-            endpoint: of the dispatcher
+            endpoint: the dispatcher's
         """
         self._start = start
         self._spec = spec
@@ -56,24 +56,24 @@ class WorkerThread:
         self._endpoint = endpoint
         self._told, self._tell = socket.socketpair()
         self._orphaned = False
-        # A daemon thread: a script ends when its own work is done. `end` lets batches finish.
+        # A daemon thread: a script exits when its own work is done. `end` lets batches finish.
         name = f"pytriton {spec.name}[{start.instance}]"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return True if the thread is running."""
         return self._thread.is_alive()
 
     def end(self, *, orphaned: bool = False) -> None:
-        """Have it end after the batch at hand; `orphaned`: there is no dispatcher any more."""
+        """Make the worker end after the current batch; `orphaned`: the dispatcher is gone."""
         self._orphaned = self._orphaned or orphaned
         with contextlib.suppress(OSError):  # it has ended
             self._tell.send(b"\0", socket.MSG_DONTWAIT)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until it has ended."""
+        """Wait until the thread has ended."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -84,7 +84,9 @@ class WorkerThread:
             with ControlClient(self._endpoint) as control:
                 try:
                     self._serve(control)
-                except BaseException as error:  # of the callable: SystemExit; all else is our fault
+                except (
+                    BaseException
+                ) as error:  # SystemExit from the callable; anything else is an internal error
                     how = f"ended: {told(error)}"
                     report_error(error, "a thread that served it ended")
                 if not self._orphaned:

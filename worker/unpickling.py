@@ -1,6 +1,6 @@
-"""Unpickle what a registrant has pickled, whichever major version of numpy each side has.
+"""Unpickles objects from a registrant with a different major version of numpy.
 
-numpy 2 calls `numpy._core` what numpy 1 calls `numpy.core`, and a pickle of an array names functions in there.
+`numpy._core` in numpy 2 is `numpy.core` in numpy 1, and a pickled array refers to functions in it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import io
 import pickle
 from typing import Any
 
-#: The same modules by the names of numpy 2 and of numpy 1.
+#: The same modules under the names of numpy 2 and of numpy 1.
 _CORES = ("numpy._core", "numpy.core")
-#: The function that cloudpickle names for a module; a function takes along the modules that its code names.
+#: The function that cloudpickle uses to refer to a module; a function is pickled with the modules that its code names.
 _SUBIMPORT = ("cloudpickle.cloudpickle", "subimport")
 
 
 class Unpickler(pickle.Unpickler):
-    """An unpickler that finds what another version of numpy has under another name.
+    """An unpickler that maps names to the installed version of numpy.
 
     Raises:
-        pickle.UnpicklingError: numpy has no such thing here.
+        pickle.UnpicklingError: the object does not exist in this numpy.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Return what a pickle names."""
+        """Return the object that a pickle refers to."""
         if (module_name, global_name) == _SUBIMPORT:
             return _import_module
         if module_name.partition(".")[0] != "numpy":
@@ -38,7 +38,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def unpickle(pickled: bytes) -> Any:
-    """Return what is in a pickle."""
+    """Return the unpickled object."""
     return Unpickler(io.BytesIO(pickled)).load()
 
 
@@ -53,7 +53,7 @@ def _import_module(name: str) -> Any:
 
 
 def _own_name(module: str) -> str:
-    """Return the name of a module of numpy in the numpy that is here."""
+    """Return the name of a numpy module in the installed numpy."""
     ours, theirs = _CORES if _is_numpy_2() else reversed(_CORES)
     is_theirs = module == theirs or module.startswith(f"{theirs}.")
     return ours + module[len(theirs) :] if is_theirs else module
@@ -66,7 +66,7 @@ def _is_numpy_2() -> bool:
 
 
 def _attribute(path: str) -> Any:
-    """Return what numpy has as an attribute only: `numpy.rec` is no module before numpy 2."""
+    """Return an attribute of numpy that is not a module in every version, such as `numpy.rec` before numpy 2."""
     numpy = importlib.import_module("numpy")
     found: Any = numpy
     try:
@@ -74,8 +74,8 @@ def _attribute(path: str) -> Any:
             found = getattr(found, part)
     except AttributeError:
         raise pickle.UnpicklingError(
-            f"the callable holds an object that needs {path}, which numpy {numpy.__version__} of the worker's "
-            "environment does not have. Install the numpy there that the registrant has, or make the object in the "
+            f"the callable contains an object that needs {path}, which numpy {numpy.__version__} of the worker's "
+            "environment does not have. Install the registrant's version of numpy there, or create the object in the "
             "worker, with factory=True."
         ) from None
     return found

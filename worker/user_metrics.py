@@ -1,6 +1,6 @@
-"""The callable's own metrics (`prometheus_client`), written into the gauge each second for the daemon's /metrics.
+"""Writes the callable's own metrics (`prometheus_client`) to the stats page every second, for the daemon's /metrics.
 
-A thread looks at the default registry while the callable runs: nothing is added to a call. Where `prometheus_client`
+A thread reads the default registry while the callable runs: calls have no overhead. If `prometheus_client`
 cannot be imported, there is no such thread.
 """
 
@@ -30,11 +30,11 @@ from pytriton.worker.fault_reports import report, report_error
 
 _LIBRARY = "prometheus_client"
 _PERIOD_S = 1.0
-#: A look takes one part of the time in so many at most.
+#: Reading the registry takes at most this fraction of the time (one part in so many).
 _SHARE = 100
-#: How long the end of the worker waits for the last look.
-_LAST_S = 1.0
-#: What the library itself says of every process. The daemon tells that of all workers.
+#: How long the worker's exit waits for the last update.
+_LAST_UPDATE_S = 1.0
+#: The library's own process metrics. The daemon exports those of all workers.
 _BY_ITSELF = frozenset(
     {
         "python_gc_objects_collected",
@@ -49,15 +49,15 @@ _BY_ITSELF = frozenset(
         "process_max_fds",
     }
 )
-#: What Prometheus' text format makes of other kinds.
+#: How Prometheus' text format represents other kinds.
 _KINDS = {"info": "gauge", "stateset": "gauge", "untyped": "unknown"}
 #: Bytes of a family besides its texts and samples.
 _FAMILY_BYTES = 40
-_LONGEST_HELP = 1_000
+_MAX_LEN_HELP = 1_000
 
 
 class UserMetricsThread:
-    """Keeps what the registry holds in the gauge's pages, from construction until `close`."""
+    """Copies the registry to the stats page, from construction until `close`."""
 
     def __init__(self, pages: UserMetricsPages) -> None:
         self._pages = pages
@@ -68,9 +68,9 @@ class UserMetricsThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last time, and end."""
+        """Write a last time, and end the thread."""
         self._end.set()
-        self._thread.join(_LAST_S)
+        self._thread.join(_LAST_UPDATE_S)
 
     def _run(self) -> None:
         wait_s = _PERIOD_S
@@ -84,30 +84,30 @@ class UserMetricsThread:
         library = sys.modules.get(_LIBRARY)
         registry = getattr(library, "REGISTRY", None)
         if registry is None:
-            return  # it has not been imported, or is being imported
+            return  # not imported yet, or still being imported
         try:
             message = encoded(collected(registry.collect()))
-        except Exception as error:  # of a collector of the user's own
+        except Exception as error:  # from a custom collector
             if not self._told_fault:
                 self._told_fault = True
                 report_error(
-                    error, "its metrics cannot be collected: /metrics shows what they were"
+                    error, "its metrics cannot be collected: /metrics shows the previous values"
                 )
             return
         if message != self._last:
             self._last = message
             if not self._pages.write(message):
-                report("its metrics have no room")  # `collected` sees to it that they have
+                report("its metrics do not fit")  # `collected` sees to it that they have
 
 
 def watch(pages: UserMetricsPages | None) -> UserMetricsThread | None:
-    """Return the thread that keeps pages up to date; None where there can be nothing in them."""
+    """Start and return the thread that updates the pages; None if there can be no metrics."""
     if pages is None or not _can_be_imported():
         return None
     try:
         return UserMetricsThread(pages)
-    except RuntimeError as error:  # of a model whose limits let it have no more threads
-        report(f"metrics of its own are not told: {error}")
+    except RuntimeError as error:  # the model's limits allow no more threads
+        report(f"its own metrics are not exported: {error}")
         return None
 
 
@@ -116,12 +116,12 @@ def _can_be_imported() -> bool:
         return True
     try:
         return importlib.util.find_spec(_LIBRARY) is not None
-    except (ImportError, ValueError):  # of an importer of the user's own
+    except (ImportError, ValueError):  # from a custom importer
         return False
 
 
 def collected(metrics: Iterable[Any]) -> UserMetrics:
-    """Return as much of the registry's metrics as has room, and how many values have not."""
+    """Return the registry's metrics as far as they fit, and the number of values that do not."""
     room = _Room()
     families = []
     for metric in metrics:
@@ -129,7 +129,7 @@ def collected(metrics: Iterable[Any]) -> UserMetrics:
             continue
         kind = _KINDS.get(metric.type, metric.type)
         name = sendable(f"{metric.name}_info" if metric.type == "info" else metric.name)
-        text = sendable(metric.documentation[:_LONGEST_HELP])
+        text = sendable(metric.documentation[:_MAX_LEN_HELP])
         values = [one for one in metric.samples if one.name != f"{metric.name}_created"]
         if not room.take(_size(name, kind, text)):
             room.left_out += len(values)
@@ -146,7 +146,7 @@ def collected(metrics: Iterable[Any]) -> UserMetrics:
 
 
 class _Room:
-    """The room that a page still has."""
+    """The remaining space of a page."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -154,7 +154,7 @@ class _Room:
         self._bytes = MOST_BYTES - 64
 
     def take(self, nbytes: int, values: int = 0) -> bool:
-        """Return whether so much had room; it has been taken then."""
+        """Reserve space; return whether it fit."""
         if nbytes > self._bytes or values > self._values:
             return False
         self._bytes -= nbytes
@@ -163,7 +163,7 @@ class _Room:
 
 
 def _series(values: Iterable[Any], name: str) -> Iterator[list[msgspec.Raw]]:
-    """Yield the samples of each series: a histogram or summary has several, which follow each other."""
+    """Yield the samples of each series; those of a histogram or summary are consecutive."""
     series: list[msgspec.Raw] = []
     labels_of: Any = None
     for sample in values:

@@ -1,12 +1,12 @@
-"""Warm-up: requests that the model answers while its worker loads, before it says that it is ready.
+"""Warm-up: requests that the model answers while its worker loads, before it reports that it is ready.
 
-These are the warm-ups that a registrant has declared (`ModelWarmup`), and those of the configuration
+These are the warm-ups declared by a registrant (`ModelWarmup`), and those of the configuration
 (`model_warmup`). They run in the worker rather than in Triton's core, for three reasons. The core warms its instances
-once, which here are proxies: a worker that takes another's place, a spare or an added instance would serve its first
-client cold. The core knows of an exception only its text, where here the registration fails with the traceback. And a
-warm-up that fails in the core may end the whole server: it stops the instance's thread while that thread still puts the
-instance back into its queue, and reads past the start of the empty queue (`TritonBackendThread::StopBackendThread`,
-seen in 2.51).
+up once, and these are proxies: a replacement, standby or added worker would serve its first
+client cold. The core only gets the text of an exception, while here the registration fails with the traceback. And a
+warm-up that fails in the core may crash the whole server: it stops the instance's thread while that thread is still
+putting the instance back into its queue, and reads past the start of the empty queue
+(`TritonBackendThread::StopBackendThread`, seen in 2.51).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from pytriton.worker.model import Model
 
 
 class WarmupError(Exception):
-    """The callable did not answer a warm-up request as it has to; the text says which, and why."""
+    """The callable did not answer a warm-up request correctly; the text says which, and why."""
 
 
-#: The folder of a model's folder that holds the files of `model_warmup`, as in Triton.
+#: The subfolder of a model's folder that holds the files of `model_warmup`, as in Triton.
 _FILES = "warmup"
 
 
 def warm_up(model: Model, spec: messages.ModelSpec) -> None:
-    """Have the model answer its warm-up requests, each time with arrays of its own.
+    """Run the model's warm-up requests, each time with new arrays.
 
-    Answers are checked and laid down as if they went to a client.
+    Answers are checked and written as if for a client.
 
     Raises:
-        WarmupError: it raised an exception, or its answers are not as declared.
+        WarmupError: the model raised an exception, or its answers do not match the declaration.
     """
     configured = spec.config.get("model_warmup", ())
     if not spec.warmups and not configured:
@@ -107,7 +107,7 @@ def _run(
     types: Sequence[Mapping[str, str]],
     lane: Lane,
 ) -> None:
-    """Have the model answer a warm-up's batch `count` times; `arrays` makes the inputs of its requests anew."""
+    """Run a warm-up's batch `count` times; `arrays` creates new inputs for its requests each time."""
     started = time.monotonic()
     try:
         for _ in range(count):
@@ -131,17 +131,17 @@ def _source(tensor: messages.WarmupTensor) -> WarmupInput:
 
 
 def _folder(spec: messages.ModelSpec) -> Path:
-    """Return the model's own folder. Workers of models of other formats than Python begin in it."""
+    """Return the model's own folder. Workers of models in other formats than Python start in it."""
     return Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
 
 
 def _check_inputs(
     model: str, warmup: str, inputs: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
-    """See that a configured warm-up has an input for each that the model needs, of its type.
+    """Check that a configured warm-up has an input of the right type for each that the model needs.
 
     Raises:
-        WarmupError: it has not.
+        WarmupError: an input is missing or has another type.
     """
     for entry in config.get("input", ()):
         given = inputs.get(entry["name"])
@@ -161,7 +161,7 @@ class _Configured:
     """The data of one input of `model_warmup`, for one row.
 
     Raises:
-        WarmupError: a dimension is not known, or its file cannot be used.
+        WarmupError: a dimension is unknown, or its file is unusable.
     """
 
     def __init__(
@@ -171,9 +171,7 @@ class _Configured:
         self.datatype = config_datatypes.of_config(str(source.get("data_type", "")))
         dims = [int(size) for size in source.get("dims", ())]
         if any(size < 0 for size in dims):
-            raise WarmupError(
-                f"{self._where} has the shape {dims}: every dimension has to be known"
-            )
+            raise WarmupError(f"{self._where} has the shape {dims}: every dimension must be known")
         self._batch = 1 if model.batching else 0
         self._shape = (*[1] * self._batch, *dims)
         self._seed = zlib.crc32(f"{warmup}/{name}".encode())
@@ -191,7 +189,7 @@ class _Configured:
             raise WarmupError(f"{self._where} {text}")
 
     def array(self) -> Array:
-        """Return an array of its own for one request."""
+        """Return a new array for one request."""
         if self._made is not None:
             return self._made.generate(self._batch, self._seed)
         assert self._raw is not None
@@ -200,7 +198,7 @@ class _Configured:
         dtype = datatypes.element_dtype(self.datatype)
         count = int(np.prod(self._shape))
         if len(self._raw) < count * dtype.itemsize:
-            text = f"needs {count * dtype.itemsize} bytes, and its file has {len(self._raw)}"
+            text = f"needs {count * dtype.itemsize} bytes, but its file has {len(self._raw)}"
             raise WarmupError(f"{self._where} {text}")
         array: Array = np.frombuffer(self._raw, dtype, count).reshape(self._shape).copy()
         return array
@@ -208,7 +206,7 @@ class _Configured:
     def _read(self, folder: Path, file: str) -> bytes:
         place = folder / _FILES / file
         if Path(file).is_absolute() or ".." in Path(file).parts:
-            raise WarmupError(f"{self._where}: the file {file!r} does not lie in {folder / _FILES}")
+            raise WarmupError(f"{self._where}: the file {file!r} is not in {folder / _FILES}")
         try:
             return place.read_bytes()
         except OSError as error:

@@ -10,12 +10,12 @@ import time
 
 from pytriton._protocol import messages
 
-#: Where memory ends, the kernel shall end workers before tritonserver and the dispatcher (proc(5), oom_score_adj:
-#: -1000 never … 1000 first). It adds up this and the thousandths of the memory that a process uses: with less than
-#: 1000, a tritonserver that has grown large would go before a worker that is small.
+#: When memory runs out, the kernel should kill workers before tritonserver and the dispatcher (proc(5), oom_score_adj:
+#: -1000 never … 1000 first). It adds this to the thousandths of memory that a process uses: with less than 1000, a
+#: large tritonserver would be killed before a small worker.
 _OOM_SCORE_ADJ = 1000
 _OOM_FILE = "/proc/self/oom_score_adj"
-#: Without a soft limit, a worker with a hard one is replaced when it has come this near to it.
+#: Without a soft limit, a worker with a hard one is replaced when it comes this close to it.
 _NEAR = 0.9
 
 
@@ -24,7 +24,7 @@ class LimitError(Exception):
 
 
 def apply(limits: messages.Limits) -> None:
-    """Set this process's limits; what it starts inherits them.
+    """Set this process's limits, which its child processes inherit.
 
     Memory: RLIMIT_DATA, which counts private writable memory since Linux 4.7; unlike RLIMIT_AS it
     does not count the address space that CUDA reserves.
@@ -32,7 +32,7 @@ def apply(limits: messages.Limits) -> None:
     Raises:
         LimitError: the system refuses one.
     """
-    # Some sandboxes lack it. No text: each worker would import the codec anew, which takes longer than all else here.
+    # Some sandboxes lack it. Not opened as text: importing the codec would take longer than everything else here.
     with contextlib.suppress(OSError), open(_OOM_FILE, "wb", buffering=0) as file:
         file.write(b"%d" % _OOM_SCORE_ADJ)
     if limits.memory_hard is not None:
@@ -63,12 +63,12 @@ def _set(name: str, which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
-#: From one time that it is told to the next.
+#: Seconds between two reports.
 _AGAIN_S = 10.0
 
 
 class Allowance:
-    """Tells when a worker has served long enough: too many batches, or too much memory."""
+    """Determines when a worker should be replaced: too many batches, or too much memory."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits
@@ -77,12 +77,12 @@ class Allowance:
         if self._memory is None and limits.memory_hard is not None:
             self._memory = round(limits.memory_hard * _NEAR)
         self._unlimited = self._memory is None and self._max_batches is None
-        self._again_at: float | None = None  #: once it has told
+        self._again_at: float | None = None  #: once it has reported
 
     def spent(self, answered: int) -> str | None:
-        """Return why this worker should be replaced now; None as long as it need not be, or for a while once told.
+        """Return why this worker should be replaced now; None if it should not, or was reported recently.
 
-        What was told may be lost when the daemon becomes another version of itself at that moment.
+        The report is repeated because it may be lost while the daemon is being upgraded.
         """
         if self._unlimited:
             return None

@@ -1,4 +1,4 @@
-"""A worker's calls to other models: the caller's side, and its connection with a proxy.
+"""A worker's calls to other models: the caller's side, and its connections to proxies.
 
-Belongs here: what `pytriton.infer` and its like need in a worker.
+Holds what `pytriton.infer` and related functions need in a worker.
 """

@@ -1,4 +1,4 @@
-"""A worker's connection with one proxy for calls: a thread hands each answer to its call."""
+"""A worker's connection to one proxy for calls: a thread passes each answer to its call."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "B
 
 
 class Waiting(Protocol):
-    """A call that waits for its answers."""
+    """A call waiting for its answers."""
 
     call: ModelCall
 
     def sent(self, wire: Wire, number: int) -> None:
-        """Note that the call is under way with this number on this connection."""
+        """Record that the call is in flight with this number on this connection."""
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
-        """Take an answer, and give it to `Wire.has_read` later; return False if it is not wanted.
+        """Accept an answer, to be passed to `Wire.has_read` later; return False if it is not wanted.
 
-        Without a `wire`, the answer is the worker's own: it lies in no proxy's memory.
+        Without a `wire`, the answer comes from the worker itself and lies in no proxy's memory.
         """
 
 
 class Wire:
-    """The connection with one proxy."""
+    """The connection to one proxy."""
 
     def __init__(self, connection: CallConnection) -> None:
         self.usable = True
@@ -58,19 +58,19 @@ class Wire:
         self._slots = Slots(connection)
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[Waiting, Slot]] = {}
-        self._unread = 0  #: answers whose memory somebody has to read
+        self._unread = 0  #: answers whose memory has not been read yet
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
 
     @property
     def busy(self) -> int:
-        """How many calls are under way."""
+        """Return the number of calls in flight."""
         return len(self._pending)
 
     def send(self, number: int, pending: Waiting, chain: list[Link]) -> bool:
-        """Send a call; False when the proxy is gone, or about to.
+        """Send a call. Return False if the proxy is gone, or is retiring.
 
         Raises:
-            CallError: it cannot be sent by any proxy.
+            CallError: no proxy can send it.
         """
         call = pending.call
         try:
@@ -99,14 +99,16 @@ class Wire:
             self._connection.send(message)
         except LaneClosed:
             self.usable = False
-            return not self._take_back(number, slot)  # else the reader has told that it is lost
+            return not self._take_back(
+                number, slot
+            )  # otherwise the reader has already reported it as lost
         except LaneError as error:
             self._take_back(number, slot)
             raise _unsendable(call.model, error) from error
         return True
 
     def copied(self, ref: TensorRef) -> Array:
-        """Return an output as an array of the caller's own."""
+        """Copy an output into an array owned by the caller."""
         if ref.datatype == "BYTES":
             return tensors.decode_bytes(tensors.read_raw(self._connection, ref), ref.shape)
         dtype = datatypes.element_dtype(ref.datatype)
@@ -114,7 +116,7 @@ class Wire:
         return copied
 
     def has_read(self, answer: Answer) -> None:
-        """Tell the proxy that an answer has been read: its memory can be used again."""
+        """Notify the proxy that an answer has been read: its memory can be reused."""
         with contextlib.suppress(LaneClosed):
             self._connection.send(AnswerRead(answer.id))
         with self._lock:
@@ -122,28 +124,28 @@ class Wire:
         self._end_if_done()
 
     def drop(self, number: int) -> None:
-        """Give up a call; if it is still under way, tell the proxy."""
+        """Drop a call; if it is still in flight, notify the proxy."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallDropped(number))
 
     def cancel(self, number: int) -> None:
-        """Ask the model of a call that is under way to stop."""
+        """Ask the model of a call in flight to stop."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallCancelled(number))
 
     def hang_up(self) -> None:
-        """End the connection."""
+        """Shut down the connection."""
         with contextlib.suppress(OSError):
             self._connection.hang_up()
 
     def let_go(self) -> None:
-        """In a forked child: close what it inherited."""
+        """Close inherited descriptors in a forked child."""
         self._connection.let_go()
 
     def _take_back(self, number: int, slot: Slot) -> bool:
-        """Take back a call that was not sent after all; return False if that is done already."""
+        """Remove a call that could not be sent; return False if that has already been done."""
         with self._lock:
             known = self._pending.pop(number, None) is not None
         if known:
@@ -152,7 +154,7 @@ class Wire:
 
     def _read(self) -> None:
         try:
-            waits = False  # for a while only: behind the last of many calls nothing may come
+            waits = False  # only for a while: after the last of many calls, nothing may arrive
             while True:
                 if self._slots.large != waits:
                     waits = not waits
@@ -169,11 +171,11 @@ class Wire:
                         self.usable = False
                     self._end_if_done()
                 else:
-                    raise LaneError(f"a proxy said {message!r:.100}")
+                    raise LaneError(f"unexpected message from a proxy: {message!r:.100}")
         except (LaneClosed, LaneError) as end:
             self._lost(str(end))
         except Exception as fault:
-            # Of ours, or no memory: who waits is told, as nobody reads answers any more.
+            # An internal error, or out of memory: fail the waiting calls, since answers are no longer read.
             report_error(fault, "its calls of other models are lost")
             self._lost(described(fault))
         self.alive = self.usable = False
@@ -181,7 +183,7 @@ class Wire:
         self._connection.close()
 
     def _end_if_done(self) -> None:
-        """Hang up when the proxy retires, and nothing that it has is needed any longer."""
+        """Shut down if the proxy is retiring, and nothing from it is needed any more."""
         with self._lock:
             done = not self.usable and not self._pending and not self._unread
         if done:
@@ -194,7 +196,7 @@ class Wire:
             if answer.final:
                 self._pending.pop(answer.id, None)
         if pending is None or slot is None:
-            raise LaneError(f"a proxy answered call {answer.id}, which is not under way")
+            raise LaneError(f"a proxy answered call {answer.id}, which is not in flight")
         if answer.final:
             self._slots.give_back(slot)
         if not pending.put(self, answer):
@@ -206,9 +208,7 @@ class Wire:
             under_way, self._pending = self._pending, {}
         for number, (pending, slot) in under_way.items():
             self._slots.give_back(slot)
-            text = (
-                f"the proxy that made the call has ended ({why}): tritonserver has probably stopped"
-            )
+            text = f"the proxy that made the call has exited ({why}): tritonserver has probably stopped"
             pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
 
 
@@ -234,7 +234,7 @@ def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Cal
 
 
 def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
-    """Lay an input down in memory that the proxy reads."""
+    """Write an input to memory that the proxy reads."""
     if array.dtype.kind in "OSU":
         try:
             data = tensors.encode_bytes(array)

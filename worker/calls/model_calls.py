@@ -1,10 +1,10 @@
-"""A worker's end of calls to other models: any thread sends them, one thread for each proxy hears the answers.
+"""A worker's end of calls to other models: any thread sends them; one thread per proxy receives the answers.
 
     infer() ──▶ Caller.begin ──▶ Wire.send ──▶ proxy           call_wire.py
-    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         outputs are copied by who waits
+    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         the waiting thread copies the outputs
 
-Nothing of this runs in a worker that makes no calls, but for a socket that listens: proxies connect to it,
-and are taken from its queue when the first call is made.
+A worker that makes no calls only has a listening socket: proxies connect to it, and the connections are accepted
+when the first call is made.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from pytriton.worker.request_ids import serving
 if TYPE_CHECKING:
     import asyncio
 
-#: Connections that wait to be taken.
+#: Connections waiting to be accepted.
 _BACKLOG = 1024
 
 
 class Caller:
-    """Makes the calls of one worker; `close` ends it."""
+    """Makes the calls of one worker, until `close`."""
 
     def __init__(self, worker: str, model: Model, lane_path: str) -> None:
         self._worker = worker
@@ -48,7 +48,7 @@ class Caller:
         self._path = socket_path(lane_path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self._path)
-        os.chmod(self._path, 0o600)  # whatever umask a user's process has
+        os.chmod(self._path, 0o600)  # regardless of the umask of the user's process
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Caller:
         calls.add_caller(self)
 
     def calls_for_this_thread(self) -> bool:
-        """Whether this thread, or this task, serves a batch of this worker."""
+        """Return True if this thread or task serves a batch of this worker."""
         return self._thread == threading.get_ident()
 
     def begin(self, call: ModelCall) -> _Pending:
@@ -69,10 +69,10 @@ class Caller:
         return pending
 
     def send(self, pending: _Pending) -> None:
-        """Send a call by one of the proxies.
+        """Send a call through one of the proxies.
 
         Raises:
-            CallError: none is there.
+            CallError: there is no proxy.
         """
         while True:
             wire = self._wire(pending.call.model)
@@ -80,7 +80,7 @@ class Caller:
                 return
 
     def close(self) -> None:
-        """Make no more calls; those under way are lost."""
+        """Make no more calls; those in flight are lost."""
         calls.remove_caller(self)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
@@ -89,12 +89,12 @@ class Caller:
             wire.hang_up()
 
     def _wire(self, model: str) -> Wire:
-        """Return the proxy with the fewest calls under way."""
+        """Return the connection to the proxy with the fewest calls in flight."""
         with self._lock:
             while True:
                 try:
                     connection, _ = self._listener.accept()
-                except OSError:  # nobody is waiting
+                except OSError:  # no connection is waiting
                     break
                 wire = Wire(CallConnection(connection, peer_trusted=True))
                 self._wires.append(wire)
@@ -103,14 +103,14 @@ class Caller:
         if not usable:
             raise CallError(
                 f"call to model {model}: no proxy of model {self._model.name} is attached to this worker, "
-                "so there is nobody to make it; call while a request is being served",
+                "so the call cannot be sent; call while a request is being served",
                 model_name=model,
                 code="UNAVAILABLE",
             )
         return min(usable, key=lambda wire: wire.busy)
 
     def _chain(self) -> list[Link]:
-        """Return the chain of models that wait for a call that is made now."""
+        """Return the chain of models that would wait for a call made now."""
         parts = serving.get()
         occupied = parts is None
         if parts is None:
@@ -125,14 +125,14 @@ class Caller:
         return [*chain, Link(self._model.name, self._worker if occupied and parts else "")]
 
     def _let_go(self) -> None:
-        """In a child that the callable forked: it must not hide this worker's end from the proxies."""
+        """Close sockets in a child forked by the callable, which would hide this worker's exit from the proxies."""
         self._listener.close()
         for wire in self._wires:
             wire.let_go()
 
 
 def _let_go_in_children(caller: Caller) -> None:
-    """Such a hook stays for as long as the process: it must not keep a caller that has ended."""
+    """Register a fork hook. It lasts as long as the process, so it must not keep a closed caller alive."""
     reference = weakref.ref(caller)
 
     def let_go() -> None:
@@ -144,7 +144,7 @@ def _let_go_in_children(caller: Caller) -> None:
 
 
 class _Pending:
-    """A call under way: `pytriton.calls.Pending`."""
+    """A call in flight: `pytriton.calls.Pending`."""
 
     def __init__(self, caller: Caller, call: ModelCall) -> None:
         self.call = call
@@ -157,11 +157,11 @@ class _Pending:
         self._cancelled = False
 
     def sent(self, wire: Wire, number: int) -> None:
-        """Note that the call is under way with this number on this connection."""
+        """Record that the call is in flight with this number on this connection."""
         self._sent = (wire, number)
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
-        """Take an answer (without a `wire`, the worker's own); return False if it is not wanted."""
+        """Accept an answer (without a `wire`, the worker's own); return False if it is not wanted."""
         with self._changed:
             if self._ended:
                 return False
@@ -175,7 +175,7 @@ class _Pending:
         return True
 
     def wait(self, timeout_s: float | None = None) -> Delivery | None:
-        """Wait for the next answer; None when it has not come in time."""
+        """Wait for the next answer; None on timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -188,7 +188,7 @@ class _Pending:
                 return delivery
 
     async def wait_async(self) -> Delivery:
-        """Wait for the next answer; one task at a time."""
+        """Wait for the next answer. Only one task may wait at a time."""
         from asyncio import get_running_loop  # few callables need it, and it takes 30 ms
 
         loop = get_running_loop()
@@ -208,7 +208,7 @@ class _Pending:
                 return delivery
 
     def cancel(self) -> None:
-        """Give the call up."""
+        """Cancel the call."""
         with self._changed:
             if self._ended:
                 return
@@ -222,14 +222,14 @@ class _Pending:
             wire.drop(number)
 
     def request_cancel(self) -> None:
-        """Ask the model to stop; what it still answers comes, to its end."""
+        """Ask the model to stop; its remaining answers are still delivered."""
         self._cancelled = True
         if self._sent is not None and not self._ended:
             wire, number = self._sent
             wire.cancel(number)
 
     def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
-        """Return what an answer holds; None if the call had to be sent again."""
+        """Return the content of an answer; None if the call had to be sent again."""
         if answer.code == MOVED:
             if wire is not None:
                 wire.has_read(answer)

@@ -1,4 +1,4 @@
-"""The inputs of a batch on their way to the callable: copied out of Triton's memory, gathered, checked for what lacks.
+"""The inputs of a batch on their way to the callable: copied from Triton's memory, gathered, checked for completeness.
 
-Belongs here: what becomes of inputs before the call; outputs are in worker/outputs/.
+Holds the processing of inputs before the call; outputs are in worker/outputs/.
 """

@@ -1,16 +1,16 @@
-"""The requests that a callable gets, made of a batch on the lane: the one copy of the inputs.
+"""Creates the requests for a callable from a batch on the lane: the only copy of the inputs.
 
-Inputs belong to the callable: writable, and valid for as long as it keeps them. Where the requests
-of a batch agree in an input's type and shape, they are gathered by that same copy: request k's
-array is the slice [lo:hi] of one contiguous array along the batch axis, so that `@batch` finds the
+Inputs belong to the callable: writable, and valid for as long as it keeps them. If the requests
+of a batch agree in an input's type and shape, the same copy gathers them: request k's
+array is the slice [lo:hi] of one contiguous array along the batch axis, so `@batch` finds the
 whole batch ready-made::
 
     Triton's memory:   …[ request 0 ]……[ request 2 ]…[ request 1 ]…
     here:              [ request 0 ][ request 1 ][ request 2 ]
 
-A model with `zero_copy_inputs` sees Triton's memory itself, by a mapping that cannot be written to.
-Its arrays are valid until the batch is answered: then Triton puts other requests there. They may lie
-at odd addresses: Triton's python backend (seen in 2.51) puts a tensor's data right behind its name.
+A model with `zero_copy_inputs` reads Triton's memory directly, through a read-only mapping.
+Its arrays are valid until the batch is answered: then Triton reuses the memory. They may be
+unaligned: Triton's python backend (seen in 2.51) puts a tensor's data directly after its name.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _element_dtype = cache(datatypes.element_dtype)
 
 
 class Source(Protocol):
-    """The source of a batch: `worker.model.Part` is one."""
+    """The source of a batch, such as `worker.model.Part`."""
 
     @property
     def lane(self) -> Lane:
-        """Knows the memory that the batch lies in."""
+        """Resolves the memory that the batch lies in."""
 
     @property
     def batch(self) -> Batch:
-        """Says where in it."""
+        """Refers to positions in that memory."""
 
 
 def read_requests(
@@ -56,13 +56,13 @@ def read_requests(
     zero_copy: bool = False,
     texts: Container[str] = (),
 ) -> list[Request]:
-    """Return the requests of one batch, or of several merged, with their inputs copied out of Triton's memory.
+    """Return the requests of one batch, or of several merged, with their inputs copied from Triton's memory.
 
-    With `zero_copy`, numeric inputs are read-only views of it instead. `texts` are inputs of BYTES that become str.
+    With `zero_copy`, numeric inputs are read-only views instead. `texts` lists BYTES inputs to convert to str.
 
     Raises:
-        LaneError, ArenaError: the descriptors are wrong.
-        TextError: what is to become str is no UTF-8.
+        LaneError, ArenaError: the references are invalid.
+        TextError: an input to convert to str is not UTF-8.
     """
     refs = [request for part in parts for request in part.batch.requests]
     if zero_copy:
@@ -96,7 +96,7 @@ def _request(ref: RequestRef, data: dict[str, Array]) -> Request:
 
 
 def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
-    """Return per input name the requests that have it, in order."""
+    """Return, per input name, the requests that have it, in order."""
     by_name: dict[str, list[_Placed]] = {}
     index = 0
     for part in parts:
@@ -113,7 +113,7 @@ def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
 
 
 def _gather(sharing: list[_Placed], texts: Container[str]) -> tuple[list[Array], Array | None]:
-    """Return an input of several requests: slices of one array, and that array, where they agree."""
+    """Return an input of several requests. If they agree, these are slices of one array, which is returned, too."""
     first = sharing[0][2]
     row = first.shape[1:]
     datatype = first.datatype
@@ -151,6 +151,6 @@ def _strings(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
 
 def _parameters(text: str) -> dict[str, Any]:
     parameters: dict[str, Any] = json.loads(text)
-    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request that another model has made
+    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request made by another model
         parameters.pop(ours, None)
     return parameters

@@ -1,8 +1,8 @@
-"""Requests that lack an input: refused here, since Triton only counts inputs.
+"""Refuses requests that lack an input, since Triton only counts inputs.
 
-A model that has optional inputs gets every request that brings as many inputs as there are required
-ones, whichever they are (seen in 2.51). The callable would meet a KeyError, and everybody in its
-batch with it.
+A model with optional inputs gets every request with at least as many inputs as there are required
+ones, whichever they are (seen in 2.51). The callable would raise a KeyError, and fail the whole
+batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytriton._protocol.lanes.request_names import id_at
 
 
 class RequiredInputs:
-    """The inputs that every request of a model has to bring. `names` is empty where Triton's count is enough."""
+    """The inputs that every request of a model must have. `names` is empty if Triton's count is sufficient."""
 
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
         names = [entry["name"] for entry in config["input"] if not entry.get("optional")]
@@ -33,7 +33,7 @@ class RequiredInputs:
         self.names = names if len(names) < len(config["input"]) else []
 
     def lacking(self, batch: Batch) -> list[str | None] | None:
-        """Return for each request what is wrong with it; None when all are right."""
+        """Return the error of each request (None if valid), or None if all are valid."""
         if not self.names:
             return None
         found = [self._fault(request) for request in batch.requests]
@@ -51,7 +51,7 @@ class RequiredInputs:
 
 
 def complete(batch: Batch, faults: list[str | None]) -> Batch:
-    """Return a batch without the requests that have a fault; the others keep their ids, which count places."""
+    """Return a batch without the invalid requests; the others keep their ids, which count positions."""
     places = [place for place, fault in enumerate(faults) if fault is None]
     right = [
         structs.replace(batch.requests[place], request_id=id_at(batch, place)) for place in places
@@ -64,7 +64,7 @@ def complete(batch: Batch, faults: list[str | None]) -> Batch:
 
 
 def one_by_one(batch: Batch) -> Iterator[Batch]:
-    """Yield a batch of each request, which keeps its id."""
+    """Yield a batch for each request, which keeps its id."""
     for place, request in enumerate(batch.requests):
         alone = structs.replace(request, request_id=id_at(batch, place))
         yield structs.replace(batch, requests=[alone], trace=None, rows=0)
@@ -73,7 +73,7 @@ def one_by_one(batch: Batch) -> Iterator[Batch]:
 def with_faults(
     answer: BatchDone | BatchFailed, faults: list[str | None], batch: Batch
 ) -> BatchDone:
-    """Return the answer to the whole batch, of that to its `complete` part."""
+    """Return the answer to the whole batch from the answer to its `complete` part."""
     return BatchDone(answer.id, list(_responses(answer, faults, batch)))
 
 

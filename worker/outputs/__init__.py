@@ -1,4 +1,4 @@
-"""The outputs of a callable on their way to the proxy: checked, laid down, lent or copied.
+"""The outputs of a callable on their way to the proxy: checked, written, lent or copied.
 
-Belongs here: the outputs of calls; inputs are in worker/inputs/.
+Holds the processing of outputs after the call; inputs are in worker/inputs/.
 """

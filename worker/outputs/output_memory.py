@@ -1,16 +1,16 @@
 """The buffers of `empty_output`: a callable computes its outputs in them, and nothing is copied.
 
-Each lane on which buffers were asked for has an arena for them, apart from the one that results are
-copied into. A buffer's memory is used again when nothing refers to its array any longer *and* the
-proxy is done with it::
+Each lane that uses buffers has an arena for them, separate from the one that results are
+copied into. A buffer's memory is reused when nothing refers to its array any more *and* the
+proxy has finished with it::
 
     begin ───────▶ callable ──────────▶ results written ────▶ settled ──────▶ next batch: begin
-    reuse what     allocate, compute    point at buffers      still held?     (the proxy has read
-    nobody holds                        in place              copy instead    what was in place)
+    reuse unheld   allocate, compute    point at buffers      still held?     (the proxy has read
+    buffers                             in place              copy instead    the buffers in place)
 
-So an array is never another call's memory, however long it is kept. And nothing in this process can write to
+So an array never shares memory with another call, however long it is kept. And nothing in this process can write to
 memory that the proxy reads in place: a buffer that is still held when its batch is answered is copied like
-any other array. A weak reference to the array that was given out shows whether it is held: all its views,
+any other array. A weak reference to the returned array shows whether it is held: all its views,
 memoryviews and tensors hold that array.
 """
 
@@ -33,29 +33,29 @@ from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.worker.request_ids import serving
 
-#: The number under which a lane's peer knows the arena of its buffers.
+#: The memory number of a lane's buffer arena, as known to its peer.
 _BUFFERS = 1
-#: Below, a copy costs less than to see that none is needed (measured: as much at 256 KiB).
+#: Below this size, a copy costs less than the check that none is needed (measured: equal at 256 KiB).
 _SMALLEST = 1 << 18
-#: A callable that keeps more than this gets ordinary memory, which the limits on memory see; a buffer
-#: counts as a MiB at least.
+#: A callable that keeps more than this gets ordinary memory, which memory limits cover; a buffer counts as at least one
+#: MiB.
 _MOST_KEPT = 256 << 20
 
 
 class Part(Protocol):
-    """A batch and the lane it came on: `worker.model.Part`."""
+    """A batch and the lane it came from: `worker.model.Part`."""
 
     @property
     def lane(self) -> Lane:
-        """Its memory is asked for."""
+        """The lane whose memory is used."""
 
     @property
     def batch(self) -> Batch:
-        """Its id is answered to."""
+        """The batch to answer."""
 
 
 class _Block(NamedTuple):
-    """A buffer: the array that was given out (None when nothing holds it any more), and its place in the arena."""
+    """A buffer: the array that was handed out (None when nothing holds it any more), and its position in the arena."""
 
     array: weakref.ref[Array]
     start: int
@@ -68,15 +68,15 @@ class _LaneBuffers:
     def __init__(self) -> None:
         self.arena = Arena("pytriton-outputs")
         self.announced = False
-        self.placed: list[_Block] = []  #: what the answer at hand points at
+        self.placed: list[_Block] = []  #: the buffers that the current answer refers to
         self.shared = (
-            False  #: several calls make the answer at hand: a later one may write to a buffer again
+            False  #: several calls make the current answer: a later one may write to a buffer again
         )
         self._blocks: list[_Block] = []
         self._full = False
 
     def recycle(self) -> None:
-        """Make buffers that nothing holds free again. The proxy must be done with them."""
+        """Free buffers that nothing holds. The proxy must have finished with them."""
         self.placed = []
         self.shared = False
         self._blocks = [block for block in self._blocks if block.array() is not None]
@@ -86,10 +86,10 @@ class _LaneBuffers:
         self.arena.reset(kept)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array | None:
-        """Return a new array; None when too many are kept.
+        """Return a new array; None if too many are kept.
 
         Raises:
-            ArenaError: no memory for it.
+            ArenaError: not enough memory.
         """
         if not self.arena.fits(nbytes) and not self.placed:
             self.recycle()  # rather than grow
@@ -101,9 +101,9 @@ class _LaneBuffers:
         return array
 
     def find(self, array: Array) -> tuple[_Block, int] | None:
-        """Return the buffer that holds a contiguous array, and the array's offset in the arena.
+        """Return the buffer that contains a contiguous array, and the array's offset in the arena.
 
-        It holds a view of it if it is its base: numpy makes the first array the base of every view.
+        The buffer contains it if it is its base: numpy makes the first array the base of every view.
         """
         for block in self._blocks:
             given = block.array()
@@ -116,41 +116,41 @@ class _LaneBuffers:
 
 
 class OutputBuffers:
-    """Gives out buffers while a callable runs, and finds them again in what it returned.
+    """Hands out buffers while a callable runs, and finds them again in its results.
 
-    One per worker. Of a call on several lanes, buffers lie in the first one's memory; what belongs
-    to the others is copied. `used` is set once a buffer was asked for.
+    One per worker. For a call on several lanes, buffers lie in the first one's memory; outputs
+    for the others are copied. `used` is set once a buffer was requested.
     """
 
     def __init__(self) -> None:
         self.used = False
         self._pid = os.getpid()
         self._lock = threading.Lock()  # a callable may have threads
-        self._lane: Lane | None = None  #: of the call that is running
-        self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); a lane takes its own along
+        self._lane: Lane | None = None  #: of the running call
+        self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); removed with the lane
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Prepare for a call: its batches show that proxies are done with their last answers."""
+        """Prepare for a call: its batches show that proxies have finished with their last answers."""
         self._lane = parts[0].lane
         if self.used:
             for part in parts:
                 self.was_read(part.lane)
 
     def share(self, lane: Lane) -> None:
-        """Prepare for further calls for the batch at hand: their outputs are copied, each before the next call."""
+        """Prepare for further calls for the current batch: their outputs are copied, each before the next call."""
         buffers = self._lanes.get(id(lane))
         if buffers is not None:
             buffers.shared = True
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """Return a new array for an output; None where numpy's own will do.
+        """Return a new array for an output; None if numpy's own memory is sufficient.
 
         Raises:
-            MemoryError: no memory for it.
+            MemoryError: not enough memory.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid:
-            # A fork of the worker.
+            # In a fork of the worker.
             return None
         with self._lock:
             parts = serving.get()
@@ -164,10 +164,10 @@ class OutputBuffers:
                 raise MemoryError(f"empty_output: {error}") from error
 
     def place(self, lane: Lane, name: str, datatype: str, array: Array) -> TensorRef | None:
-        """Return where an output lies already; None when it has to be copied.
+        """Return a reference to an output that already lies in a buffer; None if it must be copied.
 
         Raises:
-            LaneClosed, LaneError: the proxy cannot be told of the memory.
+            LaneClosed, LaneError: the memory cannot be announced to the proxy.
         """
         buffers = self._lanes.get(id(lane))
         if buffers is None or array.nbytes == 0 or not array.flags.c_contiguous:
@@ -185,7 +185,7 @@ class OutputBuffers:
         return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
 
     def large(self, lane: Lane) -> bool:
-        """Whether a lane's buffers hold more memory than they keep."""
+        """Return True if a lane's buffers hold more memory than is kept permanently."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         return buffers is not None and buffers.arena.large
 
@@ -197,7 +197,7 @@ class OutputBuffers:
                 buffers.recycle()
 
     def give_back(self, lane: Lane) -> None:
-        """Give back what a lane's buffers have not needed for a while."""
+        """Release memory that a lane's buffers have not needed for a while."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         if buffers is not None and not buffers.placed:
             self.was_read(lane)
@@ -209,9 +209,9 @@ class OutputBuffers:
     def settled(
         self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
-        """Return a call's answers after copying the outputs that this process could still write to.
+        """Copy the outputs that this process could still write to, and return a call's answers.
 
-        Nothing of the worker may refer to the results any longer.
+        The worker must not hold any reference to the results.
         """
         if not self.used:
             return answers

@@ -1,13 +1,13 @@
-"""The transfer of an output to the proxy: copied into the lane's arena or, a large one, lent.
+"""The transfer of an output to the proxy: copied into the lane's arena or, if large, lent.
 
-A proxy that may read this process's memory says so (`Batch.reads`); then a large array's address goes
-over the lane::
+A proxy that may read this process's memory sets `Batch.reads`; a large array's address is then
+sent over the lane::
 
     arena:  callable ─▶ array ──copy──▶ the lane's arena ──copy──▶ Triton's memory
     lent:   callable ─▶ array ──────── process_vm_readv ─────────▶ Triton's memory
 
-Until the proxy has read it, the loop waits: nothing that the model runs can change the array
-meanwhile, and it takes no longer than the copy that it saves.
+The loop waits until the proxy has read it: the model cannot change the array
+in the meantime, and the wait takes no longer than the copy that it saves.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import OWN, TensorRef
 from pytriton._protocol.lanes.tensors import Array
 
-#: Below, a copy costs no more than to look up the pages and to wait for the proxy.
+#: Below this size, a copy costs no more than looking up the pages and waiting for the proxy.
 _SMALLEST = 1 << 20
 
 
 def lay_down(
     lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[np.generic]
 ) -> TensorRef:
-    """Return where an output lies for the proxy, as `dtype` and C-contiguous.
+    """Write or lend an output as `dtype` and C-contiguous; return a reference to it.
 
-    `lane.lent` holds what was not copied.
+    `lane.lent` holds arrays that were not copied.
 
     Raises:
-        ArenaError: no memory for a copy.
+        ArenaError: not enough memory for a copy.
     """
     if lane.reads and array.nbytes >= _SMALLEST and _can_be_lent(array, dtype):
         lane.lent.append(array)
@@ -42,7 +42,7 @@ def lay_down(
 
 
 def _can_be_lent(array: Array, dtype: np.dtype[np.generic]) -> bool:
-    # Memory that a device's driver has mapped (pinned, say) may not be readable for others: the kernel tells.
+    # Memory mapped by a device driver (pinned, for example) may not be readable for other processes: ask the kernel.
     return (
         array.flags.c_contiguous
         and array.dtype == dtype

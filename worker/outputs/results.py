@@ -1,6 +1,6 @@
-"""Check what a callable returned against the model's declaration, and lay it down for the proxy.
+"""Checks a callable's results against the model's declaration, and writes them for the proxy.
 
-An output in a buffer of `empty_output` stays where it is, and so does one that can be lent (output_transfer.py).
+An output in a buffer of `empty_output` stays in place, and so does one that can be lent (output_transfer.py).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from pytriton.worker.outputs.output_transfer import lay_down
 _DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
 
 
-#: What PyTriton says of other arrays.
+#: PyTriton's error for other arrays.
 _KINDS = (
     ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
     "(dtype.kind: biufOSU)"
 )
-#: A factory whose parameters all have defaults can be called with requests, and so is found out late.
+#: A factory whose parameters all have defaults accepts requests, so it is only detected by its result.
 _FACTORY = " If it makes the callable, register it with factory=True."
-#: One that takes requests for an input, and returns what a callable with @batch returns.
+#: A callable that takes requests as an input, and returns the result of a callable with @batch.
 _UNDECORATED = (
     " A callable that takes arrays by name and returns one dict is decorated with @batch."
 )
 
 
 class ResultError(Exception):
-    """The callable returned something else than the model declares; the text names it in one line."""
+    """The callable's result does not match the declaration; the text describes it in one line."""
 
 
 class RowError(Exception):
-    """The callable gave an exception in place of a request's result, or of one of its rows."""
+    """The callable returned an exception instead of a request's result, or of one of its rows."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -54,7 +54,7 @@ class RowError(Exception):
 
 
 class Refused(NamedTuple):
-    """A request that fails alone: its place in the batch, and the exception that is its answer."""
+    """A request that fails alone: its position in the batch, and the exception that is its answer."""
 
     place: int
     error: BaseException
@@ -62,7 +62,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """One declared output. `dims` is without the batch axis; -1 is any size."""
+    """One declared output. `dims` excludes the batch axis; -1 is any size."""
 
     name: str
     datatype: str
@@ -86,22 +86,22 @@ class ResultWriter:
         self._outputs = outputs
         self._declared = {output.name for output in outputs}
         names = [output.name for output in outputs]
-        #: Whether the outputs were declared without names; then a callable's own names go by their order.
+        #: Whether the outputs were declared without names; the callable's names then apply in order.
         self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
         self._batching = batching
         self._strict = strict
         only = self._outputs[0] if len(self._outputs) == 1 and not batching else None
-        #: The name of the only output, if it can be one string.
+        #: The name of the only output, if it can be a single string.
         self._text = (
             only.name if only and only.datatype == "BYTES" and only.dims in ((1,), (-1,)) else None
         )
         self._buffers = buffers or OutputBuffers()
 
     def checked(self, results: Any, count: int) -> Sequence[Any]:
-        """Return what the callable returned for `count` requests, if it is a list of so many.
+        """Return the callable's results for `count` requests, if they are a list of that length.
 
         Raises:
-            ResultError: it is not.
+            ResultError: they are not.
         """
         if type(results) is not list and not _is_list(results):
             raise ResultError(
@@ -122,15 +122,15 @@ class ResultWriter:
         lane: Lane,
         refused: list[Refused] | None = None,
     ) -> list[ResponseRef]:
-        """Return one response per request; only outputs that the client asked for are written.
+        """Write one response per request, with only the outputs that the client requested.
 
-        With `refused`, a request whose result is an exception or not as declared fails alone: it is
+        With `refused`, a request whose result is an exception or does not match the declaration fails alone: it is
         appended there, and its response is left for the caller to fill in.
 
         Raises:
-            BaseException: without `refused`, an exception in place of a result.
-            ResultError: without `refused`, names, batch axis, type or (strict) shape are not as declared.
-            ArenaError: no memory for them.
+            BaseException: without `refused`, an exception returned as a result.
+            ResultError: without `refused`, names, batch axis, type or (strict) shape do not match the declaration.
+            ArenaError: not enough memory.
         """
         if type(results) is Pieces:
             refs = self._write_pieces(results, requests, lane)
@@ -150,10 +150,10 @@ class ResultWriter:
         return responses
 
     def write_text(self, text: OneText, request: RequestRef, lane: Lane) -> ResponseRef | None:
-        """Write an answer that is one string; None where one has to look closer.
+        """Write an answer that is a single string; None if it needs the general path.
 
         Raises:
-            ArenaError: no memory for it.
+            ArenaError: not enough memory.
         """
         requested = request.requested
         if text.name != self._text or (requested and text.name not in requested):
@@ -163,7 +163,7 @@ class ResultWriter:
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
     ) -> list[ResponseRef] | None:
-        """Write whole arrays where each request gets a slice of them; None where one has to look closer."""
+        """Write whole arrays of which each request gets a slice; None if they need the general path."""
         requested = requests[0].requested
         rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
         alike = all(request.requested == requested for request in requests)
@@ -234,7 +234,7 @@ class ResultWriter:
             one_row = value.ndim == len(output.dims) + 1 and len(value) == 1
             if request.inputs or self._batching or not one_row:
                 self._refuse_rank(output, value)
-            value = value[0]  # made for a batch, which nothing can say the size of
+            value = value[0]  # made for a batch, although the size is unknown
         if self._strict:
             self._check_shape(output, value)
         if output.datatype == "BYTES":
@@ -251,9 +251,9 @@ class ResultWriter:
         return lay_down(lane, output.name, output.datatype, array, output.dtype)
 
     def _passed_on(self, request: Request) -> Mapping[str, Any]:
-        """Return a request that is the answer, as in `lambda requests: requests`, under its outputs' names.
+        """Return a request used as the answer, as in `lambda requests: requests`, under its outputs' names.
 
-        INPUT_1 answers as OUTPUT_1 (the names of unnamed tensors), and an only input as the only output.
+        INPUT_1 becomes OUTPUT_1 (the names of unnamed tensors), and a single input becomes the single output.
         """
         if any(name in request for name in self._declared):
             return request
@@ -262,9 +262,9 @@ class ResultWriter:
         return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
 
     def _in_order(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return as many outputs as were declared without names under those they got: `{"add": ..., "sub": ...}`.
+        """Rename outputs to those declared without names, in order: `{"add": ..., "sub": ...}`.
 
-        PyTriton's documents show it (their response cache).
+        PyTriton's documentation uses this (response cache).
         """
         if len(result) != len(self._outputs) or not all(isinstance(name, str) for name in result):
             return result
@@ -287,7 +287,7 @@ class ResultWriter:
                 f"Not all values returned by `{self._model}` model callable are numpy arrays: output "
                 f"`{output.name}` is {shown(value)}, not a numpy array."
             )
-        # numpy's own dtypes for strings would cut off trailing NULs
+        # numpy's own string dtypes would cut off trailing NULs
         return np.array(value, object if isinstance(value, (str, bytes)) else None)
 
     def _write_bytes(self, output: Output, array: Array, lane: Lane) -> TensorRef:
@@ -313,14 +313,14 @@ class ResultWriter:
             )
 
     def _refuse_rank(self, output: Output, array: Array) -> None:
-        """Its metadata would tell clients of another number of axes than answers have."""
+        """Refuse an output whose number of axes differs from the metadata that clients see."""
         if self._strict:
             self._check_shape(output, array)
         shape = array.shape[1:] if self._batching else array.shape
         batch = " without the batch axis" if self._batching else ""
         raise self._error(
             output,
-            f"has {len(shape)} axes{batch} (shape {shape}), and {len(output.dims)} are declared: {output.dims}",
+            f"has {len(shape)} axes{batch} (shape {shape}), but {len(output.dims)} are declared: {output.dims}",
         )
 
     def _check_shape(self, output: Output, array: Array) -> None:
@@ -354,7 +354,7 @@ class ResultWriter:
 
 
 def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
-    """Return where the slices of an array lie, so many rows each."""
+    """Return references to the slices of an array, with the given numbers of rows."""
     row = whole.shape[1:]
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset
@@ -378,8 +378,7 @@ def _is_list(results: Any) -> bool:
 
 
 def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
-    # "same_kind" lets float64 become float32; of ml_dtypes' types (kind "V") numpy knows only some
-    # casts.
+    # "same_kind" allows float64 to float32; numpy knows only some casts of ml_dtypes' types (kind "V").
     if "V" in (given.kind, declared.kind):
         return given.kind in "fiubV" and declared.kind in "fV" and given.type is not np.void
     return np.can_cast(given, declared, "same_kind")

@@ -1,4 +1,4 @@
-"""Triton Python models (`model.py`) in a worker: loaded, asked whether they are ready, run.
+"""Triton Python models (`model.py`) in a worker: loading, readiness, execution.
 
-Belongs here: what only the python backend's interface needs.
+Holds what only the python backend's interface needs.
 """

@@ -14,9 +14,9 @@ from pytriton._protocol.lanes.lane_messages import DELETE, MetricUpdate
 from pytriton.exceptions import PyTritonError
 from pytriton.pb_utils import host
 
-#: Seconds within which a daemon that is well answers.
+#: Time limit in seconds for the answer of a healthy daemon.
 _ANSWER_S = 10.0
-#: In the words of Triton's python backend.
+#: The texts of Triton's python backend.
 _CANNOT = {
     "load": "Failed to load model",
     "unload": "Failed to unload model",
@@ -27,11 +27,11 @@ _CANNOT = {
 class WorkerHost(host.Host):
     """The host in a worker. Log lines go to its standard error, which the daemon reads with their levels.
 
-    Changes of metrics are kept until there is somebody to give them to. Calls go through the proxy.
+    Changes of metrics are queued until they can be sent. Calls go through the proxy.
     """
 
     def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:
-        """`endpoint` is the dispatcher's, `worker` the name that it knows this process by."""
+        """Initialize; `endpoint` is the dispatcher's, `worker` this process's name there."""
         self.model_name = model_name
         self.model_dir = model_dir
         self._worker = worker
@@ -87,8 +87,8 @@ class WorkerHost(host.Host):
             )
         else:
             question = messages.AskReadiness(sendable(model_name), arguments["model_version"])
-        # A connection of its own: the worker's is another thread's. A load takes as long as it takes; this process
-        # ends with the daemon.
+        # A separate connection: the worker's belongs to another thread. A load has no time limit; this process exits
+        # with the daemon.
         timeout_s = None if action == "load" else _ANSWER_S
         try:
             with ControlClient(self._endpoint) as control:
@@ -107,11 +107,11 @@ class WorkerHost(host.Host):
         if decoupled:
             return ResponseIterator(pending)
         delivery = pending.wait()
-        assert delivery is not None  # no time-out was given
+        assert delivery is not None  # no timeout was set
         return _response(delivery)
 
     def _require_serving(self) -> None:
-        if not self.is_serving:  # in the words of Triton's backend
+        if not self.is_serving:  # the text of Triton's backend
             raise pb_utils.TritonModelException(
                 "BLS is only supported during the 'execute' function."
             )
@@ -125,19 +125,19 @@ class WorkerHost(host.Host):
             return iter([failed]) if decoupled else failed
         try:
             first = await pending.wait_async()
-        except BaseException:  # the task was cancelled: nobody waits for the model any longer
+        except BaseException:  # the task was cancelled: no one waits for the model any more
             pending.cancel()
             raise
         return ResponseIterator(pending, first) if decoupled else _response(first)
 
 
 class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
-    """The responses of a decoupled model to one request, as they come.
+    """The responses of a decoupled model to one request, as they arrive.
 
-    That there are no more is the end, not an empty response as now and then in Triton's python backend: a model that
-    is prepared for one works, and so does one that is not.
+    Iteration ends after the last one, without the empty response that Triton's python backend sometimes adds: models
+    work whether or not they expect one.
 
-    `first` has come already: a coroutine has waited for it, so that a plain `for` begins without blocking its loop.
+    `first` has already arrived: a coroutine awaited it, so that a plain `for` starts without blocking its loop.
     """
 
     def __init__(self, pending: calls.Pending, first: calls.Delivery | None = None) -> None:
@@ -150,7 +150,7 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         if self._ended:
             raise StopIteration
         delivery, self._first = self._first or self._pending.wait(), None
-        assert delivery is not None  # no time-out was given
+        assert delivery is not None  # no timeout was set
         self._ended = delivery.final
         if _is_empty(delivery):
             raise StopIteration
@@ -169,13 +169,13 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         return _response(delivery)
 
     def cancel(self) -> None:
-        """Ask the model to stop: what it still sends comes, and then the end."""
+        """Ask the model to stop: its remaining responses still arrive, followed by the end."""
         self._cancelled = True
         self._pending.request_cancel()
 
     def __del__(self) -> None:
         if self._cancelled and not self._ended:
-            self._pending.cancel()  # else what comes would wait for this reader
+            self._pending.cancel()  # otherwise responses would keep waiting for this reader
 
 
 def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.ModelCall:

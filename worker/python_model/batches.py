@@ -1,9 +1,9 @@
-"""A Triton Python model in a worker: its class is loaded, and batches go through its `execute`.
+"""A Triton Python model in a worker: loads its class, and runs batches through its `execute`.
 
     requests on the lane ──▶ pb_utils requests ──▶ execute ──▶ pb_utils responses ──▶ the lane
 
-Where answers may come at any time, decoupled_loop.py serves it; else `execute` returns them, and
-the loop is that of every callable (loop.py).
+If answers may come at any time, decoupled_loop.py serves it; otherwise `execute` returns them, and
+the loop is the general one (loop.py).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from pytriton.worker.python_model.readiness import Watch
 
 
 class WrongReturn(pb_utils.TritonModelException):
-    """`execute` returned something else than it should; the text says all."""
+    """`execute` returned an invalid result; the text describes it."""
 
 
-#: Of a request that is to be queued again.
+#: Error of a request to be queued again.
 ANSWERED = "A rescheduled request has been answered by its response sender already: it cannot be queued again."
 _RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
-#: Parameters of requests that other models' workers have made.
+#: Parameters of requests made by other models' workers.
 _OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
 _NO_DETAILS = RequestDetails()
 
 
 class PythonModel(Model):
-    """An instance of a `TritonPythonModel` with what its configuration says."""
+    """An instance of a `TritonPythonModel` with its configuration."""
 
     def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
         assert spec.python_model is not None
@@ -74,18 +74,18 @@ class PythonModel(Model):
         self._outputs = [entry["name"] for entry in spec.config.get("output", ())]
         self._zero_copy = spec.zero_copy_inputs
         self._instance = instance
-        self._buffers = OutputBuffers()  # it asks for none
+        self._buffers = OutputBuffers()  # it uses none
         self._events: asyncio.AbstractEventLoop | None = None
         self._watch: Watch | None = None
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
-        """From now on tell the dispatcher what the model's `is_ready` says, if it has one."""
+        """Start reporting the result of the model's `is_ready` to the dispatcher, if it has one."""
         is_ready = getattr(self._instance, "is_ready", None)
         if is_ready is not None:
             self._watch = Watch(worker, endpoint, is_ready)
 
     def close(self) -> None:
-        """Call the model's `finalize`; what it raises goes to the model's log."""
+        """Call the model's `finalize`; exceptions are written to the model's log."""
         if self._watch is not None:
             self._watch.stop()
         finalize = getattr(self._instance, "finalize", None)
@@ -100,24 +100,24 @@ class PythonModel(Model):
             report_error(error, f"finalize of model {self.name} failed")
 
     def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
-        """Return the requests of a batch, with their inputs copied out of Triton's memory.
+        """Return the requests of a batch, with their inputs copied from Triton's memory.
 
         Raises:
-            LaneError, ArenaError: the descriptors are wrong.
+            LaneError, ArenaError: the references are invalid.
         """
         return [self._request(ref, lane) for ref in refs]
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
-        """Call the model's `execute`, which may empty its list; what it returns may have to be awaited."""
+        """Call the model's `execute`, which may empty the list; its result may be awaitable."""
         return self._instance.execute([*requests])
 
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Run `execute` once on requests that are made of arrays; see `Model.warm_up`.
+        """Run `execute` once on requests made from arrays; see `Model.warm_up`.
 
         Raises:
-            Exception: whatever `execute` raises, or what is wrong with its answers.
+            Exception: anything that `execute` raises, or a problem with its answers.
             TritonModelException: a response is an error.
         """
         requests = [
@@ -153,7 +153,7 @@ class PythonModel(Model):
             returned = self._awaited(returned)
         responses = streamed_responses(returned, requests, self)
         again = [one.rescheduled for one in requests]
-        requests.clear()  # who holds neither a request nor its sender cannot answer it any more
+        requests.clear()  # without references to a request and its sender, it can no longer be answered
         found: list[pb_utils.InferenceResponse] = []
         for response, rehearsal, queued in zip(responses, rehearsals, again):
             if response is not None:
@@ -166,14 +166,14 @@ class PythonModel(Model):
         """Run `execute` once on one batch, or several merged; return an answer for each.
 
         Raises:
-            Unrecoverable: the model said so; the text is for the clients, too.
+            Unrecoverable: the model raised PyTritonUnrecoverableError; the text is also for the clients.
         """
         try:
             requests = [
                 one for part in parts for one in self.incoming(part.batch.requests, part.lane)
             ]
         except Exception as error:
-            if len(parts) > 1:  # a wrong descriptor on one lane is no business of the others
+            if len(parts) > 1:  # an invalid reference on one lane must not affect the others
                 return [self.answer([part])[0] for part in parts]
             return [self.unreadable(parts[0], error)]
         self.now = parts
@@ -198,13 +198,15 @@ class PythonModel(Model):
         return answers
 
     def unreadable(self, part: Part, error: Exception) -> BatchFailed:
-        """Return the answer to a batch whose inputs cannot be read: wrong descriptors, or no memory for a copy."""
+        """Return the answer to a batch whose inputs cannot be read: invalid references, or not enough memory for a
+        copy.
+        """
         self.on_failed("input", len(part.batch.requests), error)
         report_error(error, "its inputs cannot be read", [part.batch])
         return BatchFailed(part.batch.id, self.failure(error))
 
     def failure(self, error: BaseException) -> str:
-        """Return what clients are told of an `execute` that failed, in one line, in the words of Triton's backend."""
+        """Return the one-line error for clients of a failed `execute`, with the text of Triton's backend."""
         text = str(error) if isinstance(error, WrongReturn) else described(error)
         return for_client(
             f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
@@ -213,10 +215,10 @@ class PythonModel(Model):
     def written(
         self, response: pb_utils.InferenceResponse, request: RequestRef, lane: Lane, *, final: bool
     ) -> ResponseRef:
-        """Lay a response down in the lane's arena; only outputs that the client asked for are written.
+        """Write a response to the lane's arena, with only the outputs that the client requested.
 
         Raises:
-            ArenaError: no memory for them.
+            ArenaError: not enough memory.
         """
         error = response.error()
         if error is not None:
@@ -238,7 +240,7 @@ class PythonModel(Model):
     def _responses(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """Return one response for each request; None: Triton shall queue it again."""
+        """Return one response for each request; None: Triton queues it again."""
         senders = [_OnlySender(request) for request in requests]
         returned = self.execute(requests)
         if inspect.isawaitable(returned):
@@ -267,7 +269,7 @@ class PythonModel(Model):
             ]
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
-            report_error(error, "what its execute returned cannot be sent", [batch])
+            report_error(error, "the result of its execute cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)
 
@@ -302,7 +304,7 @@ class PythonModel(Model):
 
 
 class _OnlySender:
-    """Answers one request where `execute` is expected to return the answers: it has to be waited for."""
+    """The response sender of one request if `execute` should return the answers: it must be waited for."""
 
     def __init__(self, request: pb_utils.InferenceRequest) -> None:
         self.asked = False
@@ -313,14 +315,14 @@ class _OnlySender:
 
     @property
     def answered(self) -> bool:
-        """Whether something has been sent."""
+        """Return True if a response has been sent."""
         return self._came.is_set()
 
     def wait(self) -> pb_utils.InferenceResponse | None:
-        """Return what was sent, when it is.
+        """Wait for and return the response.
 
         Raises:
-            WrongReturn: nobody has asked for the sender.
+            WrongReturn: the sender was never requested.
         """
         if not self.asked:
             raise WrongReturn(
@@ -350,7 +352,7 @@ class _Rehearsal:
         request.bind(lambda: sender, lambda: False)
 
     def take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Keep a response; with `final`, no more come."""
+        """Store a response; `final` marks the last one."""
         if response is not None:
             self._responses.append(response)
         if final:
@@ -358,14 +360,14 @@ class _Rehearsal:
             self._ended.set()
 
     def let_go(self) -> None:
-        """Note that nobody can answer the request any more."""
+        """Record that the request can no longer be answered."""
         self._ended.set()
 
     def wait(self) -> list[pb_utils.InferenceResponse]:
-        """Return all responses, when no more come.
+        """Wait for the last response and return all responses.
 
         Raises:
-            WrongReturn: the model has let go of the request before it was answered.
+            WrongReturn: the model released the request before answering it.
         """
         self._ended.wait()
         if not self._answered:
@@ -374,7 +376,7 @@ class _Rehearsal:
 
 
 class _Answerer:
-    """What a request and its sender hold of a `_Rehearsal`: it goes when both of them have gone."""
+    """Held by a request and its sender. Its deletion shows the `_Rehearsal` that both are gone."""
 
     def __init__(self, rehearsal: _Rehearsal) -> None:
         self._rehearsal = rehearsal
@@ -387,10 +389,10 @@ class _Answerer:
 
 
 def unanswered(*, decoupled: bool) -> str:
-    """Return the error of a request that nobody can answer any more."""
+    """Return the error of a request that can no longer be answered."""
     missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if decoupled else "a response"
     return (
-        "Nobody can answer the request any more: the model has let go of it and of its response sender without "
+        "The request can no longer be answered: the model released it and its response sender without "
         f"{missing}."
     )
 
@@ -398,10 +400,10 @@ def unanswered(*, decoupled: bool) -> str:
 def streamed_responses(
     returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: PythonModel
 ) -> list[pb_utils.InferenceResponse | None]:
-    """Return what `execute` of a model has returned that may answer at any time: a response or None for each request.
+    """Check the result of `execute` of a model that may answer at any time: a response or None for each request.
 
     Raises:
-        WrongReturn: it is something else, or a response of a decoupled model.
+        WrongReturn: it is invalid, or contains a response of a decoupled model.
     """
     responses: list[Any] = [None] * len(requests) if returned is None else returned
     check_responses(responses, requests)
@@ -414,7 +416,7 @@ def streamed_responses(
 
 
 def failure_of(error: BaseException) -> str:
-    """Return which of gauge.FAILURES an exception of a batch is."""
+    """Return the kind of a batch's exception, one of gauge.FAILURES."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):
@@ -423,10 +425,10 @@ def failure_of(error: BaseException) -> str:
 
 
 def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-    """Refuse what is no list of responses (or None) to these requests, and a response to one that is queued again.
+    """Refuse a result that is not a list of responses (or None) to these requests, or that answers a rescheduled one.
 
     Raises:
-        WrongReturn: it is not; in the words of Triton's backend.
+        WrongReturn: the result is invalid; with the text of Triton's backend.
     """
     count = len(requests)
     if not isinstance(returned, list):
@@ -452,12 +454,12 @@ def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]
 
 
 def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
-    """Return what `initialize` gets."""
+    """Return the arguments of `initialize`."""
     model = spec.python_model
     assert model is not None
     which = instance % len(model.names)
     name = model.names[which]
-    if instance >= len(model.names):  # a spare, or scaled
+    if instance >= len(model.names):  # a standby worker, or scaled up
         name = f"{spec.name}_0_{instance}"
     return {
         "model_config": model.model_config,
@@ -471,7 +473,7 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
 
 
 def _without_ours(parameters: str) -> str:
-    """Return a request's parameters without ours, which a call of another model's worker has."""
+    """Return a request's parameters without internal ones, which calls from other models' workers have."""
     if not any(ours in parameters for ours in _OURS):
         return parameters
     found = json.loads(parameters)

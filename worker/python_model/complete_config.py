@@ -1,9 +1,9 @@
 """Runs a model's `auto_complete_config` in its workers' interpreter and prints the result as JSON.
 
 Usage: python complete_config.py PYTRITON_FOLDER, with one JSON object on standard input: the model's
-file, the search path ([]: the interpreter's own), and the configuration. One JSON object on standard
-output: the configuration, or what went wrong. What the model prints goes to standard error. As in
-Triton's python backend, nothing of what the model makes here lives on.
+file, the search path ([]: the interpreter's own), and the configuration. Writes one JSON object to standard
+output: the configuration, or the error. The model's output goes to standard error. As in
+Triton's python backend, objects that the model creates here are discarded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     sys.argv[:] = [""]  # as in Triton's python backend
     try:
         answer = json.dumps({"config": _completed(library, question)})
-    except BaseException as error:  # a model may well raise SystemExit
+    except BaseException as error:  # a model may raise SystemExit
         answer = json.dumps(_failure(library, error))
     answers.write(f"{answer}\n")
     answers.flush()
@@ -50,7 +50,9 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
     from pytriton._protocol import linux
 
     if "parent" in question:
-        linux.die_with_parent(question["parent"])  # who is told to give up does not wait for us
+        linux.die_with_parent(
+            question["parent"]
+        )  # if the parent is cancelled, it does not wait for us
     from pytriton import pb_utils
     from pytriton.worker.python_model.loader import model_class
 
@@ -62,13 +64,13 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
     completed = model.auto_complete_config(pb_utils.ModelConfig(question["config"]))
     if not isinstance(completed, pb_utils.ModelConfig):
         raise TypeError(
-            f"auto_complete_config returned {type(completed).__name__}; it has to return the configuration it got"
+            f"auto_complete_config returned {type(completed).__name__}; it must return the configuration it got"
         )
     return completed.as_dict()
 
 
 def _become_importable(library: str) -> None:
-    """Import this version of pytriton, and nothing else of the folder that it lies in."""
+    """Make this version of pytriton importable, and nothing else of its folder."""
     found = importlib.util.spec_from_file_location(
         "pytriton",
         os.path.join(library, "__init__.py"),

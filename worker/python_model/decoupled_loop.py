@@ -1,13 +1,13 @@
 """The loop of a Triton Python model that may answer at any time, from any thread.
 
-Answers may come after `execute` has returned, too.
+Answers may also come after `execute` has returned.
 
     main thread     execute, one batch after the other
-    lanes' thread   lanes, control messages, signals: new batches to the main thread, credit to who waits
+    lanes' thread   lanes, control messages, signals: passes batches to the main thread, credit to waiting senders
     any thread      response senders; an event loop for `async def execute`
 
-All that these share (outboxes, lanes, the arena) is used under one lock. What a coroutine raises that ends the worker
-(`SystemExit`, say) is raised in the main thread.
+One lock guards everything that these share (outboxes, lanes, the arena). An exception of a coroutine that ends the
+worker (`SystemExit`, for example) is raised in the main thread.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from pytriton.worker.request_log import type_of
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
 
-#: Batches that may be under way at once: as many as models answer late. The proxy sends the next one when
-#: `execute` has returned.
+#: Maximum number of batches in flight: models may answer all of them late. The proxy sends the next one when `execute`
+#: has returned.
 _AT_ONCE = 1024
-#: Changes of metrics in one message.
+#: Maximum number of metric changes in one message.
 _METRICS = 100
 
 
 class LetGo(NamedTuple):
-    """A request that nobody can answer any more."""
+    """A request that can no longer be answered."""
 
     stream: PythonStream
     request: int
@@ -74,15 +74,15 @@ class PythonStreamLoop(Loop):
         self._jobs: queue.SimpleQueue[PythonStream | LetGo | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._events_thread: threading.Thread | None = None
-        self._fatal: Future[None] = Future()  #: what a coroutine raised that ends the worker
+        self._fatal: Future[None] = Future()  #: an exception of a coroutine that ends the worker
         self._closing = False
-        self._told = -1  #: the descriptor that says when to end
+        self._told = -1  #: the descriptor that signals when to end
         self._withdrawals = Withdrawals()
         #: Ends the lanes' thread.
         self._woken, self._waker = socket.socketpair()
 
     def run(self, told_to_end: int) -> None:
-        """Serve until told to end, or until the model is unrecoverable; what is under way is answered to its end."""
+        """Serve until the descriptor is readable, or the model is unrecoverable. Finishes batches in flight."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
         self._told = told_to_end
@@ -105,7 +105,7 @@ class PythonStreamLoop(Loop):
                 self._send_metrics()
             del job  # what it holds, the model may have let go of
         self._waker.send(b"\0")
-        lanes.join()  # what it waits on must not be closed meanwhile
+        lanes.join()  # it waits on descriptors that must not be closed before it ends
         with self.changed:
             for fd in list(self._handlers):
                 self._unwatch(fd)
@@ -124,10 +124,10 @@ class PythonStreamLoop(Loop):
         try:
             self._serve_until_over()
         except BaseException as error:
-            # A fault of ours: without lanes, the worker would only seem to serve.
+            # An internal error: without lanes, the worker would only appear to serve.
             with self.changed:
                 for stream in self._streams:
-                    stream.lost = True  # nobody hears any more that its proxy has read
+                    stream.lost = True  # its proxy's reads are no longer noticed
                 self.changed.notify_all()
             self._end_with(error)
 
@@ -158,7 +158,7 @@ class PythonStreamLoop(Loop):
         self._jobs.put(None)
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was told of this worker too late: it asks again
+        if self._finished():  # the proxy was assigned to this worker too late: it asks again
             self._drop(lane)
             return
         try:
@@ -202,12 +202,12 @@ class PythonStreamLoop(Loop):
 
     def _begin(self, outbox: Outbox, batch: Batch) -> None:
         if self.unrecoverable:
-            raise LaneClosed("this worker takes no more batches")
+            raise LaneClosed("this worker accepts no more batches")
         try:
             requests = self._python.incoming(batch.requests, outbox.lane)
         except (LaneError, ArenaError):
             raise
-        except Exception as error:  # say, no memory for a copy of the inputs
+        except Exception as error:  # for example, no memory for a copy of the inputs
             self._refuse(Part(outbox.lane, batch), error)
             return
         stream = PythonStream(self, outbox, batch, requests, self._python)
@@ -270,18 +270,18 @@ class PythonStreamLoop(Loop):
             stream.failure = "result"
             self._gauge.failed(stream.failure, 1)
         report(
-            "a request has no answer: its response sender was let go of before it had sent the last response"
+            "a request has no answer: its response sender was released before it sent the last response"
         )
 
     async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
-        serving.set([stream.part])  # of this task and those that it makes
+        serving.set([stream.part])  # for this task and its child tasks
         try:
             stream.take(await coroutine)
         except callable_errors() as error:
             self._failed(stream, error)
 
     def _look_at_end(self, stream: PythonStream, finish: Future[None]) -> None:
-        if finish.cancelled():  # before its first step, by a task of the model's
+        if finish.cancelled():  # cancelled before its first step, by a task of the model
             self._failed(stream, asyncio.CancelledError())
             return
         error = finish.exception()
@@ -289,7 +289,7 @@ class PythonStreamLoop(Loop):
             self._end_with(error)
 
     def _end_with(self, error: BaseException) -> None:
-        """Have the main thread raise this: in another one, it would end just that."""
+        """Raise an exception in the main thread: in another one, it would only end that thread."""
         if not self._fatal.done():
             self._fatal.set_exception(error)
         self._jobs.put(None)
@@ -321,7 +321,7 @@ class PythonStreamLoop(Loop):
             try:
                 thread.start()
             except RuntimeError:
-                # There can be no more threads now; the next batch has it tried again.
+                # No more threads can be started now; the next batch tries again.
                 events.close()
                 coroutine.close()
                 raise
@@ -335,22 +335,22 @@ class PythonStreamLoop(Loop):
             self._end_with(error)
 
     def is_event_loop(self) -> bool:
-        """Whether this thread runs `async def execute`."""
+        """Return True if this thread runs `async def execute`."""
         return threading.current_thread() is self._events_thread
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether somebody wants to know how many bytes answers have."""
+        """Return True if the sizes of answers are recorded."""
         return self._gauge.records.all_wanted
 
     def responded(self, since_ns: int, *, first: bool) -> int:
-        """Count a response, so long after the batch began or the one before; return when it was."""
+        """Count a response, sent so long after the batch began or the previous response; return the time."""
         return self._gauge.responded(since_ns, first=first)
 
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 
     def let_go(self, stream: PythonStream, index: int) -> None:
-        """Have the main thread end a request. It may be the collector that calls, which must wait for nothing."""
+        """Let the main thread end a request. May be called by the garbage collector, so it must not block."""
         self._jobs.put(LetGo(stream, index))
 
     def ended(self, stream: PythonStream) -> None:

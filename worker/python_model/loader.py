@@ -1,4 +1,4 @@
-"""From a model's folder, or a class, to an initialized Triton Python model."""
+"""Creates an initialized Triton Python model from its folder or class."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def load_python_model(
     worker: str,
     begun: float,
 ) -> PythonModel:
-    """Make the instance of a worker: import, construct, `initialize`, and wait for its `is_ready` if it has one.
+    """Create a worker's instance: import, construct, `initialize`, and wait for its `is_ready` if it has one.
 
     Args:
-        payload: a class, where there is no folder
+        payload: the class, if there is no folder
         spec: the model
-        instance: which one it is
-        endpoint: of the dispatcher, for what the model asks of it
-        worker: its name
-        begun: when the time to load began (`time.monotonic`)
+        instance: the instance's number
+        endpoint: the dispatcher's, for the model's requests
+        worker: the worker's name
+        begun: when the load timeout started (`time.monotonic`)
 
     Raises:
-        LoadError: there is no such file or class, or it does not become ready.
-        Exception: whatever it raises.
+        LoadError: the file or class does not exist, or the model does not become ready.
+        Exception: anything that the model raises.
     """
     model = spec.python_model
     assert model is not None
@@ -65,28 +65,29 @@ def load_python_model(
 class _Source(SourceFileLoader):
     """Loads a file from its source each time.
 
-    Cached bytecode counts as current when the source has the same size and was written in the same second, as it may be
-    when a model is edited and loaded again.
+    Cached bytecode counts as current if the source has the same size and was written in the same second, which may
+    happen
+    when a model is edited and reloaded.
     """
 
     def path_stats(self, path: str) -> NoReturn:
-        """Say that nothing is known of the source: then no bytecode is read or written."""
+        """Raise OSError, so that no bytecode is read or written."""
         raise OSError(f"the bytecode of {path} is not cached")
 
 
 def model_class(folder: Path, file: str) -> Any:
     """Import `file` of a version's folder as Triton does; return its class `TritonPythonModel`.
 
-    Both the version's folder and the model's are on the search path, and the module is a part of
+    Both the version's folder and the model's are on the search path, and the module is part of
     a package named after the version, so that relative imports work.
 
     Raises:
-        LoadError: there is no such file, or no class in it.
-        Exception: whatever it raises while it is imported.
+        LoadError: the file or the class does not exist.
+        Exception: anything that the import raises.
     """
     path = folder / file
     if not path.is_file():
-        raise LoadError(f"there is no file {path}")
+        raise LoadError(f"{path} does not exist")
     for entry in (str(folder), str(folder.parent)):
         if entry not in sys.path:
             sys.path.append(entry)
@@ -104,7 +105,7 @@ def model_class(folder: Path, file: str) -> Any:
 
 
 def make_package(folder: Path) -> None:
-    """Make a version's folder the package that its modules are in, by the version's number."""
+    """Make a version's folder a package named after the version's number, so that its modules can import each other."""
     package = types.ModuleType(folder.name)
     package.__path__ = [str(folder)]
     sys.modules[folder.name] = package

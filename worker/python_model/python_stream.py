@@ -1,4 +1,4 @@
-"""A batch under way in a Triton Python model that may answer at any time, with its senders."""
+"""A batch in flight in a Triton Python model that may answer at any time, with its senders."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class AnswerLoop(Protocol):
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether somebody wants to know how many bytes answers have."""
+        """Return True if the sizes of answers are recorded."""
 
     def is_event_loop(self) -> bool:
-        """Whether this thread runs `async def execute`."""
+        """Return True if this thread runs `async def execute`."""
 
     def ended(self, stream: PythonStream) -> None:
         """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
 
     def responded(self, since_ns: int, *, first: bool) -> int:
-        """Count a response, so long after the batch began or the one before; return when it was."""
+        """Count a response, sent so long after the batch began or the previous response; return the time."""
 
     def let_go(self, stream: PythonStream, index: int) -> None:
-        """Soon call `end_unanswered`. Any thread calls this, wherever it is."""
+        """Schedule a call of `end_unanswered`. Safe to call from any thread at any time."""
 
 
 class Answering:
-    """A request's right to be answered. The request and its sender hold it: without them, nobody can answer."""
+    """The right to answer a request. The request and its sender hold it: when both are gone, it cannot be answered."""
 
     def __init__(self, stream: PythonStream, index: int) -> None:
         self._stream = stream
@@ -68,23 +68,23 @@ class Answering:
         self._stream.let_go(self._index)
 
     def sender(self) -> pb_utils.ResponseSender:
-        """Return the request's sender, always the same."""
+        """Return the request's sender, always the same object."""
         return self._stream.sender(self._index, self)
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has gone."""
+        """Return True if the client has disconnected or cancelled."""
         return self._stream.is_cancelled(self._index)
 
     def send(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Send a response, the end of them, or both."""
+        """Send a response, the end of the responses, or both."""
         self._stream.send(self._index, response, final)
 
 
 class PythonStream:
-    """A batch under way, with the record of which of its requests are answered.
+    """A batch in flight, with the record of which of its requests are answered.
 
     Attributes:
-        requests: those that `execute` gets, until it has returned
+        requests: the arguments of `execute`, until it has returned
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class PythonStream:
         self._open = set(range(len(requests)))
         self._has_returned = False
         self.begun_ns = 0
-        #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
+        #: Why it failed: one of gauge.FAILURES; "" if it has not.
         self.failure = ""
-        #: The type of the exception that it failed by.
+        #: The type of the exception that caused the failure.
         self.error = ""
         self.bytes_out: int | None = 0 if loop.counts_bytes else None
         self._last_ns = [0] * len(requests)  #: when the last response to each was sent
@@ -122,28 +122,28 @@ class PythonStream:
 
     @property
     def unanswered(self) -> int:
-        """How many requests have not been answered to the end."""
+        """Return the number of requests that are not completely answered."""
         return len(self._open)
 
     def cancel(self, index: int) -> None:
-        """Note that the client of a request has gone."""
+        """Record that the client of a request is gone."""
         self._cancelled.add(index)
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Pause the stream of a request: the model that called for it has enough to read."""
+        """Pause the stream of a request: the calling model has enough unread responses."""
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Resume the stream of a request: the model that called for it has read."""
+        """Resume the stream of a request: the calling model has read."""
         self._held.discard(index)
 
     def finish(self, result: Any) -> None:
-        """`execute` has returned this.
+        """Process the result of `execute`.
 
         Raises:
-            WrongReturn: it should not have.
+            WrongReturn: the result is invalid.
         """
         again = [i for i, one in enumerate(self.requests) if one.rescheduled]
         self.take(result)
@@ -152,10 +152,10 @@ class PythonStream:
         self.returned(again)
 
     def take(self, result: Any) -> None:
-        """Send the responses that `execute` has returned, and let go of the requests.
+        """Send the responses returned by `execute`, and release the requests.
 
         Raises:
-            WrongReturn: it should not have, or should have.
+            WrongReturn: a response is missing or not allowed.
         """
         for index, response in enumerate(streamed_responses(result, self.requests, self._model)):
             if response is not None:
@@ -169,7 +169,7 @@ class PythonStream:
         self.requests = []
 
     def returned(self, reschedule: list[int]) -> None:
-        """Say that `execute` has returned; Triton queues the requests of `reschedule` again."""
+        """Notify the proxy that `execute` has returned; Triton queues the requests of `reschedule` again."""
         with self._loop.changed:
             self._open.difference_update(reschedule)
             self._has_returned = True
@@ -178,7 +178,7 @@ class PythonStream:
                 self._end_if_done()
 
     def fail(self, text: str) -> None:
-        """Answer all that has not been answered with an error."""
+        """Answer all unanswered requests with an error."""
         with self._loop.changed:
             if not self.lost and self.id in self.outbox.streams:
                 del self.outbox.streams[self.id]
@@ -188,12 +188,12 @@ class PythonStream:
         self.requests = []
 
     def let_go(self, index: int) -> None:
-        """Note that nobody can answer a request any more. It may have been answered."""
+        """Record that a request can no longer be answered. It may have been answered already."""
         if index in self._open and not self.lost:
             self._loop.let_go(self, index)
 
     def end_unanswered(self, index: int) -> bool:
-        """Answer a request with an error, as nobody else can any more; return whether that was so."""
+        """Answer a request that can no longer be answered with an error; return whether that was necessary."""
         if index not in self._open:
             return False
         error = pb_utils.TritonError(unanswered(decoupled=self._model.decoupled))
@@ -201,7 +201,7 @@ class PythonStream:
         return True
 
     def sender(self, index: int, answering: Answering) -> pb_utils.ResponseSender:
-        """Return the sender of a request, always the same."""
+        """Return the sender of a request, always the same object."""
         with self._loop.changed:
             made = self._senders.get(index)
             sender = made() if made is not None else None
@@ -213,16 +213,16 @@ class PythonStream:
             return sender
 
     def is_cancelled(self, index: int) -> bool:
-        """Return whether the client of a request has gone."""
+        """Return True if the client of a request is gone."""
         return self.lost or index in self._cancelled
 
     def send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Send a response to a request, the end of them, or both; wait while the proxy has enough to read."""
+        """Send a response to a request, the end of the responses, or both. Blocks while the proxy has enough to read."""
         with self._loop.changed:
             self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
             if self.lost or index not in self._open:
                 return
-            # Another model that has asked it to stop still takes what comes.
+            # Another model that asked it to stop still accepts responses.
             gone = (
                 index in self._cancelled
                 and self._model.decoupled
@@ -251,7 +251,7 @@ class PythonStream:
                 self._end_if_done()
 
     def _must_wait(self, index: int) -> bool:
-        # On the event loop all streams of the model would wait with it: there it goes on.
+        # On the event loop, waiting would block all streams of the model: continue there.
         held = index in self._held and not self._loop.is_event_loop()
         return self.outbox.full or held
 
@@ -268,10 +268,10 @@ class PythonStream:
             else:
                 self.outbox.lane.send(message)
         except LaneClosed:
-            self.lost = True  # the lanes' thread sees its end, too
+            self.lost = True  # the lanes' thread also sees the end
         except LaneError as error:
             self.lost = True
             report(f"an answer could not be sent: {error}")
-            # Who is answered by no more parts would wait for ever: the lane ends, with all that waits for it.
-            with contextlib.suppress(OSError):  # the proxy was quicker
+            # Requests without further parts would wait forever: close the lane, which fails them.
+            with contextlib.suppress(OSError):  # the proxy was faster
                 self.outbox.lane.hang_up()

@@ -1,9 +1,9 @@
-"""A Triton Python model's own `is_ready`: waited for before it serves, then asked again and again.
+"""A Triton Python model's own `is_ready`: awaited before it serves, then polled.
 
-    thread "is_ready"   asks the model, one question at a time, and says so
-    thread "readiness"  waits for the answer, no longer than Triton does, and tells the dispatcher what has changed
+    thread "is_ready"   calls the model, one call at a time, and passes on the result
+    thread "readiness"  waits for the result, no longer than Triton does, and reports changes to the dispatcher
 
-tritonserver 2.51 knows no `is_ready`: it cannot ask. So the worker does, as often as a health check would.
+tritonserver 2.51 does not support `is_ready`. So the worker polls it, as often as a health check would.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import LoadError
 from pytriton.worker.fault_reports import report_error, told
 
-#: Seconds from an answer to the next question.
+#: Seconds between a result and the next call.
 EVERY_S = 1.0
-#: Seconds that an answer may take; Triton's python backend gives it as many.
+#: Time limit of a call in seconds; the same as in Triton's python backend.
 LIMIT_S = 5.0
-#: What a load is given up earlier than the dispatcher would, so that it is told why.
+#: How much earlier than the dispatcher the worker gives up a load, so that it can report the reason.
 _MARGIN_S = 1.0
-#: Seconds until a change is told once more: a daemon that becomes another version of itself meanwhile has not heard it.
+#: Seconds until a change is reported again: a daemon that is being upgraded may have missed it.
 AGAIN_S = 10.0
-#: How long the end of a worker waits for a question under way.
+#: How long the worker's exit waits for a call in progress.
 _END_S = 2.0
 
 
 def ask(is_ready: Callable[[], Any]) -> str:
-    """Ask once; return "" if it is ready, else why not. What it raises is printed."""
+    """Call it once; return "" if the model is ready, else the reason. Exceptions are reported."""
     try:
         answer = is_ready()
         if inspect.isawaitable(answer):
@@ -47,21 +47,21 @@ def ask(is_ready: Callable[[], Any]) -> str:
         report_error(error, "its is_ready failed")
         return f"is_ready() raised {told(error)}"
     if not isinstance(answer, bool):
-        return f"is_ready() returned {shown(answer)}, which is no bool"
+        return f"is_ready() returned {shown(answer)}, which is not a bool"
     return "" if answer else "is_ready() returned False"
 
 
 def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, begun: float) -> None:
-    """Return once the model says that it is ready; asked at least once.
+    """Wait until the model is ready. Calls `is_ready` at least once.
 
     Args:
-        name: the model's
-        is_ready: asks it
-        load_timeout_s: how long it may load, its `initialize` and all else before it included
-        begun: when that began (`time.monotonic`)
+        name: the model's name
+        is_ready: the model's function
+        load_timeout_s: time limit for loading, including `initialize` and everything before it
+        begun: when loading began (`time.monotonic`)
 
     Raises:
-        LoadError: it is not, for nearly as long as it may load.
+        LoadError: it did not become ready within nearly the whole time limit.
     """
     deadline = begun + load_timeout_s - _MARGIN_S
     said = ""
@@ -72,17 +72,17 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, be
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise LoadError(
-                f"model {name}: {why}, and did so until there was no time left to load "
+                f"model {name}: {why}, until the load timeout expired "
                 f"(load_timeout_s={load_timeout_s:g})"
             )
         if why != said:
-            Logger.log_warn(f"not ready yet after initialize(): {why}; it is asked again")
+            Logger.log_warn(f"not ready yet after initialize(): {why}; retrying")
             said = why
-        time.sleep(min(EVERY_S, left_s))  # the model has no other way to tell
+        time.sleep(min(EVERY_S, left_s))  # the model cannot notify us
 
 
 class Watch:
-    """Asks a model that serves, and tells the dispatcher when the answer is another one; `stop` ends it."""
+    """Polls the readiness of a serving model, and reports changes to the dispatcher, until `stop`."""
 
     def __init__(self, worker: str, endpoint: str, is_ready: Callable[[], Any]) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class Watch:
             thread.start()
 
     def stop(self) -> None:
-        """Ask no more, and wait a little for what is being asked: `finalize` comes next."""
+        """Stop polling, and wait briefly for a call in progress: `finalize` comes next."""
         self._stopped.set()
         self._questions.put(False)
         self._threads[0].join(_END_S)
@@ -112,7 +112,7 @@ class Watch:
     def _asked(self) -> str:
         try:
             return ask(self._is_ready)
-        except BaseException as error:  # SystemExit, say: it would end this thread alone
+        except BaseException as error:  # SystemExit, for example, which would only end this thread
             report_error(error, "its is_ready failed")
             return f"is_ready() raised {told(error)}"
 
@@ -123,11 +123,11 @@ class Watch:
                 why = self._answers.get(timeout=LIMIT_S)
             except queue.Empty:
                 self._tell(f"is_ready() has not returned for {LIMIT_S:g} s")
-                why = self._answers.get()  # one question at a time
+                why = self._answers.get()  # one call at a time
             self._tell(why)
 
     def _tell(self, why: str) -> None:
-        """Tell an answer that differs from the one before. After the first of these, repeat it now and then."""
+        """Report a result that differs from the previous one. After the first report, repeat it periodically."""
         now = time.monotonic()
         if why == self._known and now < self._again_at:
             return

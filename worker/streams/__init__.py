@@ -1,4 +1,4 @@
-"""Decoupled models: the loops that run streams, and how their answers go out.
+"""Decoupled models: the loops that run streams, and how their answers are sent.
 
-Belongs here: any number of answers to one request.
+Holds what is needed for any number of answers to one request.
 """

@@ -1,4 +1,4 @@
-"""The main loop of decoupled models' workers whose callable is asynchronous: many streams at once on an event loop."""
+"""The main loop of workers with an asynchronous decoupled callable: many concurrent streams on an event loop."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         lane = ready[0]
         outbox = self._outboxes.get(lane)
         if outbox is not None:
-            if not outbox.full:  # else all that wait for room would wake up to wait again
+            if (
+                not outbox.full
+            ):  # otherwise all streams waiting for room would wake up only to wait again
                 self._heard[lane].set()
             for stream in outbox.streams.values():
                 if stream.abandoned:
@@ -75,17 +77,17 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:
         if self.unrecoverable:
-            raise LaneClosed("this worker takes no more batches")
+            raise LaneClosed("this worker accepts no more batches")
         stream = self._begin(outbox, batch)
         task = self._events.create_task(self._answer_stream(outbox, batch, stream))
         self._tasks[stream] = task
-        # Not at the end of the task itself: one that is cancelled before its first step never gets there.
+        # Not at the end of the task itself: a task cancelled before its first step never gets there.
         task.add_done_callback(partial(self._task_done, outbox, stream))
 
     async def _answer_stream(
         self, outbox: Outbox, batch: Batch, stream: Stream
     ) -> BaseException | None:
-        serving.set([Part(outbox.lane, batch)])  # of this task and those that it makes
+        serving.set([Part(outbox.lane, batch)])  # for this task and its child tasks
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
@@ -103,7 +105,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         return None
 
     def _was_cancelled(self, stream: Stream) -> bool:
-        """Whether this loop has cancelled the task of a stream, for which nobody waits any more."""
+        """Return True if this loop has cancelled the task of a stream, because no one waits for it any more."""
         return stream.abandoned or stream.lane not in self._outboxes
 
     def _task_done(
@@ -114,13 +116,13 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             self._end_with(task.exception() or AssertionError("it has one"))
             stream.forget()
             return
-        if outbox.lane not in self._outboxes:  # it is gone
+        if outbox.lane not in self._outboxes:  # the lane is gone
             self._answered(stream.begun_ns)
             return
         try:
             self._end(stream, self._outcome(stream, task))
         except LaneClosed:
-            return  # its end is seen by the reader
+            return  # the reader sees its end
         except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
         if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
@@ -133,7 +135,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
     ) -> BaseException | None:
         if not task.cancelled():
             return task.result()
-        # Else by its callable, in its last step.
+        # Otherwise by its callable, in its last step.
         return None if self._was_cancelled(stream) else asyncio.CancelledError()
 
     async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:

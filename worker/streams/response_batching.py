@@ -1,7 +1,7 @@
-"""The parts that streams answer with in one turn of an event loop go out as one message.
+"""Sends the parts that streams produce in one turn of an event loop as one message.
 
-A message costs a system call, and wakes the proxy. With 128 streams of a token every 10 ms, 13 of them have one in each
-millisecond, which is how exactly the loop keeps time.
+A message costs a system call, and wakes the proxy. With 128 streams of a token every 10 ms, 13 tokens are due in each
+millisecond, the resolution of the loop's timers.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from pytriton.worker.streams.stream_answers import Outbox
 
 __all__ = ["GatheringOutbox", "Turns", "Use"]
 
-#: A step of a callable that takes longer is no short one; so much processor time more for each one before it.
+#: A step of a callable that takes longer does not count as short; each earlier step adds this processor time.
 _SHORT_NS = 500_000
 _EACH_NS = 100_000
-#: A part waits no longer than that for others: short steps take less, unless other processes have the processor.
+#: Maximum time a part waits for others: short steps take less, unless other processes occupy the processor.
 _HELD_NS = 10_000_000
-#: Parts that go out together at most: then the proxy begins to pass them on.
+#: Maximum number of parts sent together, so that the proxy can start to pass them on.
 _MOST = 32
 
 
 class Use(NamedTuple):
-    """The processor time that this thread has used, and how often it has waited for something."""
+    """The processor time that this thread has used, and how often it has waited."""
 
     cpu_ns: int
     waits: int
 
     @classmethod
     def now(cls) -> Use:
-        """Return it, as it is now."""
+        """Return the current values."""
         used = resource.getrusage(resource.RUSAGE_THREAD)
         return cls(int((used.ru_utime + used.ru_stime) * 1e9), used.ru_nvcsw)
 
 
 class Turns:
-    """The turns of an event loop in which streams answer, on whichever lane.
+    """The turns of an event loop in which streams answer, on any lane.
 
-    Parts wait for those of other streams only in a turn behind one that had several, all of them made in short steps.
-    So a callable that computes in its turn, rather than awaiting what does, has each part sent at once.
+    Parts wait for those of other streams only in a turn after one that had several, all produced in short steps.
+    So a callable that computes in its turn, instead of awaiting the computation, has each part sent at once.
 
     Args:
-        soon: calls something when all that is ready in the loop has had its turn
+        soon: schedules a callback after everything that is ready in the loop has run
         clock_ns, use: for tests
     """
 
@@ -62,24 +62,26 @@ class Turns:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         use: Callable[[], Use] = Use.now,
     ) -> None:
-        self.is_long = False  #: the turn at hand
+        self.is_long = False  #: whether the current turn is long
         self.gathers = False
         self._soon = soon
         self._clock_ns = clock_ns
         self._use = use
         self._count = 0  #: parts of this turn
-        self._last_ns = 0  #: when the newest of them was made
-        self._before = Use(0, 0)  #: at the beginning, or at the last look
-        self._seen = 0  #: parts that there were then
-        self._waiting: list[GatheringOutbox] = []  #: have parts that wait for the end of the turn
+        self._last_ns = 0  #: when the newest of them was produced
+        self._before = Use(0, 0)  #: at the beginning, or at the last check
+        self._seen = 0  #: number of parts at that time
+        self._waiting: list[
+            GatheringOutbox
+        ] = []  #: outboxes with parts that wait for the end of the turn
 
     @property
     def has_begun(self) -> bool:
-        """Whether there was a part in this turn."""
+        """Return True if there was a part in this turn."""
         return self._count > 0
 
     def part(self) -> int:
-        """Count a part that has been made; return when."""
+        """Count a part that has been produced; return the time."""
         now = self._clock_ns()
         if self._count == 0:
             self._before = self._use()
@@ -91,11 +93,11 @@ class Turns:
         return now
 
     def waits(self, outbox: GatheringOutbox) -> None:
-        """Have an outbox flushed at the end of this turn."""
+        """Flush an outbox at the end of this turn."""
         self._waiting.append(outbox)
 
     def _look(self, now: int) -> None:
-        """Note it if the step since the last part was a long one, unless other processes had the processor."""
+        """Record whether the step since the last part was long, unless other processes occupied the processor."""
         if now - self._last_ns > _SHORT_NS:
             use = self._use()
             used_ns = use.cpu_ns - self._before.cpu_ns
@@ -117,8 +119,8 @@ class GatheringOutbox(Outbox):
     """One lane of a worker whose callable is asynchronous.
 
     Args:
-        turns: of the loop
-        on_fault: is told when the lane cannot be used any longer
+        turns: the loop's turns
+        on_fault: called when the lane can no longer be used
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class GatheringOutbox(Outbox):
         self._turns = turns
         self._on_fault = on_fault
         self._waiting: list[PartRef] = []
-        self._held_ns = 0  #: since when the first one that waits does
+        self._held_ns = 0  #: when the first waiting part was produced
 
     def put(self, message: BatchPart | Metrics) -> None:
         """Send a part, now or at the end of this turn."""
@@ -153,26 +155,26 @@ class GatheringOutbox(Outbox):
             self._flush()
 
     def send(self, message: FromWorker) -> None:
-        """Send what no credit is given for, behind the parts that wait."""
+        """Send a message without credit, after the waiting parts."""
         self._flush()
         self.lane.send(message)
 
     def forget(self) -> None:
-        """Drop what waits: the lane is gone."""
+        """Drop waiting parts: the lane is gone."""
         self._waiting.clear()
 
     def turn_ends(self) -> None:
-        """Send what waits."""
+        """Send waiting parts."""
         try:
             self._flush()
         except LaneClosed:
-            return  # its end is seen by the reader
+            return  # the reader sees its end
 
     def _flush(self) -> None:
-        """Send what waits.
+        """Send waiting parts.
 
         Raises:
-            LaneClosed: the proxy is gone; or this could not be sent, and as it is of several streams, all are over.
+            LaneClosed: the proxy is gone; or sending failed, which ends all of the streams involved.
         """
         parts, self._waiting = self._waiting, []
         try:

@@ -1,9 +1,9 @@
-"""Decoupled models: the answers to a batch go out as the callable makes them, as fast as the proxy takes them.
+"""Decoupled models: answers to a batch are sent as the callable produces them, at the speed of the proxy.
 
-Parts wait in the lane's arena until the proxy has passed them on (`Credit`); no more than `_PARTS` of
-them (of many streams `_EACH` for each), and about `_BYTES`. Then a generator is not asked for the next one: it waits at
-its `yield`. So it does where another model asked for the stream and has enough to read (`Hold`), until that has read
-(`Go`).
+Parts wait in the lane's arena until the proxy has passed them on (`Credit`), up to `_PARTS` of
+them (with many streams, `_EACH` per stream), and about `_BYTES`. Then a generator is not advanced: it waits at
+its `yield`. The same applies if another model requested the stream and has enough unread responses (`Hold`), until it
+has read (`Go`).
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ from pytriton.worker.request_log import nbytes_of, type_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
-#: For each of many streams: one that waits for room has to be woken, and so have all beside it.
+#: Per stream if there are many: a stream that waits for room must be woken, together with all others.
 _EACH = 8
 _BYTES = 8 << 20
 
 
 class ExecutionTimeout(TimeoutError):
-    """A batch took longer than the model's `execution_timeout_s`; the text says how long that is."""
+    """A batch exceeded the model's `execution_timeout_s`; the text includes the limit."""
 
 
 class Outbox:
-    """One lane of a decoupled model's worker: what is under way on it."""
+    """One lane of a decoupled model's worker, with its batches in flight."""
 
     def __init__(self, lane: Lane, batches: int) -> None:
-        """Say to the proxy how many batches it may send at once."""
+        """Announce to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, Stream] = {}
         self._batches = batches
-        self._parts = 0  #: that no credit was given for yet
+        self._parts = 0  #: without credit so far
         lane.send(Room(batches))
 
     @property
     def full(self) -> bool:
-        """Whether the proxy has to take something first."""
+        """Return True if the proxy must read before more is sent."""
         parts = self._parts
         if parts < _PARTS and self.lane.arena.used < _BYTES:
             return False
@@ -76,41 +76,45 @@ class Outbox:
         )
 
     def put(self, message: BatchPart | Metrics) -> None:
-        """Send a part, or what else is given back by a credit."""
+        """Send a part, or another message that is acknowledged by a credit."""
         self.lane.send(message)
         self._parts += 1
 
     def send(self, message: FromWorker) -> None:
-        """Send what no credit is given for."""
+        """Send a message without credit."""
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """Have the proxy send no more batches, as this worker retires; return False if the lane can just be closed.
+        """Make the proxy send no more batches, because this worker retires. Return False if the lane can just be
+        closed.
 
-        What comes before the proxy has heard it is to be served: with the lane, all streams on it would end.
+        Batches that arrive before the proxy has processed this must be served: closing the lane would end all its
+        streams.
         """
         if not self.streams:
             return False
-        with contextlib.suppress(LaneClosed, LaneError):  # who sends the next part is told
+        with contextlib.suppress(
+            LaneClosed, LaneError
+        ):  # the sender of the next part gets the error
             self.send(Room(0))
         return True
 
     def heard(self, message: FromProxy | FromWorker) -> Batch | None:
-        """Take note of what the proxy says; return a batch for the caller to begin.
+        """Process a message from the proxy; return a batch for the caller to begin, if any.
 
         Raises:
-            LaneError: that is not for a worker, or a batch that there is no room for.
+            LaneError: the message is not for a worker, or a batch that there is no room for.
         """
         if isinstance(message, Batch):
             if message.id in self.streams:
-                raise LaneError(f"batch {message.id} is under way already")
+                raise LaneError(f"batch {message.id} is already in flight")
             if len(self.streams) >= self._batches:
                 raise LaneError("there is no room for another batch")
             return message
         if isinstance(message, Credit):
             self._parts -= message.parts
             if self._parts < 0:
-                raise LaneError(f"{message.parts} parts were given back, more than there were")
+                raise LaneError(f"{message.parts} parts were acknowledged, more than were sent")
             if self._parts == 0:
                 self.lane.arena.reset()
         elif isinstance(message, (Cancel, Hold, Go)):
@@ -130,11 +134,11 @@ class Outbox:
             stream.go(message.request)
 
     def listen(self, *, wait: bool) -> None:
-        """Hear what the proxy has said meanwhile; with `wait`, at least one message.
+        """Process the messages that the proxy has sent; with `wait`, at least one.
 
         Raises:
-            LaneClosed: it is gone.
-            LaneError: it sent a batch that there is no room for.
+            LaneClosed: the proxy is gone.
+            LaneError: the proxy sent a batch that there is no room for.
         """
         while True:
             try:
@@ -160,11 +164,11 @@ class Stream:
     ) -> None:
         self.id = batch.id
         self.spans = spans
-        #: Why it failed: one of gauge.FAILURES; "" as long as it has not.
+        #: Why it failed: one of gauge.FAILURES; "" if it has not.
         self.failure = ""
-        #: The type of the exception that it failed by.
+        #: The type of the exception that caused the failure.
         self.error = ""
-        #: Bytes of its answers; None where nobody wants to know.
+        #: Size of its answers in bytes; None if not recorded.
         self.bytes_out: int | None = 0 if gauge.records.all_wanted else None
         self.begun_ns = gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
         self._last_ns = 0  #: when the last part was sent
@@ -181,19 +185,19 @@ class Stream:
 
     @property
     def lane(self) -> Lane:
-        """The lane on which the answers go out."""
+        """Return the lane on which the answers are sent."""
         return self._outbox.lane
 
     def begun(self) -> None:
-        """Tell the proxy that the batch has begun: its inputs have been copied."""
+        """Notify the proxy that the batch has begun: its inputs have been copied."""
         self._outbox.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
-        """Send one response to each request; None for a request sends it nothing.
+        """Send one response to each request; None sends nothing for a request.
 
         Raises:
-            ResultError: they are not as declared.
-            ArenaError: no memory for them.
+            ResultError: the results do not match the declaration.
+            ArenaError: not enough memory.
             LaneClosed: the proxy is gone.
         """
         responses = self._text(results) if type(results) is OneText else None
@@ -209,44 +213,44 @@ class Stream:
         self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
 
     def cancel(self, index: int) -> None:
-        """Note that the client of a request has gone."""
+        """Record that the client of a request is gone."""
         self._cancelled.add(index)
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Pause the stream of a request: the model that called for it has enough to read."""
+        """Pause the stream of a request: the calling model has enough unread responses."""
         if index not in self._cancelled and not self._held:
             self._held_since = time.monotonic()
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Resume the stream of a request: the model that called for it has read."""
+        """Resume the stream of a request: the calling model has read."""
         if self._held == {index}:
             self._held_s += time.monotonic() - self._held_since
         self._held.discard(index)
 
     @property
     def must_wait(self) -> bool:
-        """Whether the proxy or a calling model has to read before the next answers are made."""
+        """Return True if the proxy or a calling model must read before the next answers are produced."""
         return self._outbox.full or bool(self._held)
 
     @property
     def held_s(self) -> float:
-        """The seconds spent waiting for calling models to read; not part of the callable's time."""
+        """Return the seconds spent waiting for calling models to read, which do not count as the callable's time."""
         return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
 
     def is_cancelled(self, index: int) -> bool:
-        """Whether the client of a request has gone."""
+        """Return True if the client of a request is gone."""
         return index in self._cancelled
 
     @property
     def abandoned(self) -> bool:
-        """Whether the clients of all requests have gone."""
+        """Return True if the clients of all requests are gone."""
         return len(self._cancelled) >= len(self._requests)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say that nothing more comes."""
+        """End the stream; nothing more is sent."""
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
@@ -261,12 +265,12 @@ class Stream:
         self._outbox.send(end)
 
     def forget(self) -> None:
-        """Drop the stream without telling the proxy, which is gone."""
+        """Drop the stream without notifying the proxy, which is gone."""
         self._outbox.streams.pop(self.id, None)
         self.spans.end()
 
     def _text(self, text: OneText) -> list[ResponseRef | None] | None:
-        """Return the only response of a text to the only request; None where one has to look closer."""
+        """Return the only response to the only request if it is a text; None if it needs the general path."""
         if self._cancelled or len(self._requests) != 1:
             return None
         response = self._writer.write_text(text, self._requests[0], self._outbox.lane)
@@ -280,7 +284,7 @@ class Stream:
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
 
     def _refused(self, index: int, error: BaseException) -> ResponseRef:
-        """Return the last answer to a request, an exception of its own; the others go on."""
+        """Return the last answer to a request, its own exception; the others continue."""
         if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error
         self._cancelled.add(index)  # nothing more is sent to it
@@ -293,7 +297,7 @@ class Stream:
 
 
 def _failure_of(error: BaseException) -> str:
-    """Return which of gauge.FAILURES the exception that ended a stream is."""
+    """Return the kind of the exception that ended a stream, one of gauge.FAILURES."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, ExecutionTimeout):
@@ -304,9 +308,9 @@ def _failure_of(error: BaseException) -> str:
 
 
 def parts_of(produced: Any) -> Any:
-    """Return what to iterate over for what a synchronous callable returned: a list is one part.
+    """Return an iterable of the parts in a synchronous callable's result: a list is one part.
 
-    So is a callable, which a forgotten factory makes: the part's check says so.
+    So is a callable, which a forgotten factory produces: the part's check reports it.
     """
     is_part = isinstance(produced, Sequence) or (
         callable(produced) and not isinstance(produced, Iterable)

@@ -1,4 +1,4 @@
-"""The main loop of decoupled models' workers, for functions and generators: one stream after the other."""
+"""The main loop of decoupled models' workers, for functions and generators: one stream at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StreamLoop(Loop):
         self._outboxes: dict[Lane, Outbox] = {}
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was told of this worker too late: it asks again
+        if self._finished():  # the proxy was assigned to this worker too late: it asks again
             self._drop(lane)
             return
         try:
@@ -61,14 +61,14 @@ class StreamLoop(Loop):
         """Answer a batch to its end.
 
         Raises:
-            LaneClosed, LaneError: the proxy is gone, or breaks the protocol.
+            LaneClosed, LaneError: the proxy is gone, or violates the protocol.
         """
         stream = self._begin(outbox, batch)
         self._end(stream, self._answer_to_end(outbox, batch, stream))
 
     def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> BaseException | None:
-        # The error is returned, not kept: in a variable here it would be part of a circle with this frame, and
-        # hold the batch's memory until the garbage collector comes by.
+        # The error is returned, not kept: a variable here would form a reference cycle with this frame, and hold the
+        # batch's memory until the next garbage collection.
         self._model.now = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
@@ -113,7 +113,7 @@ class StreamLoop(Loop):
         try:
             outbox.listen(wait=False)
         except (LaneClosed, LaneError):
-            return True  # whoever sends next is told
+            return True  # the next send gets the error
         return stream.is_cancelled(index)
 
     def _end(self, stream: Stream, error: BaseException | None) -> None:
@@ -128,7 +128,7 @@ class StreamLoop(Loop):
 
 
 def loop_of(model: Model) -> type[Loop]:
-    """Return the kind of loop that a model needs."""
+    """Return the loop class that a model needs."""
     if model.streams:
         from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry in a worker: the spans of a batch, and where they are sent.
+"""OpenTelemetry in a worker: the spans of a batch, and their export.
 
-Belongs here: what only traced batches need.
+Holds what only traced batches need.
 """

@@ -1,16 +1,16 @@
-"""The worker's spans of a traced batch, below those that tritonserver makes of each of its requests.
+"""The worker's spans of a traced batch, below those that tritonserver creates for each of its requests.
 
     InferRequest                            tritonserver
      └─ MODEL                               tritonserver; its context comes with the batch (`BatchTrace`)
          ├─ compute                         tritonserver
-         └─ python_backend_execute          from when the proxy took the batch until it was answered
+         └─ python_backend_execute          from when the proxy received the batch until it was answered
              └─ proxy_inference_callable    the callable: `request.span`
-                 └─ whatever the callable makes
+                 └─ spans created by the callable
 
-A batch has as many of them as it has traced requests. While the callable runs, the span of the first
-is the current one, so that spans made without naming a parent find one; those of the others link to it.
+A batch has one of each per traced request. While the callable runs, the span of the first
+request is the current one, so that spans without an explicit parent have one; the spans of the others link to it.
 
-Nothing of OpenTelemetry is imported before tracing is on.
+OpenTelemetry is not imported unless tracing is on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLABLE_SPAN = "proxy_inference_callable"
 
 
 class NoSpans:
-    """The spans of a batch that is not traced: none."""
+    """The spans of an untraced batch: none."""
 
     def calling(self, requests: Sequence[Request]) -> contextlib.AbstractContextManager[None]:
         """Do nothing around a call of the callable."""
@@ -61,7 +61,7 @@ NO_SPANS = NoSpans()
 
 
 class Spans:
-    """The spans of one call, open until `end`; `outer` has one, or None, for each request in order."""
+    """The spans of one call, open until `end`. `outer` holds a span or None for each request, in order."""
 
     def __init__(self, tracer: Any, model: str, outer: list[Any]) -> None:
         self._tracer = tracer
@@ -69,7 +69,7 @@ class Spans:
         self._attributes = {"triton.model_name": model, "pytriton.batch_requests": len(outer)}
 
     def around(self, infer: Infer) -> Infer:
-        """Return the callable with its spans around each call."""
+        """Wrap the callable so that each call has its spans."""
 
         def traced(requests: list[Request]) -> Any:
             with self.calling(requests):
@@ -79,7 +79,7 @@ class Spans:
 
     @contextlib.contextmanager
     def calling(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Have a span per traced request around a call of the callable."""
+        """Open a span per traced request around a call of the callable."""
         from opentelemetry import trace
 
         inner = self._begin_inner(requests)
@@ -99,12 +99,12 @@ class Spans:
                 span.end()
 
     def failed(self, text: str) -> None:
-        """Note that the batch is answered with an error."""
+        """Record that the batch is answered with an error."""
         for span in self._open():
             span.set_status(_error(text))
 
     def end(self) -> None:
-        """End the spans: the batch is answered. A second call does nothing."""
+        """End the spans: the batch is answered. Calling it again does nothing."""
         for span in self._open():
             span.end()
         self._outer = []
@@ -145,7 +145,7 @@ class Spans:
 
 
 def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
-    """Begin the spans of a call for these batches; None when none of their requests is traced."""
+    """Begin the spans of a call for these batches; None if none of their requests is traced."""
     for batch in batches:
         if batch.trace is not None:
             tracer = telemetry.get_telemetry_tracer() or span_export.default_tracer()
@@ -154,21 +154,21 @@ def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
 
 
 def prepare() -> None:
-    """Make the tracer of a worker that has its process for itself, so that no request has to wait for it.
+    """Create the tracer of a worker process in advance, so that no request has to wait for it.
 
-    Spans that the callable makes with OpenTelemetry alone go the same way.
+    Spans that the callable creates directly with OpenTelemetry are exported the same way.
     """
     if telemetry.get_telemetry_tracer() is None:
         span_export.default_tracer(for_all=True)
 
 
 def offer(variables: Mapping[str, str]) -> None:
-    """Say where spans go in a process that is not a worker's own, if it comes to spans."""
+    """Configure where a process other than a worker's own exports spans, if any are created."""
     span_export.offer(variables)
 
 
 def finish() -> None:
-    """Export what has not been yet, as far as that is quick."""
+    """Export remaining spans, within a short time limit."""
     span_export.finish()
 
 
@@ -191,7 +191,7 @@ def _begin(tracer: Any, model: str, batches: Sequence[Batch]) -> Spans:
 
 
 def _context(text: str) -> Any:
-    """Return OpenTelemetry's form of a context; None when there is none."""
+    """Return OpenTelemetry's form of a context; None if there is none."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     if not text:
@@ -209,7 +209,7 @@ def _context(text: str) -> Any:
 def _record(span: Any, error: Exception) -> None:
     try:
         span.record_exception(error)
-    except Exception:  # of the exception's own methods, which it calls
+    except Exception:  # raised by the exception's own methods
         about = {"exception.type": type(error).__name__, "exception.message": told(error)}
         span.add_event("exception", about)
 

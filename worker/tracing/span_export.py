@@ -1,6 +1,6 @@
-"""A worker's own tracer: one whose spans go where OpenTelemetry's environment variables say.
+"""A worker's own tracer, whose spans are exported as OpenTelemetry's environment variables specify.
 
-OTEL_TRACES_EXPORTER chooses the exporter (otlp by default), OTEL_EXPORTER_OTLP_(TRACES_)PROTOCOL its
+OTEL_TRACES_EXPORTER selects the exporter (otlp by default), OTEL_EXPORTER_OTLP_(TRACES_)PROTOCOL its
 protocol (http/protobuf by default). Exporters are found as OpenTelemetry's own launcher finds them: by
 the entry points that their packages declare.
 """
@@ -20,34 +20,34 @@ from pytriton.worker.fault_reports import report
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Seconds that a worker's end may wait for its last spans to be exported.
+#: Maximum seconds that a worker's exit waits for its last spans to be exported.
 _LAST_EXPORT_S = 2.0
-#: Seconds that one export may take in a process that hosts workers in its threads.
+#: Timeout in seconds of one export in a process that hosts worker threads.
 _HOSTED_TIMEOUT_S = 2
 _GROUP = "opentelemetry_traces_exporter"
 _PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 _lock = threading.Lock()
-_made = False  #: whether it was tried
-_provider: Any = None  #: what `finish` shuts down
+_made = False  #: whether creation was attempted
+_provider: Any = None  #: the provider that `finish` shuts down
 _offered: dict[str, str] = {}
 
 
 def offer(variables: Mapping[str, str]) -> None:
-    """Have the default tracer send spans where these OTEL_… variables say: the process has its own environment."""
+    """Configure the default tracer with these OTEL_… variables: the process has its own environment."""
     _offered.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
 
 
 class _CannotExport(Exception):
-    """No spans can be exported; the text says why and what to do."""
+    """Spans cannot be exported; the text says why and what to do."""
 
 
 def default_tracer(*, for_all: bool = False) -> Any:
-    """Return the tracer of this process; None when there can be none, which the log then tells once.
+    """Return the tracer of this process; None if it cannot be created, which is logged once.
 
     Args:
-        for_all: it is OpenTelemetry's tracer provider of the whole process from now on.
+        for_all: also set it as OpenTelemetry's tracer provider of the whole process
     """
     global _made
     with _lock:
@@ -56,15 +56,15 @@ def default_tracer(*, for_all: bool = False) -> Any:
             try:
                 telemetry.set_default_tracer(_tracer(for_all))
             except _CannotExport as reason:
-                report(f"tracing is on, but no spans are made here: {reason}")
+                report(f"tracing is on, but spans cannot be created: {reason}")
     return telemetry.get_telemetry_tracer()
 
 
 def finish() -> None:
-    """Export what has not been yet, for no longer than `_LAST_EXPORT_S`."""
+    """Export remaining spans, for at most `_LAST_EXPORT_S`."""
     if _provider is None:
         return
-    # An exporter tries a collector that does not answer again and again, for 6 to 10 s (seen in 1.45).
+    # An exporter retries a collector that does not answer for 6 to 10 s (seen in 1.45).
     last = threading.Thread(target=_provider.shutdown, daemon=True)
     last.start()
     last.join(_LAST_EXPORT_S)
@@ -100,7 +100,7 @@ def _tracer(for_all: bool) -> Any:
 
 
 def _hosted_arguments() -> dict[str, Any]:
-    """Return arguments of an OTLP exporter in a process that is not ours: its end must not wait long."""
+    """Return arguments of an OTLP exporter in a registrant's process, whose exit must not be delayed for long."""
     arguments: dict[str, Any] = {}
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "TRACES_")):
         arguments["timeout"] = _HOSTED_TIMEOUT_S
@@ -111,16 +111,16 @@ def _hosted_arguments() -> dict[str, Any]:
 
 
 def _attributes(text: str) -> dict[str, Any]:
-    """Read OTEL_RESOURCE_ATTRIBUTES."""
+    """Parse OTEL_RESOURCE_ATTRIBUTES."""
     pairs = (entry.partition("=") for entry in text.split(",") if entry)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
 
 def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
-    """Return the exporter that the environment chooses; None if it chooses none.
+    """Return the exporter selected by the environment; None if it selects none.
 
     Raises:
-        _CannotExport: it is not installed, or its settings are wrong.
+        _CannotExport: it is not installed, or its settings are invalid.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
     if name == "none":
@@ -141,8 +141,8 @@ def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
         if point.name == name:
             try:
                 return point.load()(**arguments)
-            except Exception as error:  # whatever an exporter thinks of its settings
-                raise _CannotExport(f"the exporter {name} cannot be made: {error}") from error
+            except Exception as error:  # any exporter-specific settings error
+                raise _CannotExport(f"the exporter {name} cannot be created: {error}") from error
     package = f"opentelemetry-exporter-{name.replace('_', '-')}"
     raise _CannotExport(
         f"the exporter {name} is not installed. Install it into this environment: "
