@@ -46,12 +46,12 @@ def record_of(
 ) -> ErrorRecord:
     """Create the record of an exception; `what` says what it interrupted."""
     found = members(error)
-    kind, told = type(found[0] if len(found) == 1 else error).__name__, described(error)
-    first, _, _ = told.partition("\n")
+    kind, full = type(found[0] if len(found) == 1 else error).__name__, described(error)
+    first, _, _ = full.partition("\n")
     return ErrorRecord(
         sendable(f"{what}: {first}"[:_MAX_EVENT]),
         sendable(kind[:_MAX_NAME]),
-        told[len(f"{kind}: ") :][:_MAX_MESSAGE],
+        full[len(f"{kind}: ") :][:_MAX_MESSAGE],
         sendable(traceback).rstrip("\n"),
         _first(request_ids),
         _first(trace_ids),

@@ -83,18 +83,18 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def tell(**answer: Any) -> None:
+    def emit(**answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     request = json.load(sys.stdin)
     try:
-        model = _register(request, lambda progress: tell(progress=progress.text))
+        model = _register(request, lambda progress: emit(progress=progress.text))
     except PyTritonError as error:
         kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
-        tell(error=str(error), kind=kind)
+        emit(error=str(error), kind=kind)
     else:
-        tell(name=model.name, url=model.url)
+        emit(name=model.name, url=model.url)
 
 
 def _register(request: Mapping[str, Any], report: Any) -> Any:

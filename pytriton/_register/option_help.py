@@ -20,7 +20,7 @@ def takes(kind: Any) -> Callable[[_F], _F]:
     each.
     """
 
-    def tell(function: _F) -> _F:
+    def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
         named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         options = [
@@ -35,7 +35,7 @@ def takes(kind: Any) -> Callable[[_F], _F]:
             )
         return function
 
-    return tell
+    return decorate
 
 
 _IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE | re.DOTALL)

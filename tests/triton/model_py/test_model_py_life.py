@@ -143,7 +143,7 @@ def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: 
     broken = make_model(tmp_path / "broken", initialize="raise pb_utils.TritonModelException('no')")
     with pytest.raises(RegistrationError, match="TritonModelException: no"):
         client.register_model(broken)
-    with pytest.raises(PyTritonBadParameterError, match="The folder .* does not exist"):
+    with pytest.raises(PyTritonBadParameterError, match=r"The folder .* does not exist"):
         client.register_model(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     with pytest.raises(

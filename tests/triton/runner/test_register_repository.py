@@ -73,7 +73,9 @@ def test_a_repository_is_registered_all_or_nothing(daemon: RunningDaemon, tmp_pa
     models = client.register_model(tmp_path)
     assert [model.name for model in models] == ["a", "b", "c"]
     assert [ask(daemon, name) for name in "abc"] == [2, 3, 4]
-    with pytest.raises(ModelExistsError, match=r"model a was not registered.*\nNot begun: b, c"):
+    with pytest.raises(
+        ModelExistsError, match=r"model a was not registered.*\nNot registered: b, c"
+    ):
         client.register_model(tmp_path)
 
     (tmp_path / "a" / "1" / "factor.py").write_text("FACTOR = 20\n")

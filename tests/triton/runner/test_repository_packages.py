@@ -46,7 +46,7 @@ def test_missing_packages_are_installed_where_that_is_allowed(tmp_path: Path) ->
         assert len(interpreters) == 1
         assert "environments/requirements-" in interpreters.pop()
         (python / "requirements.txt").write_text("--index-url=https://127.0.0.1/\n")
-        with pytest.raises(Exception, match="is no requirement"):
+        with pytest.raises(Exception, match="is not a requirement"):
             daemon.client.load_model("python")
         assert {one.name for one in daemon.client.models()} == {"onnx", "python"}
 

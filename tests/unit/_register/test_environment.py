@@ -122,7 +122,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(PyTritonBadParameterError, match=r"has been deleted.*cwd="):
         capture_environment()
     assert capture_environment(cwd=tmp_path).cwd == str(tmp_path)
-    with pytest.raises(PyTritonBadParameterError, match="the folder .* does not exist"):
+    with pytest.raises(PyTritonBadParameterError, match=r"the folder .* does not exist"):
         capture_environment(cwd="/no/such/folder")
 
 
