@@ -340,7 +340,10 @@ def test_an_upgrade_under_load_loses_nothing(service: Service) -> None:
     assert [set(counts) for counts in told] == [{"answered"}] * 2
     assert (service.pid, service.machine.show("NRestarts")) == (first, "0")
     eventually(lambda: service.machine.show("SubState") == "running", service.machine.journal)
-    assert "systemd runs the daemon" in service.machine.run(str(PROGRAM), "restart", check=False).stderr
+    assert (
+        "systemd runs the daemon"
+        in service.machine.run(str(PROGRAM), "restart", check=False).stderr
+    )
     assert service.pid == first
     service.machine.systemctl("stop", SERVICE)
     assert service.machine.show("Result") == "success"

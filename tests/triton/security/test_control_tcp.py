@@ -97,7 +97,9 @@ def test_files_are_for_the_owner_alone(folder: Path, key_file: Path) -> None:
 
 
 def test_without_a_key_file(remote: RunningDaemon, tmp_path: Path) -> None:
-    with pytest.raises(PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"):
+    with pytest.raises(
+        PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"
+    ):
         reach(remote)
     with pytest.raises(PyTritonDaemonError, match="cannot be used"):
         reach(remote, tmp_path / "none")
