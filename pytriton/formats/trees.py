@@ -22,7 +22,7 @@ def framework(name: str) -> Any:
     """
     if "sklearn" in sys.modules:
         return importlib.import_module(name)
-    sys.modules["sklearn"] = None  # pretend that it is not installed
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # pretend that it is not installed
     try:
         return importlib.import_module(name)
     finally:
