@@ -128,6 +128,9 @@ class Services(ABC):
         #: Whether our native frontend serves; otherwise NVIDIA's does.
         self.front_is_native = runtime.front is not None
         self._front = _front(config, place)
+        if self.front_is_native:  # until tritonserver reports its own
+            options = config.tritonserver_options
+            logs.set_triton_log_settings(logs.TritonLogSettings.from_options(options))
         self._server = TritonServer(config, place, self._front)
 
     def _make_models(self, config: DaemonConfig, runtime: ServerRuntime, store: Store) -> None:

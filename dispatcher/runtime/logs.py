@@ -12,12 +12,13 @@ import logging
 import logging.handlers
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
 import structlog
 from msgspec import structs
 
@@ -29,7 +30,8 @@ from pytriton._protocol.journal import is_journal, print_error, with_priority
 from pytriton._protocol.records import LONGEST_LINE, decoded
 
 __all__ = [
-    "LogFile", "child_logger", "close", "close_model_log", "configure", "log_child_line", "open_file", "tail",
+    "LogFile", "TritonLogSettings", "child_logger", "close", "close_model_log", "configure", "log_child_line",
+    "open_file", "set_triton_log_settings", "tail", "triton_log_settings",
 ]  # fmt: skip
 
 #: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
@@ -53,10 +55,42 @@ _NO_GPU_NOISE = (
 )
 #: Exists if the driver of NVIDIA's GPUs is loaded.
 _GPU_DRIVER = Path("/proc/driver/nvidia")
+#: The line in which the native frontend reports its log settings (proxy_backend/front/admin/log_settings.c). Text
+#: from clients never begins a line of tritonserver's log.
+_TRITON_LOG_SETTINGS = re.compile(
+    rb"\x1elog settings: info=([01]) warning=([01]) error=([01]) verbose=(\d{1,10})"
+)
+#: Where `pb_utils.Logger` is called. Native libraries log in the same form, and Triton's settings do not apply to them.
+_PYTHON_PLACE = re.compile(r"(.+\.py|<.+>):\d+")
 #: Prefixes of the lines of tritonserver's tables.
 _TABLE = ("+-", "| ")
 
 _Event = MutableMapping[str, Any]
+
+
+class TritonLogSettings(msgspec.Struct, frozen=True):
+    """The settings of Triton's logging extension that `pb_utils.Logger` of a worker follows."""
+
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    verbose_level: int = 0
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | list[str]]) -> TritonLogSettings:
+        """Return the settings that tritonserver starts with, given the options of its command line."""
+
+        def is_on(name: str) -> bool:
+            return str(options.get(name, "true")).lower() in ("true", "1", "on")
+
+        verbose = str(options.get("log-verbose", "0")).lower()
+        level = int(verbose) if verbose.isdecimal() else int(verbose == "true")
+        return cls(is_on("log-info"), is_on("log-warning"), is_on("log-error"), level)
+
+    def allows(self, letter: str) -> bool:
+        """Return whether lines of this level (the letter that begins them) are logged."""
+        enabled = {"I": self.info, "W": self.warning, "E": self.error, "V": self.verbose_level > 0}
+        return enabled.get(letter, True)
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
@@ -195,6 +229,17 @@ def set_level(level: str) -> None:
         _sinks.level = _number(level)
 
 
+def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
+    """Make the lines of `pb_utils.Logger` follow these settings; None: only `log_level` filters them."""
+    global _triton_log_settings
+    _triton_log_settings = settings
+
+
+def triton_log_settings() -> TritonLogSettings | None:
+    """Return the settings that `set_triton_log_settings` or tritonserver itself set last."""
+    return _triton_log_settings
+
+
 def close() -> None:
     """Close the files and restore the state before `configure`."""
     global _sinks
@@ -241,6 +286,10 @@ def log_child_line(
     progress bar that overwrites itself, only the last state is kept. An exception that a worker reports is one record
     with level error.
     """
+    if of_triton and (reported := _TRITON_LOG_SETTINGS.fullmatch(line.rstrip())):
+        info, warning, error = (one == b"1" for one in reported.groups()[:3])
+        set_triton_log_settings(TritonLogSettings(info, warning, error, int(reported[4])))
+        return
     record = None if of_triton else decoded(line)
     if record is not None:
         fields = structs.asdict(record)
@@ -257,7 +306,13 @@ def log_child_line(
         (logger.debug if quiet else logger.info)(text, **labels)
         return
     short, short_iso, place, said = match.groups()
-    level = _LEVELS[short or short_iso]
+    letter = short or short_iso
+    level = _LEVELS[letter]
+    if _triton_log_settings is not None and not of_triton and _PYTHON_PLACE.fullmatch(place):
+        if letter == "V":  # tritonserver logs its own verbose lines at the level info, too
+            level = "info" if _triton_log_settings.allows(letter) else "debug"
+        elif not _triton_log_settings.allows(letter):
+            return
     said = unquoted(said)
     if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
         level = "debug"
@@ -299,6 +354,8 @@ class _Bridge(logging.Handler):
 #: The process's only log: set by `configure`.
 _sinks: _Sinks | None = None
 _bridge = _Bridge()
+#: None: unknown, as with NVIDIA's frontends.
+_triton_log_settings: TritonLogSettings | None = None
 
 
 def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:

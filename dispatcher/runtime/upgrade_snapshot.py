@@ -19,6 +19,7 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.user_series import Families
 from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.runtime.logs import TritonLogSettings
 
 #: Version of the document. Raised whenever a field changes its meaning; new fields have defaults.
 VERSION = 1
@@ -150,6 +151,8 @@ class ServerState(msgspec.Struct, frozen=True):
     asked: int = -1
     #: The table of shared memory regions registered by clients.
     regions: int = -1
+    #: What clients may have changed since its start.
+    log_settings: TritonLogSettings = TritonLogSettings()
 
 
 class OpenAIState(msgspec.Struct, frozen=True):

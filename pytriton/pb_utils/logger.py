@@ -28,7 +28,7 @@ _LETTERS = {
 
 
 class Logger:
-    """Write to the model's log: `pytriton-daemon logs MODEL` shows it, `log_level` filters it.
+    """Write to the model's log: `pytriton-daemon logs MODEL` shows it, `log_level` and Triton's log settings filter it.
 
     Example:
         >>> Logger.log_warn("the cache is cold")  # doctest: +SKIP
@@ -62,7 +62,7 @@ class Logger:
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Write a line of the level debug, which the daemon drops unless `log_level` is debug."""
+        """Write a line that the daemon drops unless `log_verbose_level` is 1 or more, or `log_level` is debug."""
         _write(message, _LogLevel.VERBOSE)
 
 

@@ -24,6 +24,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import linux, messages
 from pytriton._protocol.calls.call_chain import KEY_VARIABLE
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.upgrade_snapshot import ListenerState, ServerState
 from pytriton.dispatcher.server import cloud_frontends
@@ -264,6 +265,7 @@ class NativeFrontend:
             self._processes[pid].protocol,
             -1 if (asked := self._processes[pid].asked) is None else asked.descriptor,
             self._region_table(),
+            logs.triton_log_settings() or logs.TritonLogSettings(),
         )
 
     def adopt(self, state: ServerState) -> Child:
@@ -276,6 +278,7 @@ class NativeFrontend:
         tls = native_settings.tls(config)
         self._starts = state.number
         self._regions = state.regions
+        logs.set_triton_log_settings(state.log_settings)
         self._listening = [_adopted(one, tls) for one in state.listeners]
         self.endpoints.adopt(
             {one.protocol: one.listener for one in self._listening if not one.path}

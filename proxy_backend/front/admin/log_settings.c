@@ -4,7 +4,9 @@
 #include "json/writer.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* The requested settings: a changed copy of the current ones. */
 typedef struct {
@@ -78,6 +80,23 @@ static bool set(const Wanted *wanted, Problem *problem)
             triton.ServerOptionsSetLogFormat(NULL, wanted->iso8601 ? FORMAT_ISO8601 : FORMAT_DEFAULT), problem);
 }
 
+/* The lock is held, so that lines come in the order of changes. */
+static void report(const OptionsKept *kept)
+{
+    char line[128];
+    int size = snprintf(line, sizeof line, "\x1elog settings: info=%d warning=%d error=%d verbose=%u\n", kept->log_info,
+        kept->log_warning, kept->log_error, kept->log_verbose);
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)size);
+    (void)ignored;
+}
+
+void log_settings_report(Server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    report(&server->options);
+    pthread_mutex_unlock(&server->lock);
+}
+
 bool log_settings_change(Server *server, const LogChange *changes, size_t count, Problem *problem)
 {
     pthread_mutex_lock(&server->lock);
@@ -101,6 +120,7 @@ bool log_settings_change(Server *server, const LogChange *changes, size_t count,
         log_enable(LOG_WARNING, wanted.warning);
         log_enable(LOG_ERROR, wanted.error);
         log_enable(LOG_VERBOSE, wanted.verbose > 0);
+        report(kept);
     }
     pthread_mutex_unlock(&server->lock);
     return right;

@@ -18,7 +18,9 @@ typedef struct {
         bool boolean;
     };
 } LogChange;
-/* All or nothing. */
+/* All or nothing. A change is reported. */
 bool log_settings_change(Server *server, const LogChange *changes, size_t count, Problem *problem);
+/* Write the settings to standard error, in one marked line that the dispatcher reads: workers' own logs follow them. */
+void log_settings_report(Server *server);
 
 #endif

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "program/services.h"
 
+#include "admin/log_settings.h"
 #include "background/jobs.h"
 #include "background/memory.h"
 #include "base/compression.h"
@@ -292,6 +293,7 @@ static void announce(const char *title, int fd)
 
 void services_announce(const Services *services)
 {
+    log_settings_report(services->server);
     for (size_t i = 0; i < services->settings->listen_count; i++) {
         const Kind *kind = kind_named(services->settings->listen[i].protocol);
         if (kind && kind->title)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -13,14 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from support.environments import find_interpreter
 from support.forks.forking import command
 from support.models.inference import Inference
 from support.models.model_folders import CONFIG, make_model
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton import pb_utils
+from pytriton._cli import daemon_connection
 from pytriton.exceptions import (
     PyTritonBadParameterError,
     PyTritonValidationError,
@@ -136,6 +140,61 @@ def test_log_lines_and_finalize_reach_the_models_log(daemon: RunningDaemon, tmp_
     assert any("finalize of model speaking failed" in line and '"error"' in line for line in said)
     assert any("cannot say goodbye" in line for line in said)
     assert not any("chatters" in line for line in said)  # log_level is info
+
+
+def change_log_settings(daemon: RunningDaemon, protocol: str, settings: dict[str, object]) -> None:
+    """Change them as a client does."""
+    made = tritonclient.http if protocol == "http" else tritonclient.grpc
+    url = daemon.http if protocol == "http" else daemon.grpc
+    headers = daemon.client.access_headers(grpc=protocol == "grpc")
+    with made.InferenceServerClient(url) as client:
+        client.update_log_settings(settings, headers=headers)
+
+
+@pytest.mark.skipif(FRONT != "native", reason="only our own frontend reports its log settings")
+def test_lines_of_a_model_follow_tritons_log_settings(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    model = daemon.client.register_model(make_model(tmp_path / "chatty"))
+    serials = itertools.count()
+
+    def logged_levels() -> dict[str, str]:
+        """Have the model log a line of each level; return the levels that its log has of them."""
+        name, logger = f"line {next(serials)} ", "pb_utils.Logger"
+        lines = [
+            f"{logger}.log_{one}('{name}{one}')" for one in ("info", "warn", "error", "verbose")
+        ]
+        ask(daemon, "chatty", f"[{', '.join(lines)}, print('{name}end', flush=True)]")
+
+        def logged() -> dict[str, str]:
+            found = [json.loads(line) for line in daemon.client.logs("chatty")]
+            return {
+                one["event"][len(name) :]: one["level"] for one in found if name in one["event"]
+            }
+
+        levels: dict[str, str] = eventually(
+            lambda: all_ if "end" in (all_ := logged()) else None, "the lines"
+        )
+        del levels["end"]
+        return levels
+
+    by_default = {"info": "info", "warn": "warning", "error": "error"}
+    verbose = {"warn": "warning", "error": "error", "verbose": "info"}
+    assert logged_levels() == by_default
+    for protocol in ("http", "grpc"):
+        change_log_settings(daemon, protocol, {"log_info": False, "log_verbose_level": 1})
+        eventually(lambda: logged_levels() == verbose, "lines as the new settings have them")
+        change_log_settings(daemon, protocol, {"log_info": True, "log_verbose_level": 0})
+        eventually(lambda: logged_levels() == by_default, "lines as the former settings have them")
+    change_log_settings(daemon, "http", {"log_error": False})
+    eventually(lambda: "error" not in logged_levels(), "no errors")
+    daemon.client.upgrade()
+    assert "error" not in logged_levels()  # tritonserver is the same, and so are its settings
+    daemon_connection.replace_server(daemon.config.rundir)
+    eventually(
+        lambda: logged_levels() == by_default, "lines as the new server's settings have them"
+    )
+    model.unregister()
 
 
 def test_what_goes_wrong_while_loading_is_told(daemon: RunningDaemon, tmp_path: Path) -> None:

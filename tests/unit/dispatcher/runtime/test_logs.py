@@ -31,6 +31,7 @@ def rundir(tmp_path: Path) -> Iterator[RuntimeDir]:
     rundir.create()
     yield rundir
     logs.close()
+    logs.set_triton_log_settings(None)
 
 
 def open_log(rundir: RuntimeDir, **settings: Any) -> None:
@@ -232,6 +233,93 @@ def test_what_a_model_says_verbosely_is_for_debugging(rundir: RuntimeDir) -> Non
     open_log(rundir, log_level="debug")
     record = logged(rundir, said)
     assert (record["level"], record["event"], record["at"]) == ("debug", "chatter", "model.py:27")
+
+
+_SAID = {
+    letter: f"{letter}1121 05:13:48.926368 4701 model.py:27] said {letter}".encode()
+    for letter in "IWEV"
+}
+
+
+def said_by_worker(rundir: RuntimeDir) -> list[tuple[str, str]]:
+    """Return the level and the text of what is logged when a model logs a line of each level."""
+    before = len(records(rundir.log_file()))
+    for line in _SAID.values():
+        logs.log_child_line(logs.child_logger(source="worker"), line)
+    return [(one["level"], one["event"]) for one in records(rundir.log_file())[before:]]
+
+
+@pytest.mark.parametrize(
+    ("reported", "logged_then"),
+    [
+        (
+            b"info=1 warning=1 error=1 verbose=0",
+            [("info", "said I"), ("warning", "said W"), ("error", "said E")],
+        ),
+        (
+            b"info=1 warning=1 error=1 verbose=1",
+            [("info", "said I"), ("warning", "said W"), ("error", "said E"), ("info", "said V")],
+        ),
+        (b"info=0 warning=1 error=1 verbose=0", [("warning", "said W"), ("error", "said E")]),
+        (b"info=1 warning=0 error=1 verbose=0", [("info", "said I"), ("error", "said E")]),
+        (b"info=1 warning=1 error=0 verbose=0", [("info", "said I"), ("warning", "said W")]),
+        (b"info=0 warning=0 error=0 verbose=2147483647", [("info", "said V")]),
+    ],
+)
+def test_lines_of_models_follow_the_log_settings_that_tritonserver_reports(
+    reported: bytes, logged_then: list[tuple[str, str]], rundir: RuntimeDir
+) -> None:
+    open_log(rundir)
+    server = logs.child_logger("tritonserver")
+    logs.log_child_line(server, b"\x1elog settings: " + reported, of_triton=True)
+    assert records(rundir.log_file()) == []  # the report itself is not logged
+    assert said_by_worker(rundir) == logged_then
+
+
+def test_log_settings_are_only_about_lines_of_models(rundir: RuntimeDir) -> None:
+    open_log(rundir)
+    logs.set_triton_log_settings(logs.TritonLogSettings(info=False, error=False))
+    assert logged(rundir, b"printed")["event"] == "printed"
+    native = b"E1121 05:13:48.926368 4701 cuda_driver.cc:27] of a C++ library"
+    assert logged(rundir, native)["level"] == "error"
+    logs.log_child_line(logs.child_logger("tritonserver"), native, of_triton=True)
+    assert records(rundir.log_file())[-1]["level"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("line", "of_triton"),
+    [
+        (b"\x1elog settings: info=0 warning=0 error=0 verbose=0", False),
+        (b"\x1elog settings: info=2 warning=0 error=0 verbose=0", True),
+        (b"I \x1elog settings: info=0 warning=0 error=0 verbose=0", True),
+        (b"log settings: info=0 warning=0 error=0 verbose=0", True),
+    ],
+)
+def test_nothing_else_changes_the_log_settings(
+    line: bytes, *, of_triton: bool, rundir: RuntimeDir
+) -> None:
+    open_log(rundir)
+    logs.log_child_line(logs.child_logger("any"), line, of_triton=of_triton)
+    assert logs.triton_log_settings() is None
+    assert len(records(rundir.log_file())) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, logs.TritonLogSettings()),
+        ({"log-verbose": "2"}, logs.TritonLogSettings(verbose_level=2)),
+        ({"log-verbose": "True"}, logs.TritonLogSettings(verbose_level=1)),
+        (
+            {"log-info": "false", "log-warning": "OFF", "log-error": "0", "log-verbose": "false"},
+            logs.TritonLogSettings(info=False, warning=False, error=False),
+        ),
+    ],
+)
+def test_log_settings_begin_as_the_options_of_tritonserver_say(
+    options: dict[str, str | list[str]], settings: logs.TritonLogSettings
+) -> None:
+    assert logs.TritonLogSettings.from_options(options) == settings
 
 
 @pytest.mark.parametrize(
