@@ -278,8 +278,10 @@ def test_a_client_that_goes_ends_its_stream(
     eventually(lambda: _active(openai[1]) == 0, "its place is free")
 
 
-def _active(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+def _active(port: int, *headers: str) -> int:
+    fields = dict(one.split(": ", 1) for one in headers)
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=fields)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         text = answer.read().decode()
     return int(text.partition("\npytriton_openai_active_requests ")[2].split()[0])
 
@@ -302,6 +304,8 @@ def test_a_stream_that_was_cut_costs_its_events(
                 talk.read(chunk(b"data: 1\n\n"))
             talk.client.close()
             assert _is_cancelled(talk)
+            # The key gets back what the request had reserved only when it has ended in the OpenAI process, too.
+            eventually(lambda: _active(port, key) == 0, "the end of the request")
         with connected(port) as client:
             client.sendall(request_of("x", key))
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 429 ")
