@@ -17,5 +17,5 @@ if __name__ == "__main__":
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL)) != 0:
         sys.exit("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it exited before prctl took effect
-        sys.exit("the dispatcher is gone")
+        sys.exit("the dispatcher has exited")
     os.execv(program, sys.argv[2:])

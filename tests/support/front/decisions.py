@@ -82,7 +82,9 @@ DECISIONS = (
     Decision("HEAD live", "HEAD is answered where GET is", 405, 200),
     Decision("get .*/versions/9+", _WHO, 400, 400, "version should be an integral value > 0"),
     Decision("type B?FP?16, answered as JSON", _WHO, 400, 400, "for output OUTPUT"),
-    Decision(r"body '\{\"inputs\":\[(5|\{\"name\":5\})\]\}'", _WHO, 400, 400, "no object|'name'"),
+    Decision(
+        r"body '\{\"inputs\":\[(5|\{\"name\":5\})\]\}'", _WHO, 400, 400, "not an object|'name'"
+    ),
     Decision(
         r"input with shape \[(0, 2)?\]",
         "the data is counted before the core looks at the shape",
@@ -119,7 +121,7 @@ DECISIONS = (
     Decision(
         "binary, header length '(-1|x||9+)'", _WHO, 400, 400, "Inference-Header-Content-Length"
     ),
-    Decision("binary strings, no UTF-8", "JSON is valid UTF-8", 200, 400, "no UTF-8"),
+    Decision("binary strings, no UTF-8", "JSON is valid UTF-8", 200, 400, "not UTF-8"),
     Decision("parameter sequence_id -5", "gRPC takes negative ones as well", 500, 200),
     Decision("encoded '(gzip|deflate)' b'non' 8", _WHO, 400, 400, "incorrect header check"),
     Decision("encoded 'gzip' b'.{1,20}' (83|93)", "a damaged body is refused", 200, 400, "gzip"),
@@ -157,7 +159,7 @@ DECISIONS = (
         400,
         "exactly 1 response",
     ),
-    Decision(r"(index|load one|trace) '?\[\]'?", _STRICT, 200, 400, "no JSON object"),
+    Decision(r"(index|load one|trace) '?\[\]'?", _STRICT, 200, 400, "not a JSON object"),
     Decision("unload single '.*5}}'", _STRICT, 200, 400, "parameter|unload_dependents"),
     Decision("unload single 'x'", _STRICT, 200, 400, "failed to parse"),
     Decision(
@@ -169,7 +171,7 @@ DECISIONS = (
     ),
     Decision("log {'log_format': 'x'}", "it is the client's fault", 503, 400, "log_format"),
     Decision("register system .*nobody-has-this.*", _WHO, 500, 500, "No such file"),
-    Decision("register (system|cuda) (\\[\\]|x)", _WHO, 400, 400, "no JSON object"),
+    Decision("register (system|cuda) (\\[\\]|x)", _WHO, 400, 400, "not a JSON object"),
     Decision("register cuda {('key'.*)?}", _WHO, 400, 400, "raw_handle/b64|Unable to parse"),
     Decision("register cuda .*AAAA.*", "there is no CUDA here", 400, 501, "needs CUDA's runtime"),
 )

@@ -364,7 +364,7 @@ def test_a_request_under_way_is_answered_when_the_daemon_stops(tmp_path: Path) -
             client.request("POST", _INFER, _BODY)
             eventually(begun.exists, "the request has begun")
             running.process.send_signal(signal.SIGTERM)
-            eventually(lambda: "daemon stops" in running.said(), "the daemon stops")
+            eventually(lambda: "daemon stopping" in running.said(), "the daemon stops")
             go.touch()
             response = client.getresponse()
             assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]

@@ -147,7 +147,7 @@ def test_each_wrong_call_has_an_error_of_its_own_before_anything_is_sent(runner:
         ((np.array([["a"] * 4]),), {}, "takes FP32 .*got <U1"),
         ((1j * x,), {}, "takes FP32 .*got complex64"),
         ((object(),), {}, "cannot be an object"),
-        (([[1.0, 2.0], [3.0]],), {}, "no tensor|takes FP32"),
+        (([[1.0, 2.0], [3.0]],), {}, "not a tensor|takes FP32"),
     ]
     for positional, named, text in wrong:
         with pytest.raises(RunnerArgumentError, match=text):

@@ -41,7 +41,7 @@ def test_own_user_may_and_another_is_kept_out_by_the_file_modes(daemon: RunningD
     assert (own.returncode, own.stdout) == (0, f"{daemon.process.pid}\n"), own.stderr
     other = run_as(NOBODY, STATUS, folder)
     assert other.returncode != 0
-    assert "DaemonNotRunningError: Cannot see whether a daemon runs" in other.stderr
+    assert "DaemonNotRunningError: Cannot check whether a daemon runs" in other.stderr
     assert "Permission denied" in other.stderr
 
 

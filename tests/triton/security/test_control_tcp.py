@@ -139,7 +139,7 @@ def test_removed_key_is_refused_at_once(
         client.status()
     again = run_keys(folder, "remove", "bob")
     assert again.returncode == ExitCode.USAGE
-    assert "there is no client 'bob'; there are: alice" in again.stderr
+    assert "there is no client 'bob'; known clients: alice" in again.stderr
 
 
 def test_plain_text_reaches_nobody(remote: RunningDaemon) -> None:

@@ -51,7 +51,7 @@ def states(daemon: RunningDaemon) -> dict[str, str]:
 def rests(daemon: RunningDaemon, name: str) -> bool:
     """Whether tritonserver does not have a model; nobody is asked for it."""
     info = next(one for one in daemon.client.status().models if one.name == name)
-    return info.state == "asleep" and "with the first request" in info.scaling
+    return info.state == "asleep" and "on the first request" in info.scaling
 
 
 def infer(daemon: RunningDaemon, name: str, protocol: str = "http") -> bool:

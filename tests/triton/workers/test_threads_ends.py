@@ -32,7 +32,7 @@ def test_nothing_is_kept_and_the_end_of_the_daemon_is_told(
         eventually(lambda: not pytriton_threads(), "the threads have ended")
     [record] = [one for one in caplog.records if one.name == "pytriton._register.hosting"]
     assert record.levelno == logging.WARNING
-    assert f"the daemon in {running.config.runtime_dir} has ended" in record.getMessage()
+    assert f"the daemon in {running.config.runtime_dir} has exited" in record.getMessage()
 
 
 def test_an_unrecoverable_error_stops_the_daemon(

@@ -159,7 +159,7 @@ def _import_what_is_not_there() -> Any:
             r"No module named 'surely_not_installed' \(the worker runs /.*python=",
             "import_module",
         ),
-        (lambda: 3, "gave an int, which is not callable", "LoadError"),
+        (lambda: 3, "returned an int, which is not callable", "LoadError"),
         (lambda: sys.exit(5), "SystemExit: 5", "sys.exit"),
     ],
 )

@@ -30,7 +30,7 @@ def test_what_is_to_run_in_its_registrant_is_refused(
     (tmp_path / "cli_target_two.py").write_text(lines)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(CliError, match="Register it from a program that stays") as caught:
+    with pytest.raises(CliError, match="Register it from a program that keeps running") as caught:
         register_target(Wish("cli_target_two:infer", {}), RuntimeDir(tmp_path))
     assert caught.value.code is ExitCode.USAGE
 

@@ -35,7 +35,7 @@ def test_commands_have_their_flags() -> None:
     text = PAGES["reference/commands.md"]
     parts = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.M))
     assert {"start", "keys add", "fleet register"} <= set(parts)
-    assert "| `--lines`, `-n` LINES | Last lines to show. Default: `100`. |" in parts["logs"]
+    assert "| `--lines`, `-n` LINES | Number of lines. Default: `100`. |" in parts["logs"]
     assert "`pytriton-daemon unregister MODEL`" in parts["unregister"]
     assert "[Configuration](configuration.md)" in parts["start"]
     assert "`--http-port`" not in parts["start"]

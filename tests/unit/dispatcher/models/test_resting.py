@@ -70,7 +70,7 @@ def test_tritonserver_is_ready_without_those_that_rest(brain: Brain) -> None:
         *["asleep"] * 3,
         "ready",
     ]
-    assert "with the first request" in info(brain, "a").scaling
+    assert "on the first request" in info(brain, "a").scaling
     assert brain.daemon.registry.restoring.failures() == {}
     brain.advance(600.0)
     assert resting(brain) == ["a", "b", "sleepy"]

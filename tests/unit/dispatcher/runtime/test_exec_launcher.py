@@ -29,7 +29,7 @@ def test_of_a_parent_that_is_gone_it_starts_nothing(launcher: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "the dispatcher is gone" in done.stderr
+    assert "the dispatcher has exited" in done.stderr
 
 
 def test_the_program_dies_with_its_parent(launcher: str) -> None:
