@@ -80,7 +80,7 @@ def _signature(found: Any) -> str:
         text = str(inspect.signature(found))
     except (TypeError, ValueError):
         return "(...)"
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    return re.sub(r"<module '([\w.]+)'[^>]*>", r"<module \1>", re.sub(r" at 0x[0-9a-f]+", "", text))
 
 
 def command_line() -> Iterator[str]:
