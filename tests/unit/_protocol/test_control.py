@@ -204,7 +204,7 @@ MALFORMED: dict[str, tuple[Script, str]] = {
     "cut off": (lambda frames: iter([[frames[0], DONE[:-1]]]), "truncated"),
     "invalid UTF-8": (
         lambda frames: iter([[frames[0], b"\x81\xa4type\xa2\xff\xfe"]]),
-        "utf-8",
+        "(?i)utf-8",
     ),
     "empty message": (lambda frames: iter([[frames[0], b""]]), "truncated"),
     "unknown message": (

@@ -131,7 +131,7 @@ def test_every_truncation_is_malformed(kind: Any, data: st.DataObject) -> None:
         (wire(type="GetLogs", lines="many"), r"at `\$.lines`"),
         (wire(type="Register", spec={"name": "m"}), r"missing required field .* `\$.spec`"),
         (msgspec.msgpack.encode(["Unregister", "m"]), "Expected `object`, got `array`"),
-        (b"\x82\xa4type\xaaUnregister\xa4name\xa2\xff\xfe", "utf-8"),
+        (b"\x82\xa4type\xaaUnregister\xa4name\xa2\xff\xfe", "(?i)utf-8"),
         (b"\x82\xa4type\xa8LogLines\xa5lines\xdd\xff\xff\xff\xff", "truncated"),
         (
             b"\x82\xa4type\xa8Register\xa4spec\x81\xa6config\x81\xa1a" + b"\x91" * 100_000,
