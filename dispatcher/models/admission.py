@@ -6,12 +6,15 @@ import math
 import re
 from collections.abc import Sequence
 
+import structlog
+
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._register import gpus
 from pytriton.dispatcher.workers.process import slots
 
+_log = structlog.get_logger("pytriton.dispatcher")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: File names are limited to 255 bytes; the longest one derived from a model's name is its log file.
 _MAX_NAME_LEN = 200
@@ -41,6 +44,8 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
 def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_native: bool) -> None:
     """Refuse a model that uses the response cache if the daemon has none; tritonserver would only log it.
 
+    With NVIDIA's frontend the model is served without the cache, and a warning is logged.
+
     Raises:
         RemoteFailure: the model enables the response cache, and the daemon has none.
     """
@@ -55,11 +60,12 @@ def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_nati
             "it out",
         )
     if not front_is_native:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"model {spec.name} has response_cache=True, but NVIDIA's frontend serves, and the cache needs the native "
-            "one: the key of Triton's own cache lacks parameters, headers, shapes and requested outputs, so a client "
-            "could get the answer to another request. Set front to native, or leave response_cache out",
+        _log.warning(
+            "model is served without the response cache",
+            model=spec.name,
+            reason="NVIDIA's frontend serves, and the key of Triton's own cache lacks parameters, headers, shapes and "
+            "requested outputs: a client could get the answer to another request",
+            fix="set front to native",
         )
 
 

@@ -76,6 +76,13 @@ DEPENDENCIES = (
         "none, until Python 3.9 goes",
     ),
     Dependency(
+        "grpclib",
+        "grpclib",
+        "daemon, with NVIDIA's frontend",
+        "gRPC in the event loop: loads and unloads models",
+        "grpcio: starts threads, and aborts the daemon where none can be had",
+    ),
+    Dependency(
         "ml_dtypes",
         "ml_dtypes",
         "worker and client, for BF16",

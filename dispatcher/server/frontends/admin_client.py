@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from pytriton._host.settings import grpc_tls
@@ -21,18 +22,6 @@ from pytriton.dispatcher.server.frontend import Refused, Unreached
 
 #: Default number of tritonserver's HTTP threads (`http-thread-count`).
 _HTTP_THREADS = 8
-_CHANNEL_OPTIONS = (
-    # tritonserver has just been started, so reconnect quickly.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 200),
-    # Do not share connections between channels.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),  # tritonserver is local; ignore $http_proxy
-    # A configuration or a list of a thousand models can have any size.
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-)
 
 
 class AdminClient:
@@ -50,6 +39,7 @@ class AdminClient:
         self._port = grpc_port if self._over_grpc else http_port
         self._headers = access_headers(config.access_token, grpc=self._over_grpc)
         self._client: Any = None
+        self._pending: set[asyncio.Future[Any]] = set()
         threads = int(str(config.tritonserver_options.get("http-thread-count", _HTTP_THREADS)))
         # Over HTTP, leave half of the threads to clients' requests.
         self._loads = asyncio.Semaphore(1_000_000 if self._over_grpc else max(1, threads // 2))
@@ -91,71 +81,56 @@ class AdminClient:
 
     async def close(self) -> None:
         """Close the connection. Pending requests raise Unreached."""
+        for task in self._pending:
+            task.cancel()
         if self._client is not None:
             await self._client.close()
 
-    async def _connected(self) -> Any:
-        """Return the client (tritonclient's for HTTP). It connects on the first request, except with TLS."""
-        url = f"{self._host}:{self._port}"
-        if self._client is None and not self._over_grpc:
-            module = importlib.import_module("tritonclient.http.aio")
-            self._client = module.InferenceServerClient(url)
+    def _connected(self) -> Any:
+        """Return the client (tritonclient's for HTTP). It connects on the first request."""
+        if self._client is None and self._over_grpc:
+            tls = grpc_tls.client_context(self._config) if self._tls else None
+            self._client = _GrpcClient(self._host.strip("[]"), self._port, tls)
         elif self._client is None:
-            credentials: Any = None
-            options: list[tuple[str, Any]] = []
-            if self._tls:
-                credentials, options = await grpc_tls.channel(self._config, self._host, self._port)
-            self._client = _GrpcClient(url, credentials, [*_CHANNEL_OPTIONS, *options])
+            module = importlib.import_module("tritonclient.http.aio")
+            self._client = module.InferenceServerClient(f"{self._host}:{self._port}")
         return self._client
 
-    async def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Await a call of the client.
-
-        A closed grpc.aio channel raises CancelledError from its calls, as if our own task had been cancelled, and the
-        caller would end silently. This raises Unreached instead.
-        """
-
-        async def answer() -> Any:
-            return await question(await self._connected())
-
-        task = asyncio.ensure_future(answer())
+    async def _ask(self, question: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """Await a call of the client and convert its exceptions; `close` ends it."""
+        task = asyncio.ensure_future(question(self._connected()))
+        self._pending.add(task)
         try:
             await asyncio.wait([task])
         finally:
+            self._pending.discard(task)
             task.cancel()
         if task.cancelled():
             raise Unreached("the connection was closed, because tritonserver has ended")
         error = task.exception()
-        if error is not None:
-            raise _told(error) from error
-        return task.result()
-
-
-def _told(error: BaseException) -> Refused | Unreached:
-    """Convert an exception of the client (over HTTP an InferenceServerException) into Refused or Unreached."""
-    if isinstance(error, (Refused, Unreached)):
-        return error
-    message, status = getattr(error, "message", None), getattr(error, "status", None)
-    text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
-    code = status() if callable(status) else None
-    return Unreached(text) if code is None else Refused(text)
+        if error is None:
+            return task.result()
+        if isinstance(error, (Refused, Unreached)):
+            raise error
+        message, status = getattr(error, "message", None), getattr(error, "status", None)
+        text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
+        code = status() if callable(status) else None  # of an InferenceServerException
+        raise (Unreached if code is None else Refused)(text) from error
 
 
 class _GrpcClient:
     """The gRPC calls that the daemon makes, with the interface of tritonclient's HTTP client.
 
-    The messages have few fields, so they are encoded by hand. tritonclient's classes would import numpy and the whole
-    client: 60 ms and 20 MB per daemon.
+    It uses grpclib, which runs in the event loop: grpcio starts threads of its own and aborts the process when none can
+    be had, so a daemon at its task limit would die of a question to tritonserver. The messages have few fields, so they
+    are encoded by hand; tritonclient's classes would import grpcio.
     """
 
-    def __init__(self, url: str, credentials: Any, options: list[tuple[str, Any]]) -> None:
-        self._grpc = importlib.import_module("grpc")  # ships no type hints
-        aio = importlib.import_module("grpc.aio")
-        self._channel: Any = (
-            aio.insecure_channel(url, options)
-            if credentials is None
-            else aio.secure_channel(url, credentials, options)
-        )
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self._grpclib = importlib.import_module("grpclib")  # imported only for NVIDIA's frontend
+        client = importlib.import_module("grpclib.client")
+        self._unary = client.UnaryUnaryMethod
+        self._channel: Any = client.Channel(host, port, ssl=tls, codec=_Bytes())
 
     async def is_server_live(self, *, headers: Mapping[str, str]) -> bool:
         """Send ServerLive. ServerLiveResponse: live = 1."""
@@ -192,18 +167,30 @@ class _GrpcClient:
         ]
 
     async def close(self) -> None:
-        await self._channel.close()
+        self._channel.close()
 
     async def _call(self, method: str, request: bytes, headers: Mapping[str, str]) -> bytes:
         """Send a request and return the encoded response; raises Refused or Unreached."""
-        call = self._channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        path = f"/inference.GRPCInferenceService/{method}"
+        call = self._unary(self._channel, path, bytes, bytes)
         try:
-            answer: bytes = await call(request, metadata=tuple(headers.items()))
+            answer: bytes = await call(request, metadata=headers)
             return answer
-        except self._grpc.RpcError as error:
-            ended = (self._grpc.StatusCode.UNAVAILABLE, self._grpc.StatusCode.CANCELLED)
-            kind = Unreached if error.code() in ended else Refused
-            raise kind(str(error.details())) from error
+        except self._grpclib.GRPCError as error:
+            ended = (self._grpclib.Status.UNAVAILABLE, self._grpclib.Status.CANCELLED)
+            raise (Unreached if error.status in ended else Refused)(str(error.message)) from error
+
+
+class _Bytes:
+    """grpclib's codec for messages that are encoded already."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: type) -> bytes:
+        return message
+
+    def decode(self, data: bytes, message_type: type) -> bytes:
+        return data
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -1,18 +1,18 @@
 """TLS for the daemon's own gRPC client of tritonserver; `tritonserver_options` enable it.
 
 tritonserver reads its certificate from the file of `grpc-server-cert`, so the client trusts exactly that
-certificate (or the chain in the file), no matter who signed it. The certificate is issued to the host's public name,
-but the daemon connects to an address of this machine. The client therefore expects the name in the certificate.
+certificate (or the chain in the file), no matter who signed it and which name it is issued to: it names the host as
+clients know it, but the daemon connects to an address of this machine.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
+
     from pytriton._host.settings.declarations import DaemonConfig
 
 #: Values that tritonserver reads as true.
@@ -56,56 +56,23 @@ def problems(config: DaemonConfig) -> list[str]:
     return found
 
 
-async def channel(config: DaemonConfig, host: str, port: int) -> tuple[Any, list[tuple[str, Any]]]:
-    """Return gRPC credentials for tritonserver's endpoint, and the channel options that belong to them.
+def client_context(config: DaemonConfig) -> ssl.SSLContext:
+    """Return the TLS context of a client that trusts exactly tritonserver's certificate.
 
     Raises:
-        OSError: a file cannot be read, or the connection fails.
-        ssl.SSLError: the listener does not present tritonserver's certificate.
+        OSError: a file cannot be read.
+        ssl.SSLError: a file holds no certificate or key.
     """
-    grpc = importlib.import_module("grpc")  # which ships no types
-    roots = Path(str(config.tritonserver_options["grpc-server-cert"]))
-    ours = (config.grpc_client_cert, config.grpc_client_key)
-    chain, key = (None if path is None else Path(path).read_bytes() for path in ours)
-    credentials = grpc.ssl_channel_credentials(roots.read_bytes(), key, chain)
-    name = _name(await _certificate(roots, ours, host, port))
-    return credentials, [("grpc.ssl_target_name_override", name)]
-
-
-async def _certificate(
-    roots: Path, ours: tuple[str | None, str | None], host: str, port: int
-) -> Mapping[str, Any]:
-    """Return the verified certificate of the listener, in the form of `SSLSocket.getpeercert`."""
-    # Imported here because every command of pytriton-daemon imports this module.
-    import asyncio
-    import ssl
+    import ssl  # here because every command of pytriton-daemon imports this module
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the names in the certificate are not known yet
+    context.check_hostname = False  # the certificate names the host as clients know it
     context.verify_flags |= _PARTIAL_CHAIN
-    context.load_verify_locations(roots)
+    context.load_verify_locations(str(config.tritonserver_options["grpc-server-cert"]))
     context.set_alpn_protocols(["h2"])  # gRPC closes other connections
-    certificate, key = ours
-    if certificate is not None:
-        context.load_cert_chain(certificate, key)
-    _, writer = await asyncio.open_connection(host.strip("[]"), port, ssl=context)
-    try:
-        found: Mapping[str, Any] = writer.get_extra_info("peercert")
-        return found
-    finally:
-        writer.transport.abort()  # no need for a clean TLS shutdown
-
-
-def _name(certificate: Mapping[str, Any]) -> str:
-    """Return a name that the certificate is issued to."""
-    names = certificate.get("subjectAltName", ())
-    for kind in ("DNS", "IP Address"):
-        for its_kind, name in names:
-            if its_kind == kind:
-                return str(name).replace("*", "tritonserver", 1)
-    # gRPC falls back to the subject's common name if there are no alternative names.
-    subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
-    return str(subject.get("commonName", "localhost"))
+    if config.grpc_client_cert is not None:
+        context.load_cert_chain(config.grpc_client_cert, config.grpc_client_key)
+    return context
 
 
 def _is_on(config: DaemonConfig, name: str) -> bool:

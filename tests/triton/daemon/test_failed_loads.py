@@ -136,10 +136,6 @@ def test_models_of_a_repository_that_fail_or_hang_keep_nobody(
 def test_close_to_a_limit_of_tasks_a_registration_is_refused(daemon: RunningDaemon) -> None:
     if mount() is None:
         pytest.skip("no control group can be made here")
-    if daemon.config.front == "triton":
-        pytest.skip(
-            "gRPC, which asks NVIDIA's executable, ends the daemon when no thread can be had"
-        )
     client, server = daemon.client, daemon.server.pid
     with task_group() as group:
         group.add([psutil.Process(daemon.process.pid), *daemon.children()])

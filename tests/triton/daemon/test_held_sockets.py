@@ -23,7 +23,7 @@ import psutil
 import pytest
 from support.load.all_clients import AllClients
 from support.models.inference import Inference
-from support.running import eventually
+from support.running import FRONT, eventually
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
@@ -32,8 +32,10 @@ from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-#: Each starts daemons, one after the other.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [
+    pytest.mark.timeout(400),  # each starts daemons, one after the other
+    pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's executable cannot inherit sockets"),
+]
 #: Becomes the daemon, which has the descriptors of its first argument as 3, 4, ...
 _BECOME = """
 import fcntl, os, sys

@@ -213,8 +213,11 @@ def test_a_detached_daemon_is_not_the_service(manager: Manager, tmp_path: Path) 
 
 
 @_only("path")
-def test_a_reload_takes_over_what_it_can(manager: Manager, tmp_path: Path) -> None:
+def test_a_reload_takes_over_what_it_can(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SIGHUP and `reload`: live settings hold at once, others are named, wrong ones change nothing."""
+    monkeypatch.delenv("PYTRITON_DAEMON_FRONT", raising=False)  # a reload reads it, too
     settings = tmp_path / "settings.toml"
     settings.write_text("log_level = 'info'\n")
     with RunningDaemon.start(**AS_SHIPPED, front="auto") as daemon:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import Array
-from support.running import eventually
+from support.running import FRONT, eventually
 from support.scripts import local_config
 
 from pytriton.client import ModelClient
@@ -180,12 +180,11 @@ def test_the_response_cache_answers(triton: Triton) -> None:
         return [x + count.calls]  # type: ignore[attr-defined]
 
     config = ModelConfig(batching=False, response_cache=True)
-    if os.environ.get("PYTRITON_DAEMON_FRONT") == "triton":  # whose cache mixes requests up
-        with pytest.raises(RegistrationError, match="Set front to native"):
-            triton.bind("count", count, X, X, config=config)
-        return
     triton.bind("count", count, X, X, config=config)
     first = ask(triton.http_url, "count").tolist()
+    if FRONT == "triton":  # the key of Triton's cache is too short, so nothing is cached
+        assert ask(triton.http_url, "count").tolist() == [x + 1 for x in first]
+        return
     assert ask(triton.http_url, "count").tolist() == first
     assert ask(triton.http_url, "count", ONES * 5).tolist() == [7, 7, 7]  # the second call
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
@@ -29,12 +30,17 @@ def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
     check_cache(_spec(cached=True), config, front_is_native=True)
 
 
-def test_a_model_with_a_response_cache_wants_the_native_frontend() -> None:
-    """The key of Triton's own cache lacks what a client may ask by."""
+def test_nvidias_frontend_serves_a_model_without_its_response_cache() -> None:
+    """PyTriton's scripts run unchanged, but not with a cache that may answer another request."""
     config = DaemonConfig(response_cache_size=1 << 20)
-    with pytest.raises(RemoteFailure, match="model m has response_cache=True, but NVIDIA's"):
+    with capture_logs() as logs:
+        check_cache(_spec(cached=False), config, front_is_native=False)
+        check_cache(_spec(cached=True), config, front_is_native=True)
+        assert not logs
         check_cache(_spec(cached=True), config, front_is_native=False)
-    check_cache(_spec(cached=False), config, front_is_native=False)
+    assert [(line["event"], line["model"]) for line in logs] == [
+        ("model is served without the response cache", "m")
+    ]
 
 
 @pytest.mark.parametrize("option", ["memory", "gpu_memory"])
