@@ -43,9 +43,9 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     ready_when: Annotated[
         str,
         Option(
-            "When tritonserver reports ready (/v2/health/ready) after each of its starts. `served`: once all "
-            "previously registered models and all models of model_repository are loaded. `tried`: once each of them "
-            "has been loaded or has failed to load. `up`: as soon as models can be registered.",
+            "When /v2/health/ready succeeds after a start of tritonserver. `served`: all persisted models and all "
+            "models of model_repository are loaded. `tried`: each of them is loaded or has failed to load. `up`: "
+            "models can be registered.",
             values.choice("served", "tried", "up"),
         ),
     ] = "served"
@@ -59,41 +59,38 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     server_probe_timeout_s: Annotated[
         float,
         Option(
-            "Time without any answered liveness probe after which tritonserver counts as hung, in seconds. The daemon "
-            "then kills and restarts it.",
+            "Time without a successful liveness probe after which tritonserver is killed and restarted, in seconds.",
             SECONDS,
         ),
     ] = 10.0
     server_restart_limit: Annotated[
         Optional[int],
         Option(
-            "Maximum number of consecutive restarts after tritonserver has exited by itself. Beyond it the daemon exits "
-            "with code 6, so that its service manager notices. 0 disables restarts. Default: no limit, with an "
-            "increasing delay.",
+            "Maximum number of consecutive restarts after unexpected exits of tritonserver. After that, the daemon "
+            "exits with code 6. 0 disables restarts. Default: no limit.",
             values.optional(values.integer(0)),
         ),
     ] = None
     server_backoff_max_s: Annotated[
         float,
         Option(
-            "Maximum delay before a tritonserver restart, in seconds. The first restart in a row is immediate, the "
-            "second comes after 0.5 s, and the delay doubles from there. gRPC clients give up on a connection that is "
-            "not accepted within 20 s: with a longer delay their calls fail, while HTTP clients wait.",
+            "Maximum delay before a tritonserver restart, in seconds. The first restart is immediate, the second "
+            "after 0.5 s, then the delay doubles. Calls of gRPC clients fail if the delay exceeds 20 s.",
             SECONDS,
         ),
     ] = 10.0
     worker_start_timeout_s: Annotated[
         float,
         Option(
-            "Time a worker process may take to start, in seconds. Loading the model is not included.",
+            "Time a worker process may take to start, in seconds, not including the loading of the model.",
             SECONDS,
         ),
     ] = 60.0
     busy_timeout_s: Annotated[
         float,
         Option(
-            "Time that register, scale and rollback wait for a starting tritonserver or a model that is being restored, "
-            "in seconds. After that they are refused.",
+            "Time that register, scale and rollback wait for a starting tritonserver or a model that is being "
+            "restored, in seconds.",
             SECONDS,
         ),
     ] = 600.0
@@ -112,29 +109,28 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     worker_restart_limit: Annotated[
         Optional[int],
         Option(
-            "Maximum number of consecutive replacements of a worker that exits by itself or fails to load its model. "
-            "Beyond it the daemon stops replacing that worker. 0 disables replacement. Default: no limit, with delays of "
-            "up to worker_backoff_max_s. Exits caused by a batch do not count.",
+            "Maximum number of consecutive restarts of a worker that exits unexpectedly or fails to load its model; "
+            "exits caused by a batch do not count. 0 disables restarts. Default: no limit.",
             values.optional(values.integer(0)),
         ),
     ] = None
     worker_backoff_s: Annotated[
         float,
         Option(
-            "Delay before the second consecutive replacement of a worker, in seconds. The first one is immediate, and "
-            "the delay doubles from there.",
+            "Delay before the second consecutive restart of a worker, in seconds. The first is immediate; after the "
+            "second, the delay doubles.",
             SECONDS,
         ),
     ] = 0.5
     worker_backoff_max_s: Annotated[
-        float, Option("Maximum delay before a worker is replaced, in seconds.", SECONDS)
+        float, Option("Maximum delay before a worker restart, in seconds.", SECONDS)
     ] = 30.0
 
     unready_after_s: Annotated[
         float,
         Option(
-            "Time a model may be without a worker before tritonserver reports it as not ready, in seconds. Its requests "
-            "are then refused immediately, until it has a worker again.",
+            "Time a model may be without a worker before it is reported as not ready and its requests fail "
+            "immediately, in seconds.",
             SECONDS,
         ),
     ] = 5.0
@@ -142,16 +138,16 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     wake_timeout_s: Annotated[
         float,
         Option(
-            "Time that requests wait for the worker of a suspended model, in seconds, counted from the first of them. "
-            "Later requests are refused until the worker is ready. With the native frontend, requests also wait this long "
-            "for a model that is being restored after a start of the daemon.",
+            "Time that requests wait for a suspended model to resume, in seconds from the first request. Requests "
+            "fail after that, until the model is ready. With the native frontend, requests also wait this long for "
+            "models that are being restored.",
             SECONDS,
         ),
     ] = 60.0
     wake_queue_size: Annotated[
         int,
         Option(
-            "Maximum number of requests queued in tritonserver for a suspended model. Beyond it, the oldest are refused.",
+            "Maximum number of requests queued for a suspended model. Beyond it, the oldest fail.",
             values.integer(0),
         ),
     ] = 1000
@@ -159,8 +155,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     parked_workers: Annotated[
         int,
         Option(
-            "Number of suspended models, most recently suspended first, that keep a started worker process without the "
-            "model. Their next request waits only for the model to load. Each process takes about 30 MB. 0 keeps none.",
+            "Number of suspended models for which a worker process (about 30 MB) stays running without the model, "
+            "so that resuming takes only the load. The most recently suspended ones are chosen.",
             values.integer(0),
         ),
     ] = 4
@@ -168,10 +164,9 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     fork_servers: Annotated[
         int,
         Option(
-            "Number of environments (interpreter and variables), most recently used first, for which the daemon keeps a "
-            "fork server: a process with all worker imports done. Forking a worker takes about 10 ms of CPU time, starting "
-            "an interpreter 200 ms. A fork server takes about 20 MB and exits after ten idle minutes. 0 starts an "
-            "interpreter for every worker.",
+            "Maximum number of fork servers, one for each environment (interpreter and variables) of workers. A "
+            "fork server (about 20 MB) starts a worker in 10 ms of CPU time instead of 200 ms, and exits after ten "
+            "idle minutes. 0 starts an interpreter for each worker.",
             values.integer(0),
         ),
     ] = 4
@@ -179,26 +174,25 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     memory_budget: Annotated[
         Optional[str],
         Option(
-            "Memory that the workers of all models may use together: bytes, such as 8GiB, or a share of the memory of the "
-            "machine or its control group, such as 60%. A model that does not fit waits until enough idle models are "
-            "suspended (those with min=0, lazy ones, or any with any_may_sleep). A model that can "
-            "never fit is refused. Default: no limit.",
+            "Memory that all workers may use together, in bytes or as a share of the memory of the machine or its "
+            "control group. A model that does not fit waits until enough idle models are suspended (those with "
+            "min=0, lazy ones, or any with any_may_sleep). A model that can never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
     gpu_memory_budget: Annotated[
         Optional[str],
         Option(
-            "Memory that workers may use on each GPU, for models with `devices`: bytes, or a share of the GPU's memory. "
-            "Default: no limit.",
+            "Memory that workers may use on each GPU, for models with `devices`, in bytes or as a share of the "
+            "GPU's memory. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
     any_may_sleep: Annotated[
         bool,
         Option(
-            "Allow any idle model to be suspended to make room for another one. By default only models with min=0 and "
-            "lazy models are. Needs a memory budget.",
+            "Allow any idle model to be suspended to make room for another, not only lazy ones and those with "
+            "min=0. Needs a memory budget.",
             values.boolean(),
         ),
     ] = False
@@ -207,8 +201,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Annotated[
         str,
         Option(
-            "Log format on standard error. plain prints the output of models and tritonserver without labels, and the rest "
-            "as console. none prints nothing. auto is console on a terminal and in systemd's journal, json otherwise. Log "
+            "Log format on standard error. auto: console on a terminal and in systemd's journal, json otherwise. "
+            "plain: like console, without labels on the output of models and tritonserver. none: no output. Log "
             "files are always JSON lines.",
             values.choice("auto", "console", "json", "none", "plain"),
         ),
@@ -219,7 +213,9 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "info"
     log_file_size: Annotated[
         int,
-        Option("Size in bytes at which a log file is rotated. 0 disables rotation.", values.size()),
+        Option(
+            "Size at which a log file is rotated, in bytes. 0 disables rotation.", values.size()
+        ),
     ] = 10_000_000
     log_file_backups: Annotated[
         int, Option("Number of rotated files to keep of each log.", values.integer(1, 1000))
@@ -228,8 +224,8 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     event_log_size: Annotated[
         int,
         Option(
-            "Maximum size in bytes of the event log in the state directory (`explain`, `events`). The oldest events are "
-            "dropped first. 0 keeps events in memory only.",
+            "Maximum size of the event log in the state directory, in bytes. The oldest events are dropped first. 0 "
+            "keeps events in memory only.",
             values.size(),
         ),
     ] = 8_000_000

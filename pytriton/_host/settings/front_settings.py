@@ -19,10 +19,9 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     front: Annotated[
         str,
         Option(
-            "Program around Triton's core that serves clients. `native` is pytriton-daemon's own, included in wheels and "
-            "compiled once with a C compiler in a checkout. `triton` is NVIDIA's executable. `auto` uses the native one, "
-            "and NVIDIA's if the native one is unavailable (the log says why) or tritonserver_options has options that "
-            "only NVIDIA's frontends support.",
+            "Server around Triton's core. `native` is pytriton-daemon's own; a checkout needs a C compiler once. "
+            "`triton` is NVIDIA's tritonserver. `auto` uses the native one, or NVIDIA's if the native one is "
+            "unavailable (see the log) or does not support one of tritonserver_options.",
             values.choice("auto", "native", "triton"),
         ),
     ] = "auto"
@@ -36,33 +35,31 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     front_limit: Annotated[
         tuple[str, ...],
         Option(
-            "Limit of the native frontend, as NAME=VALUE. May be repeated. Limits and their defaults: "
+            "Limit of the native frontend, as NAME=VALUE. May be repeated. Defaults: "
             f"`{_LIMITS}`. `_s`: seconds. `total_*` default to a quarter of the memory of the machine or of the daemon's "
-            "control group, if that is more.",
+            "control group, if more.",
             limits(),
         ),
     ] = ()
     http_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket on which the native frontend also serves HTTP, for the daemon's user only. "
-            "Default: none.",
+            "Unix socket on which the native frontend also serves HTTP, for the daemon's user only. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     grpc_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket on which the native frontend also serves gRPC, for the daemon's user only. "
-            "Default: none.",
+            "Unix socket on which the native frontend also serves gRPC, for the daemon's user only. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     http_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate chain (PEM) with which the native frontend serves HTTPS instead of HTTP. Default: none. For "
-            "gRPC, see grpc-use-ssl in tritonserver_options.",
+            "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. Default: none. For gRPC, "
+            "use grpc-use-ssl of tritonserver_options.",
             values.optional(values.path()),
         ),
     ] = None
@@ -73,8 +70,7 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     http_client_authorities: Annotated[
         Optional[str],
         Option(
-            "CA certificates (PEM). HTTPS clients must present a certificate that one of these authorities issued. "
-            "Default: no client certificate is required.",
+            "CA certificates (PEM) of HTTPS clients. Default: no client certificate is required.",
             values.optional(values.path()),
         ),
     ] = None

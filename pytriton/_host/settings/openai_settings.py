@@ -22,30 +22,28 @@ class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
     openai_port: Annotated[
         int,
         Option(
-            "Port of the OpenAI API. It is opened with the first model that uses it. 0 picks a free port.",
+            "Port of the OpenAI API, opened with the first model that uses it. 0 picks a free port.",
             PORT,
         ),
     ] = 8003
     openai_keys_file: Annotated[
         Optional[str],
         Option(
-            "TOML file with the API keys of clients and their quotas. It is re-read when it changes. Default: no key "
-            "is required.",
+            "TOML file with API keys and quotas of clients, reloaded when it changes. Default: no key is required.",
             values.optional(values.path()),
         ),
     ] = None
     openai_cors_origin: Annotated[
         tuple[str, ...],
         Option(
-            "Origin of web pages that may call the API, such as https://chat.example. May be repeated. `*` allows all.",
+            "Origin of web pages that may call the API. May be repeated. `*` allows all.",
             values.several(values.origin()),
         ),
     ] = ()
     openai_remote_urls: Annotated[
         bool,
         Option(
-            "Pass remote URLs in messages to the callable, which may fetch them. By default such requests are refused. "
-            "The daemon itself never fetches a URL.",
+            "Accept messages with remote URLs. The callable may fetch them; the daemon never does.",
             values.boolean(),
         ),
     ] = False
@@ -55,17 +53,17 @@ class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
     openai_max_requests: Annotated[
         int,
         Option(
-            "Maximum number of concurrent requests. Further ones are answered with 429.",
+            "Maximum number of concurrent requests. Beyond it, requests fail with 429.",
             values.integer(1),
         ),
     ] = 1024
     openai_keepalive_s: Annotated[
         float,
         Option(
-            "Idle time after which a stream sends a comment to keep the connection open, in seconds. 0 disables it.",
+            "Idle time after which a stream sends a keep-alive comment, in seconds. 0 disables it.",
             SECONDS,
         ),
     ] = 15.0
     openai_timeout_s: Annotated[
-        float, Option("Maximum duration of a response, in seconds. 0: no limit.", SECONDS)
+        float, Option("Maximum duration of a response, in seconds. 0 disables the limit.", SECONDS)
     ] = 600.0

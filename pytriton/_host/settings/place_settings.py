@@ -53,7 +53,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow_client_shm: Annotated[
         bool,
         Option(
-            "Let clients register shared memory for tensors. By default, registering needs the access token.",
+            "Let clients register shared memory for tensors. Registering needs the access token by default.",
             values.boolean(),
         ),
     ] = True
@@ -67,22 +67,22 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     operations: Annotated[
         Optional[str],
         Option(
-            "Address and port on which the daemon serves /metrics: its own metrics, followed by tritonserver's. Port 0 "
-            "picks a free port, which `status` shows. Default: none.",
+            "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`. Default: "
+            "none.",
             values.optional(values.address()),
         ),
     ] = None
     operations_unix: Annotated[
         Optional[str],
         Option(
-            "Path of a unix socket on which the daemon also serves `operations`, for its own user only. Default: none.",
+            "Unix socket on which the daemon also serves `operations`, for its own user only. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
     operations_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) with which `operations` is served over HTTPS instead of HTTP. Default: none.",
+            "Certificate (PEM) for `operations` over HTTPS instead of HTTP. Default: none.",
             values.optional(values.path()),
         ),
     ] = None
@@ -102,16 +102,16 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     control_group: Annotated[
         Optional[str],
         Option(
-            "Name of a group whose members may also control the daemon. Anyone who may register a callable can do "
-            "everything that the daemon's user can. Default: only that user and root.",
+            "Group whose members may also control the daemon, and so run code as its user. Default: only that user "
+            "and root.",
             values.optional(values.text()),
         ),
     ] = None
     control_tcp: Annotated[
         Optional[str],
         Option(
-            "Address and port on which clients with a key may also control the daemon. Port 0 picks a free port. "
-            "Needs `pytriton-daemon keys init`. Default: none.",
+            "Address and port on which clients with a key may control the daemon. Port 0 picks a free port. Needs "
+            "`pytriton-daemon keys init`. Default: none.",
             values.optional(values.address()),
         ),
     ] = None
@@ -126,7 +126,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_payload_size: Annotated[
         int,
         Option(
-            "Maximum size of a pickled callable, in bytes. Larger ones are refused.",
+            "Maximum size of a pickled callable, in bytes.",
             values.size(),
         ),
     ] = 4 << 30

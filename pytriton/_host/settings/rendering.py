@@ -14,6 +14,7 @@ from pytriton._host.settings.declarations import (
 )
 from pytriton._host.settings.sources import ENV_CONFIG, FILE_NAME, Loaded
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE
+from pytriton._protocol import sizes
 
 _MERGED = "tritonserver_options"
 
@@ -52,25 +53,21 @@ def _toml(value: Any) -> str:
 _HEAD = f"""\
 # Configuration
 
-`scripts/generate` creates this page from the declarations in `pytriton/_host/settings/declarations.py`; a test fails if it is
-out of date.
+`scripts/generate` creates this page from `pytriton/_host/settings/declarations.py`.
 
-Every setting can be set in four places. Later ones override earlier ones:
+A setting can come from four places. Later ones override earlier ones:
 
 1. its default,
 2. the settings file `{FILE_NAME}`,
 3. an environment variable,
 4. a flag of `pytriton-daemon start`.
 
-`pytriton-daemon start --print-config` prints every setting and its source, and starts
-nothing. An unknown name is an error in each of the places, and the message suggests the nearest known
-name. A value that is not allowed is an error, too.
+`pytriton-daemon start --print-config` prints every setting with its source, and exits. Unknown names and invalid values are errors.
 
 ## Settings file
 
-The file is the one named by `--config`, else by `${ENV_CONFIG}`, else the first existing one of
-`./{FILE_NAME}`, `$XDG_CONFIG_HOME/pytriton-daemon/{FILE_NAME}` (`~/.config` by default) and
-`/etc/pytriton-daemon/{FILE_NAME}`. Only one file is read.
+The daemon reads one file: `--config`, else `${ENV_CONFIG}`, else the first of `./{FILE_NAME}`,
+`$XDG_CONFIG_HOME/pytriton-daemon/{FILE_NAME}` (`~/.config` by default) and `/etc/pytriton-daemon/{FILE_NAME}`.
 
 ```toml
 http_port = 9000
@@ -81,29 +78,24 @@ log-verbose = 1
 trace-config = ["triton,file=/tmp/trace.json", "level=TIMESTAMPS"]
 ```
 
-A relative path in the file starts from the file's directory; in a variable or flag, from the
-working directory. `~` is the home directory.
+Relative paths start from the file's directory; in variables and flags, from the working directory. `~` is the home directory.
 
-`connect()` in a Python program does not read the settings file. If the file sets `runtime_dir`,
-also set `${env_name("runtime_dir")}` for such programs.
+`connect()` does not read the file. If the file sets `runtime_dir`, also set `${env_name("runtime_dir")}` for Python programs.
 
-## Environment
+## Environment variables
 
-The variable of a setting is `{env_name("")}` and its name in capitals. An empty variable counts as
-not set. Options of tritonserver are split as a shell would:
-`{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`. Variables that Kubernetes sets for a
-Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and
-so on) are ignored.
+The variable of a setting is `{env_name("")}` and its name in capitals. Empty variables are ignored, and so are those that
+Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options of
+tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
 
-`{ENV_OWNER}` is not a setting. It holds a process id: every daemon started below that process exits when the
-process exits, for whatever reason. A killed test run then leaves no daemon behind: put `export {ENV_OWNER}=$$` into the
-script that runs it.
+`{ENV_OWNER}` is a process id, not a setting: daemons started below that process exit when it exits. Put
+`export {ENV_OWNER}=$$` into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
 
-- *true or false*: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case.
-- *bytes*: a number, or with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
-- names ending in `_s`: seconds.
+- boolean: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case.
+- bytes: a number, or a number with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
+- list: in a flag, repeat the flag.
 
 ## Settings
 """
@@ -111,14 +103,24 @@ script that runs it.
 _TRITON = """
 ## Options of tritonserver
 
-`tritonserver_options` accepts any option of tritonserver that the daemon does not set itself,
-by its name without dashes. Options from several places are merged; if several set the same option, the
-later place wins. Options in **bold** may be repeated: a list in the settings file, or the
-flag several times. The list has the options of Triton 2.51 and those that later versions have added; see NVIDIA's
-documentation for their meaning. An option that is not listed here is passed to NVIDIA's executable if
-your tritonserver lists it in its `--help`. For the native frontend, use `front_limit body_bytes` instead of
+`tritonserver_options` accepts the options below, by their names without dashes; NVIDIA documents them. Options from several places are
+merged, and the later place wins. **Bold** ones may be repeated: a list in the settings file, or the flag several times. Other options are
+passed to NVIDIA's frontend if `tritonserver --help` lists them. With the native frontend, use `front_limit body_bytes` instead of
 `http-max-input-size`.
 """
+#: The kinds of values in fewer words than an error message has.
+_KINDS = {
+    sizes.ALLOWED: "bytes",
+    f"{sizes.ALLOWED}, or a share such as 60%": "bytes, or a share such as 60%",
+    "a path": "path",
+    "a list in which each value is a path": "list of paths",
+    "a word without white space": "word",
+    "a list in which each value is a word without white space": "list of words",
+    "a number of 0 or more": "number, at least 0",
+    "a whole number of 0 or more": "integer, at least 0",
+    "a whole number of 1 or more": "integer, at least 1",
+    "a whole number from 0 to 65535": "0 to 65535",
+}
 
 
 def configuration_page() -> str:
@@ -128,7 +130,11 @@ def configuration_page() -> str:
     parts += [_TRITON]
     names = [f"**{name}**" if name in REPEATABLE else f"`{name}`" for name in sorted(KNOWN)]
     parts += [", ".join(names) + ".", "", "The daemon sets these itself:", ""]
-    parts += [f"- `{name}`: {instead}." for name, instead in OURS.items()]
+    same = [
+        name for name, instead in OURS.items() if instead.endswith(f" {name.replace('-', '_')}")
+    ]
+    parts += [f"- {', '.join(f'`{name}`' for name in same)}: use the setting of the same name."]
+    parts += [f"- `{name}`: {instead}." for name, instead in OURS.items() if name not in same]
     return "\n".join(parts) + "\n"
 
 
@@ -138,11 +144,13 @@ def _section(name: str) -> str:
     flag = flag_name(name)
     if option.kind.is_switch:
         flag = f"{flag}`, `--no-{flag[2:]}"
-    allowed = option.kind.allowed
-    default_text = f"Default: {default}. " if default else ""
+    allowed = (
+        "boolean" if option.kind.is_switch else _KINDS.get(option.kind.allowed, option.kind.allowed)
+    )
+    default_text = f"; default {default}" if default else ""
     return (
-        f"### {name}\n\n{option.help}\n\n{default_text}Allowed: {allowed}.\n\n"
-        f"Variable `{env_name(name)}`, flag `{flag}`.{_former(option.formerly)}\n"
+        f"### {name}\n\n{option.help}\n\n"
+        f"`{env_name(name)}`, `{flag}`: {allowed}{default_text}.{_former(option.formerly)}\n"
     )
 
 

@@ -25,24 +25,24 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     tritonserver: Annotated[
         Optional[str],
         Option(
-            "Path of a tritonserver binary or of an installation's directory. Default: /opt/tritonserver, the one on "
-            "PATH, or the one in the cache, which is downloaded if missing.",
+            "tritonserver binary or installation directory. Default: /opt/tritonserver, the one on PATH, or the one "
+            "in the cache, which is downloaded if missing.",
             values.optional(values.path()),
         ),
     ] = None
     proxy_python: Annotated[
         Optional[str],
         Option(
-            "Python 3.9 to 3.12 with a shared libpython, for Python code inside tritonserver: the `python` proxy and "
-            "models served by Triton's own python backend. Default: a suitable one is searched for when needed.",
+            "Python 3.9 to 3.12 with a shared libpython, for the `python` proxy and for models of Triton's own "
+            "python backend. Default: searched for when needed.",
             values.optional(values.path()),
         ),
     ] = None
     proxy: Annotated[
         str,
         Option(
-            "Program that represents models inside tritonserver. `native` is faster and is compiled once with a C compiler, "
-            "`python` needs no compiler. `auto` uses native if available.",
+            "Program that connects tritonserver to the workers. `native` is faster; a checkout needs a C compiler "
+            "once. `python` needs none. `auto` uses native if available.",
             values.choice("auto", "native", "python"),
         ),
     ] = "auto"
@@ -57,7 +57,7 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     response_cache_size: Annotated[
         int,
         Option(
-            "Size of the response cache, in bytes. 0 disables it. Models use it if their configuration enables "
+            "Size of the response cache, in bytes. 0 disables it. Used by models whose configuration enables "
             "response_cache. Needs the native frontend.",
             values.size(),
         ),
@@ -81,8 +81,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_control_mode: Annotated[
         str,
         Option(
-            "Which models of model_repository are loaded, and when. `none` loads all of them at startup, `explicit` "
-            "those that load_model names. `poll` loads all, and reloads a model when its files change.",
+            "Which models of model_repository to load. `none`: all, at startup. `explicit`: those of load_model. "
+            "`poll`: all, and reload a model when its files change.",
             values.choice("none", "explicit", "poll"),
         ),
     ] = "none"
@@ -103,8 +103,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_python: Annotated[
         Optional[str],
         Option(
-            "Interpreter for the workers that serve models of model_repository, with the frameworks that those models "
-            "need. Default: the daemon's interpreter.",
+            "Interpreter for workers that serve models of model_repository, with the frameworks of those models. "
+            "Default: the daemon's interpreter.",
             values.optional(values.path()),
         ),
     ] = None
@@ -112,17 +112,17 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model_env: Annotated[
         tuple[str, ...],
         Option(
-            "Environment variable for the workers that serve models of model_repository. NAME copies one of the daemon's "
-            "variables, NAME=VALUE sets one, `*` copies all. May be repeated. The daemon's variables that do not look like "
-            "secrets and do not belong to a session are copied in any case.",
+            "Environment variable for workers that serve models of model_repository. NAME copies one of the "
+            "daemon's variables, NAME=VALUE sets one, `*` copies all. May be repeated. Variables that are neither "
+            "secrets nor part of a login session are always copied.",
             values.several(values.variable()),
         ),
     ] = ()
     python_backend_model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of a Python model in model_repository to serve with tritonserver's own python backend instead of "
-            "workers. May be repeated. `*` is all.",
+            "Python model in model_repository to serve with tritonserver's own python backend instead of workers. "
+            "May be repeated. `*` is all.",
             values.several(values.text()),
             formerly="native_model",
         ),
@@ -130,8 +130,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     install_packages: Annotated[
         bool,
         Option(
-            "Create environments for models of model_repository, with the packages of their format that model_python "
-            "lacks and those in the requirements.txt of their directory. Environments are kept and reused.",
+            "Create environments for models of model_repository, with the packages that their format needs and "
+            "those of their requirements.txt. Environments are reused.",
             values.boolean(),
         ),
     ] = False
@@ -147,9 +147,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     access_token: Annotated[
         Optional[str],
         Option(
-            "Token that the restricted endpoints require. Default: a random token per start, shown by "
-            "`pytriton-daemon token` and `DaemonClient.access_token`. Set it by variable or file: flags are visible to "
-            "other users.",
+            "Token for the restricted endpoints. Default: a random token per start, shown by `pytriton-daemon "
+            "token`. Do not pass it as a flag: other users can see flags.",
             values.optional(values.secret()),
         ),
     ] = None
@@ -157,8 +156,8 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
     grpc_client_cert: Annotated[
         Optional[str],
         Option(
-            "Client certificate (PEM) that the daemon presents to its own tritonserver. Needed only if "
-            "grpc-use-ssl-mutual is on and allow_http is off.",
+            "Client certificate (PEM) of the daemon for its own tritonserver. Only needed with grpc-use-ssl-mutual "
+            "and without allow_http.",
             values.optional(values.path()),
         ),
     ] = None
