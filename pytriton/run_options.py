@@ -78,30 +78,31 @@ class WorkerOptions(TypedDict, total=False):
     instances: Annotated[
         Optional[Instances],
         Option(
-            "number of workers, or a minimum and a maximum, such as (1, 8), or `Autoscale(...)`, which follow the load "
-            "(1, or one for each callable or device)",
+            "number of workers; (1, 8) or `Autoscale(...)` scales with the load (1, or one per callable or device)",
             check=checks.instances,
         ),
     ]
     devices: Annotated[
         Optional[Sequence[Device]],
         Option(
-            'GPUs, one entry for each instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all; it becomes the '
-            "worker's CUDA_VISIBLE_DEVICES before anything is loaded",
+            'GPUs, one entry per instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all GPUs; sets CUDA_VISIBLE_DEVICES '
+            "of the worker before anything is loaded",
             of_process=True,
         ),
     ]
     python: Annotated[
         Optional[StrPath],
         Option(
-            "interpreter of the workers, or folder or archive of a virtual or conda environment, with numpy "
-            "(this process's); packages that a worker needs and it lacks are downloaded once",
+            "interpreter of the workers, or directory or archive of a virtual or conda environment that has numpy "
+            "(this process's); packages that pytriton needs there are downloaded once",
             of_process=True,
         ),
     ]
     env: Annotated[
         Optional[Env],
-        Option("variables to set in the workers, or names of variables to copy", of_process=True),
+        Option(
+            "environment variables of the workers, or names of variables to copy", of_process=True
+        ),
     ]
     cwd: Annotated[
         Optional[StrPath],
@@ -109,25 +110,24 @@ class WorkerOptions(TypedDict, total=False):
     ]
     sys_path: Annotated[
         Optional[Iterable[StrPath]],
-        Option("folders to search for modules first", of_process=True),
+        Option("directories to add to the front of sys.path", of_process=True),
     ]
     requirements: Annotated[
         Optional[Sequence[str]],
         Option(
-            'packages such as "torch>=2": the workers get an environment of `python` with them, made once and kept',
+            'packages to install, such as "torch>=2", in an environment of `python` that is created once and cached',
             of_process=True,
         ),
     ]
     load_timeout_s: Annotated[
         Optional[float],
-        Option("seconds a worker may take to load the callable", 600, checks.seconds),
+        Option("maximum time to load the callable, in seconds", 600, checks.seconds),
     ]
     on_crash: Annotated[
         Optional[str],
         Option(
-            'handling of the batch that a worker was running when it crashed: "retry" runs its requests once '
-            'more, each by itself, in another worker; "fail" answers them with an error, for callables that must '
-            "not run twice",
+            'what to do with the batch of a crashed worker: "retry" runs its requests again, one by one, in another '
+            'worker; "fail" fails them, for callables that must not run twice',
             "retry",
             checks.one_of("retry", "fail"),
             of_process=True,
@@ -136,7 +136,7 @@ class WorkerOptions(TypedDict, total=False):
     spares: Annotated[
         Optional[int],
         Option(
-            "loaded, idle workers beyond `instances` that take over at once",
+            "standby workers: loaded and idle, ready to replace a lost worker at once",
             0,
             checks.whole(0),
             of_process=True,
@@ -145,7 +145,7 @@ class WorkerOptions(TypedDict, total=False):
     lazy: Annotated[
         Optional[bool],
         Option(
-            "serve the model at once; its workers load it on the first request",
+            "start workers and load the model on the first request",
             False,
             checks.truth,
             of_process=True,
@@ -154,8 +154,8 @@ class WorkerOptions(TypedDict, total=False):
     execution_timeout_s: Annotated[
         Optional[float],
         Option(
-            "seconds a batch may run; beyond that its worker is replaced, and the request that hangs is answered "
-            "with an error (no limit)",
+            "maximum time for a batch, in seconds; then the worker is replaced and the hanging request fails (no "
+            "limit)",
             check=checks.seconds,
             of_process=True,
         ),
@@ -163,7 +163,7 @@ class WorkerOptions(TypedDict, total=False):
     max_batches: Annotated[
         Optional[int],
         Option(
-            "batches after which a worker is replaced, for models that leak (no limit)",
+            "batches after which a worker is recycled, for models that leak memory (no limit)",
             check=checks.whole(1),
             of_process=True,
         ),
@@ -171,7 +171,7 @@ class WorkerOptions(TypedDict, total=False):
     limits: Annotated[
         Optional[Limits],
         Option(
-            "memory, files, processes and CPUs of a worker (none is limited)",
+            "limits of a worker: memory, open files, processes, CPUs (no limits)",
             Limits(),
             checks.limits,
             message=Limits.to_message,
@@ -181,8 +181,7 @@ class WorkerOptions(TypedDict, total=False):
     memory: Annotated[
         Optional[Size],
         Option(
-            'what a worker needs of the daemon\'s memory_budget, in bytes or such as "2GiB" (what is seen when it has '
-            "loaded)",
+            'share of memory_budget that a worker needs, in bytes or such as "2GiB" (measured after loading)',
             check=checks.size,
             message=checks.in_bytes,
             of_process=True,
@@ -191,7 +190,7 @@ class WorkerOptions(TypedDict, total=False):
     gpu_memory: Annotated[
         Optional[Size],
         Option(
-            "the same of gpu_memory_budget, on each of its devices",
+            "share of gpu_memory_budget that a worker needs on each of its devices, likewise",
             check=checks.size,
             message=checks.in_bytes,
             of_process=True,
@@ -200,15 +199,15 @@ class WorkerOptions(TypedDict, total=False):
     lanes: Annotated[
         Optional[int],
         Option(
-            "proxies that feed one worker; with two, the next request is on its way while one is computed (2 "
-            "without batching, 1 with it; of an `async def` callable `max_concurrency`)",
+            "proxies per worker; with two, the next batch is transferred while the worker computes (2 without "
+            "batching, 1 with batching; `max_concurrency` for `async def` callables)",
             check=checks.whole(1),
         ),
     ]
     access_log: Annotated[
         Optional[bool],
         Option(
-            "write a line about each request to the model's access log; `client.log_requests` changes it",
+            "log each request to the model's access log; `client.log_requests` switches it at run time",
             False,
             checks.truth,
         ),
@@ -216,8 +215,7 @@ class WorkerOptions(TypedDict, total=False):
     zero_copy_inputs: Annotated[
         Optional[bool],
         Option(
-            "inputs are read-only views of Triton's memory, valid until the callable returns, instead of arrays of "
-            "its own",
+            "pass inputs as read-only views of Triton's memory, valid until the callable returns, instead of copies",
             False,
             checks.truth,
         ),
@@ -230,31 +228,33 @@ class CallableOptions(WorkerOptions, total=False):
     factory: Annotated[
         Optional[bool],
         Option(
-            "call `infer_fn` once in each worker, and serve what it returns", False, checks.truth
+            "call `infer_fn` once in each worker and serve the callable that it returns",
+            False,
+            checks.truth,
         ),
     ]
     on_error: Annotated[
         Optional[str],
         Option(
-            'what becomes of a batch of several requests whose callable raises: "retry" calls it once more for each '
-            'request alone, so that only those that fail get the error; "fail" gives all of them the error, for '
-            "callables that must not run twice (as `on_crash`; of sequences and streams all fail)",
+            'what to do if the callable raises for a batch of several requests: "retry" calls it again for each request, '
+            'so that only bad requests fail; "fail" fails all of them, for callables that must not run twice (as '
+            "`on_crash`; always fail for sequences and streams)",
             check=checks.one_of("retry", "fail"),
         ),
     ]
     max_concurrency: Annotated[
         Optional[int],
         Option(
-            "batches, or streams, that an `async def` callable has under way at once in one worker (64; of sequences, "
-            "and where `lanes` is given, as many as lanes)",
+            "maximum number of concurrent batches or streams of an `async def` callable per worker (64; the number "
+            "of lanes for sequences and if `lanes` is set)",
             check=checks.whole(1),
         ),
     ]
     check: Annotated[
         Optional[Callable[[Any], Any]],
         Option(
-            "is called in each worker with the loaded callable before it serves; what it raises fails the "
-            "registration, or with `replace`, leaves the old model serving",
+            "function to call with the loaded callable in each worker before it serves; if it raises, the "
+            "registration fails, and a replaced model keeps serving",
             check=checks.function,
             message=lambda check: check is not None,
         ),
@@ -262,8 +262,8 @@ class CallableOptions(WorkerOptions, total=False):
     isolation: Annotated[
         Optional[str],
         Option(
-            '"process" runs the callable in workers of the daemon; "thread" in this very process, unpickled, a '
-            "thread for each instance: until it ends, or the client is closed",
+            '"process" runs the callable in workers of the daemon; "thread" in threads of this process, without pickling, '
+            "until the process exits or the client is closed",
             "process",
             checks.one_of("process", "thread"),
         ),
@@ -271,9 +271,9 @@ class CallableOptions(WorkerOptions, total=False):
     openai: Annotated[
         Optional[OpenAI],
         Option(
-            'serve it behind the OpenAI API, too: "chat", "completions", "responses", several of these, "embeddings", '
-            "or a pytriton.openai.ModelCard; the callable takes and gives what docs/how-to/openai.md says, and has no "
-            "`inputs` and `outputs` (Triton's API alone)",
+            'also serve it through the OpenAI API: "chat", "completions", "responses" (or several of these), '
+            '"embeddings", or a pytriton.openai.ModelCard; leave out `inputs` and `outputs`, see docs/how-to/openai.md '
+            "(only Triton's API)",
             check=checks.openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
         ),
@@ -284,13 +284,15 @@ class _RegistrationOptions(TypedDict, total=False):
     replace: Annotated[
         Optional[bool],
         Option(
-            "take the place of a model of that name, which serves until then", False, checks.truth
+            "replace a model of that name, which serves until the new one is ready",
+            False,
+            checks.truth,
         ),
     ]
     temporary: Annotated[
         Optional[bool],
         Option(
-            "serve it until this process ends, and do not keep it for the daemon's next start",
+            "unregister the model when this process exits, and do not persist it",
             False,
             checks.truth,
         ),
@@ -298,8 +300,8 @@ class _RegistrationOptions(TypedDict, total=False):
     trace_config: Annotated[
         Optional[Sequence[str]],
         Option(
-            "where this model's spans go, as tritonserver's option says it, such as "
-            '"opentelemetry,url=http://...": docs/how-to/tracing.md (as for all models)',
+            "destination of this model's spans, in the format of tritonserver's trace-config, such as "
+            '"opentelemetry,url=http://..."; see docs/how-to/tracing.md (that of the daemon)',
             check=checks.trace_settings,
         ),
     ]
@@ -312,7 +314,7 @@ class RegisterModelOptions(WorkerOptions, _RegistrationOptions, total=False):
 class DeclareOptions(CallableOptions, _RegistrationOptions, total=False):
     """The options that `declare` takes besides its own arguments."""
 
-    model_version: Annotated[Optional[int], Option("the number in the model's URLs", 1)]
+    model_version: Annotated[Optional[int], Option("version number in the model's URLs", 1)]
 
 
 class RegisterOptions(DeclareOptions, total=False):
@@ -320,7 +322,7 @@ class RegisterOptions(DeclareOptions, total=False):
 
     strict: Annotated[
         Optional[bool],
-        Option("outputs must have exactly the declared dtype and shape", False, checks.truth),
+        Option("require outputs to have exactly the declared dtype and shape", False, checks.truth),
     ]
 
 
