@@ -62,7 +62,8 @@ A setting can come from four places. Later ones override earlier ones:
 3. an environment variable,
 4. a flag of `pytriton-daemon start`.
 
-`pytriton-daemon start --print-config` prints every setting with its source, and exits. Unknown names and invalid values are errors.
+`pytriton-daemon start --print-config` prints every setting with its source, and exits. Unknown names and invalid values are
+errors.
 
 ## Settings file
 
@@ -85,11 +86,11 @@ Relative paths start from the file's directory; in variables and flags, from the
 ## Environment variables
 
 The variable of a setting is `{env_name("")}` and its name in capitals. Empty variables are ignored, and so are those that
-Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options of
-tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
+Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options
+of tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
 
-`{ENV_OWNER}` is a process id, not a setting: daemons started below that process exit when it exits. Put
-`export {ENV_OWNER}=$$` into scripts that run tests, so that a killed run leaves no daemon behind.
+`{ENV_OWNER}` is a process id, not a setting: daemons started below that process exit when it exits. Put `export {ENV_OWNER}=$$`
+into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
 
