@@ -38,7 +38,7 @@ Durations have buckets from 0.12 ms to 256 s, each twice the previous; rows from
 servers: `histogram_quantile(0.99, sum by (le, model) (rate(pytriton_call_duration_seconds_bucket[5m])))`.
 
 Native histograms have four buckets per doubling, from 7.6 µs to 1,024 s, so that a quantile is off by 10 % at most. Enable them
-in Prometheus with `scrape_native_histograms: true` (before version 3 `--enable-feature=native-histograms`), and query
+in Prometheus with `scrape_native_histograms: true` or `--enable-feature=native-histograms`, and query
 `histogram_quantile(0.99, sum by (model) (rate(pytriton_call_duration_seconds[5m])))`. The shipped dashboard and rules need the
 classic buckets: also set `always_scrape_classic_histograms: true` (before version 3 `scrape_classic_histograms: true`).
 

@@ -34,7 +34,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* A StatefulSet needs the service of its pods; else it is there when it is asked for. */}}
+{{/* The headless service: always for a StatefulSet, otherwise if enabled. */}}
 {{- define "pytriton.headless" -}}
 {{- if or .Values.service.headless (eq .Values.workload "StatefulSet") }}true{{ end -}}
 {{- end -}}
@@ -43,17 +43,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if or .Values.autoscaling.hpa.enabled .Values.autoscaling.keda.enabled }}true{{ end -}}
 {{- end -}}
 
-{{/* The key of a ConfigMap for a file of a repository: slashes are not allowed there. */}}
+{{/* The ConfigMap key of a repository file; slashes are not allowed in keys. */}}
 {{- define "pytriton.fileKey" -}}
 {{- replace "/" ".." . -}}
 {{- end -}}
 
-{{/* A word as a shell would read it. */}}
+{{/* Quote a word for the shell. */}}
 {{- define "pytriton.word" -}}
 {{- if regexMatch "^[A-Za-z0-9_./:=@*,+-]+$" . }}{{ . }}{{ else }}{{ printf "'%s'" (replace "'" `'"'"'` .) }}{{ end -}}
 {{- end -}}
 
-{{/* A value of a setting as the daemon reads it from its environment. Helm has whole numbers as fractions. */}}
+{{/* Format a setting's value for the environment. Helm parses integers as floats. */}}
 {{- define "pytriton.settingText" -}}
 {{- if kindIs "slice" . -}}
 {{- $words := list -}}
@@ -74,7 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* Seconds that requests wait, to seconds that models run; one number for all pods of the release. */}}
+{{/* Queue-to-compute ratio of all pods of the release. */}}
 {{- define "pytriton.ratioQuery" -}}
 {{- $pods := printf "namespace=%q, pod=~%q" .Release.Namespace (printf "%s-.+" (include "pytriton.fullname" .)) -}}
 {{- $window := printf "%ds" (int .Values.autoscaling.rateSeconds) -}}

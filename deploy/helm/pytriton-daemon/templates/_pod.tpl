@@ -1,9 +1,9 @@
-{{/* The daemon's environment: also that of the probes' commands and of kubectl exec. */}}
+{{/* The daemon's environment, which probes and kubectl exec also get. */}}
 {{- define "pytriton.environment" -}}
 {{- $repositories := .Values.models.repositories -}}
 {{- if .Values.models.files }}{{ $repositories = append $repositories "/models/files" }}{{ end -}}
 {{- if .Values.models.claim.name }}{{ $repositories = append $repositories "/models/claim" }}{{ end -}}
-# A folder of the daemon's own on the volume, whose top others may write to.
+# A private directory on the volume; its root is writable by others.
 - name: PYTRITON_DAEMON_RUNTIME_DIR
   value: /run/pytriton/daemon
 - name: PYTRITON_DAEMON_STATE_DIR
@@ -77,7 +77,7 @@
 {{ toYaml $resources }}
 {{- end -}}
 
-{{/* What all containers have in common. */}}
+{{/* Common to all containers. */}}
 {{- define "pytriton.container" -}}
 image: {{ include "pytriton.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -85,7 +85,7 @@ securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 {{- end -}}
 
-{{/* What the containers have in common that run a daemon. */}}
+{{/* Common to containers that run a daemon. */}}
 {{- define "pytriton.daemonContainer" -}}
 {{ include "pytriton.container" . }}
 resources:
@@ -101,7 +101,7 @@ workingDir: /modules
 
 {{- define "pytriton.initContainers" -}}
 {{- if .Values.control.enabled }}
-# The daemon wants keys that are its user's alone; files of a Secret belong to root.
+# The daemon requires keys that only its user can read; files of a Secret belong to root.
 - name: keys
   {{- include "pytriton.container" . | nindent 2 }}
   command:
@@ -136,7 +136,7 @@ workingDir: /modules
       readOnly: true
 {{- end }}
 {{- if .Values.models.register }}
-# Registers by a daemon that only this container reaches; what it keeps is what the pod's own daemon restores.
+# Register with a daemon inside this container; the pod's daemon restores the registrations that it persists.
 - name: register
   {{- include "pytriton.daemonContainer" . | nindent 2 }}
   command:
@@ -168,14 +168,14 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    # Other models are another rollout.
+    # Changed models trigger a rollout.
     checksum/models: {{ toJson (list .Values.models.files .Values.models.modules) | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
   serviceAccountName: {{ include "pytriton.serviceAccount" . }}
-  # Callables have no business with the cluster's API.
+  # Callables do not need the cluster's API.
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.gracePeriodSeconds) 25 }}
@@ -198,7 +198,7 @@ spec:
   containers:
     - name: pytriton
       {{- include "pytriton.daemonContainer" . | nindent 6 }}
-      # The first process of the container: it is its own init (docs/operations/service.md).
+      # Runs as PID 1 and acts as init (docs/operations/service.md).
       command:
         - pytriton-daemon
         - start
@@ -245,7 +245,7 @@ spec:
       lifecycle:
         preStop:
           exec:
-            # Not ready from now on; the pod serves on until every proxy has left it out. SIGTERM has it stop then.
+            # Report not ready and keep serving until load balancers have noticed. SIGTERM then stops the daemon.
             command: [pytriton-daemon, drain, --stay, --settle, {{ int .Values.preStopSeconds | quote }}]
       volumeMounts:
         {{- include "pytriton.mounts" . | nindent 8 }}
