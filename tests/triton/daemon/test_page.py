@@ -111,5 +111,5 @@ def test_a_browser_shows_the_model(daemon: RunningDaemon, tmp_path: Path) -> Non
         [*command, f"{url}/page/#double"], capture_output=True, text=True, timeout=120, check=True
     )
     assert 'id="model-title" tabindex="-1">double<' in done.stdout
-    assert "Time of calls" in done.stdout
+    assert "Call duration" in done.stdout
     assert "Content Security Policy" not in done.stderr

@@ -1,4 +1,4 @@
-// The page: it asks for JSON and shows it. Whatever comes from models is written as text, never as HTML.
+// The dashboard: fetches JSON and shows it. Data from models is inserted as text, never as HTML.
 "use strict";
 
 const EVERY_MS = 2000;
@@ -9,7 +9,7 @@ const COLUMNS = [
   ["state", (r) => r.state],
   ["instances", (r) => (r.instance ? 0 : r.instances[0])],
   ["requests/s", (r) => r.rates.requests_s],
-  ["last minutes", null],
+  ["recent", null],
   ["queue", (r) => r.waiting],
   ["rows", (r) => r.rates.rows],
   ["wait ms", (r) => r.rates.wait_p50],
@@ -17,17 +17,17 @@ const COLUMNS = [
   ["p99 ms", (r) => r.rates.p99],
   ["busy", (r) => r.rates.busy],
   ["memory", (r) => r.resident],
-  ["ends", (r) => r.ends],
-  ["last end", (r) => r.last_end],
+  ["exits", (r) => r.ends],
+  ["last exit", (r) => r.last_end],
 ];
 let rows = [];
 let chosen = null;
-let form = null; // whom the form asks: {name}, another one for each request; null while it shows none
+let form = null; // the form's model: {name}, a new object for each request; null if none is shown
 let order = 0;
 let downwards = false;
 let asking = false;
 let again = false;
-let total = null; // the series of all models together
+let total = null; // the series of all models
 let shown = null; // the series of the model that is shown
 let eventsAt = 0; // when the list of events was last asked for
 const EVENTS_EVERY_MS = 10000;
@@ -65,7 +65,7 @@ function parsed(text) {
   try { return JSON.parse(text); } catch { return { error: text.slice(0, 2000) }; }
 }
 
-// The text of an answer: numbers are shown as they were sent, which JavaScript's own could not hold.
+// Fetch text. Numbers are shown as sent, because JavaScript cannot represent all of them.
 async function askText(path, options) {
   const token = byId("token").value;
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
@@ -79,7 +79,7 @@ async function ask(path) {
   return parsed(await askText(path));
 }
 
-// What is read out when it changes; what it says again is not.
+// Set the text of a live region only if it changed, so that screen readers do not repeat it.
 function say(id, text) {
   if (byId(id).textContent !== text) byId(id).textContent = text;
 }
@@ -109,7 +109,7 @@ function sparkline(points, label) {
   return made;
 }
 
-// The steps of an axis from 0 to `top`: round numbers, four at most, none smaller than `least`.
+// Ticks of an axis from 0 to `top`: at most four round steps of at least `least`.
 function ticks(top, least) {
   const raw = Math.max(top / 4, least) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -131,14 +131,14 @@ function chart(title, at, series, text, least = 0) {
   });
   figure.append(caption);
   const until = at.length ? at[at.length - 1] : 0;
-  // As far back as is wanted, or as there is something; a minute at least.
+  // The selected range or the recorded time, at least a minute.
   const since = Math.min(until - 60, Math.max(until - Number(byId("range").value), at.length ? at[0] : 0));
   const from = Math.max(0, at.findIndex((one) => one >= since));
   const times = at.slice(from);
   const cut = series.map(([name, points]) => [name, points.slice(from)]);
   const all = cut.flatMap(([, points]) => points.filter((one) => one !== null));
   if (times.length < 2 || !all.length) {
-    figure.append(element("p", times.length < 2 ? "recorded from now on" : "nothing in this time"));
+    figure.append(element("p", times.length < 2 ? "no data yet" : "no data in this time range"));
     return figure;
   }
   const [width, height, left, bottom, up] = [360, 150, 52, 18, 6];
@@ -183,13 +183,13 @@ const perSecond = (value) => number(value, value < 10 ? 1 : 0);
 function showCharts(id, one, latency) {
   if (one === null) return;
   const charts = [
-    chart("Requests per second", one.at, [["answered or failed", one.requests_s]], perSecond),
+    chart("Requests per second", one.at, [["requests", one.requests_s]], perSecond),
     chart("Failures per second", one.at, [["failed", one.failures_s]], perSecond),
   ];
-  if (latency) charts.push(chart("Time of calls, ms", one.at, [["p50", one.p50], ["p99", one.p99]], milliseconds));
+  if (latency) charts.push(chart("Call duration, ms", one.at, [["p50", one.p50], ["p99", one.p99]], milliseconds));
   charts.push(
-    chart("Requests in the queue", one.at, [["waiting", one.waiting]], (value) => number(value, 0), 1),
-    chart(latency ? "Memory of the workers" : "Memory of all processes", one.at, [["memory", one.resident]], size),
+    chart("Queued requests", one.at, [["waiting", one.waiting]], (value) => number(value, 0), 1),
+    chart(latency ? "Worker memory" : "Memory of all processes", one.at, [["memory", one.resident]], size),
   );
   byId(id).replaceChildren(...charts);
 }
@@ -198,7 +198,7 @@ function histogram(title, bars, name) {
   const figure = element("figure");
   figure.append(element("figcaption", title));
   if (!bars || !bars.length) {
-    figure.append(element("p", "nothing yet"));
+    figure.append(element("p", "no data yet"));
     return figure;
   }
   const [width, height, top] = [340, 110, Math.max(...bars.map((bar) => bar[1]))];
@@ -234,7 +234,7 @@ function histogram(title, bars, name) {
 function cells(row) {
   const rates = row.rates;
   const requests = element("td", number(rates.requests_s));
-  if (rates.failures_s) requests.append(" ", element("span", `(${number(rates.failures_s)} fail)`, "bad"));
+  if (rates.failures_s) requests.append(" ", element("span", `(${number(rates.failures_s)} failed)`, "bad"));
   const plot = element("td");
   if (row.points.length) plot.append(sparkline(row.points, `requests per second of ${row.model}`));
   const count = row.instance ? element("td", row.pid === null ? "" : `pid ${row.pid}`)
@@ -243,7 +243,7 @@ function cells(row) {
   const coming = row.instance ? 0 : rows.filter((r) => r.instance && r.model === row.model && ["starting", "loading"].includes(r.state)).length;
   if (coming) {
     count.append(" ", element("span", `+${coming}`, "warn"));
-    count.title = `${coming} being loaded`;
+    count.title = `${coming} loading`;
   }
   const last = element("td", row.last_end, "last");
   last.title = row.last_end;
@@ -258,7 +258,7 @@ function cells(row) {
   ];
 }
 
-// On a narrow screen a row is a card: each cell says what it is.
+// On narrow screens a row is shown as a card, with a title per cell.
 function titled(cell, title) {
   cell.dataset.title = title;
   return cell;
@@ -324,7 +324,7 @@ function showColumns() {
   }));
 }
 
-// What is said of a model leads to it.
+// A problem of a model links to the model.
 function problem(text) {
   const item = element("li");
   const model = rows.find((one) => !one.instance && text.startsWith(`model ${one.model}: `));
@@ -339,7 +339,7 @@ function problem(text) {
   return item;
 }
 
-// `anew`: what is under way was asked for with another token.
+// `anew`: repeat a refresh in progress, which used another token.
 async function refresh(anew = false) {
   if (asking) again = again || anew;
   if (byId("paused").checked || asking) return;
@@ -361,7 +361,7 @@ async function refresh(anew = false) {
     if (chosen !== null) await showModel();
     await showEvents();
   } catch (error) {
-    say("trouble", `No answer: ${error.message}. What is shown below is as it was before.`);
+    say("trouble", `Cannot refresh: ${error.message}. The data below is out of date.`);
   } finally {
     asking = false;
   }
@@ -373,7 +373,7 @@ async function refresh(anew = false) {
 
 // ── events ─────────────────────────────────────────────────────────────────────────────────────
 
-// The time of day, with the day unless that is today.
+// The time, with the date unless it is today.
 function moment(seconds) {
   const at = new Date(seconds * 1000);
   const time = at.toLocaleTimeString("en-GB");
@@ -383,9 +383,9 @@ function moment(seconds) {
 const EVENT_COLUMNS = [
   ["time", (e) => moment(e.at)],
   ["model", (e) => (e.model ? `${e.model}${e.instance === null ? "" : `/${e.instance}`}` : "daemon")],
-  ["what", (e) => e.says],
-  ["asked by", (e) => e.who],
-  ["why", (e) => [e.reason, e.numbers].filter(Boolean).join("; ")],
+  ["event", (e) => e.says],
+  ["by", (e) => e.who],
+  ["reason", (e) => [e.reason, e.numbers].filter(Boolean).join("; ")],
 ];
 
 function eventTable(events, withModel) {
@@ -402,8 +402,8 @@ function eventTable(events, withModel) {
   body.append(...events.map((one) => {
     const line = element("tr");
     line.append(...columns.map(([title, text]) => {
-      const level = title === "what" ? { error: "bad", warning: "warn" }[one.level] || "" : "";
-      return titled(element("td", text(one), `left ${title === "why" ? "why" : "wide"} ${level}`), title);
+      const level = title === "event" ? { error: "bad", warning: "warn" }[one.level] || "" : "";
+      return titled(element("td", text(one), `left ${title === "reason" ? "why" : "wide"} ${level}`), title);
     }));
     return line;
   }));
@@ -413,13 +413,13 @@ function eventTable(events, withModel) {
   return table;
 }
 
-// They change seldom: they are asked for less often than figures.
+// Events change rarely, so they are fetched less often.
 async function showEvents() {
   if (Date.now() - eventsAt < EVENTS_EVERY_MS) return;
   eventsAt = Date.now();
   try {
     const found = await ask(`events.json${byId("asked").checked ? "?asked=1" : ""}`);
-    byId("event-list").replaceChildren(found.is_private ? element("p", "shown with the access token") : eventTable(found.events, true));
+    byId("event-list").replaceChildren(found.is_private ? element("p", "Enter the access token to show this.") : eventTable(found.events, true));
   } catch (error) {
     byId("event-list").replaceChildren(element("p", error.message));
   }
@@ -465,7 +465,7 @@ function requestTable(requests) {
 
 // ── one model ──────────────────────────────────────────────────────────────────────────────────
 
-// Nothing of one model stays below the name of another, and no answer comes there later.
+// Clear everything of the previous model, so that nothing is shown under the wrong name.
 function clear(title) {
   form = null;
   byId("model-title").textContent = title;
@@ -492,13 +492,13 @@ function close() {
   if (button) button.focus();
 }
 
-// The model that the address names; "" where it names none.
+// The model in the address, or "".
 function named() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
 function findings(found) {
-  if (!found.verdict) return [element("p", "nothing is known")];
+  if (!found.verdict) return [element("p", "no explanation available")];
   return [element("p", found.verdict), ...found.findings.map((one) => {
     const made = element("div", null, `finding ${one.severity}`);
     if (!found.verdict.endsWith(one.text)) made.append(element("p", `${one.severity}: ${one.text}`));
@@ -518,7 +518,7 @@ async function showModel() {
     byId("model-state").textContent = error.message;
     return;
   }
-  if (chosen !== name) return; // it was closed, or another one chosen meanwhile
+  if (chosen !== name) return; // closed, or another model selected
   byId("model").hidden = false;
   byId("model-title").textContent = found.name;
   byId("model-state").textContent = `${found.state}, version ${found.versions.join(", ")}, ${found.served_by}`;
@@ -528,9 +528,9 @@ async function showModel() {
   showCharts("model-charts", shown, true);
   byId("model-events").replaceChildren(eventTable(found.events, false));
   byId("histograms").replaceChildren(
-    histogram("Time of calls", found.histograms.call_s, (s) => `${milliseconds(s)} ms`),
-    histogram("Wait before calls", found.histograms.wait_s, (s) => `${milliseconds(s)} ms`),
-    histogram("Rows of calls", found.histograms.rows, (n) => number(n, 0)),
+    histogram("Call duration", found.histograms.call_s, (s) => `${milliseconds(s)} ms`),
+    histogram("Batch wait time", found.histograms.wait_s, (s) => `${milliseconds(s)} ms`),
+    histogram("Rows per call", found.histograms.rows, (n) => number(n, 0)),
   );
   byId("errors").replaceChildren(...(found.errors.length || found.ends.length ? [] : [element("p", "none")]),
     ...found.ends.map((end) => element("pre", `instance ${end.instance}: ${end.last_exit} (${end.restarts} restarts)`)),
@@ -542,9 +542,9 @@ async function showModel() {
     [one.timestamp, one.level, one.event, one.exception].filter(Boolean).join(" ")).join("\n");
   byId("config").textContent = JSON.stringify(found.config, null, 1);
   if (found.is_private) {
-    for (const id of ["findings", "model-events", "errors", "slowest", "failed", "config", "log"]) byId(id).replaceChildren(element("p", "shown with the access token"));
+    for (const id of ["findings", "model-events", "errors", "slowest", "failed", "config", "log"]) byId(id).replaceChildren(element("p", "Enter the access token to show this."));
   }
-  if (form !== null) return; // what somebody has written there stays
+  if (form !== null) return; // keep the user's input
   form = { name };
   for (const one of byId("ask").elements) one.disabled = false;
   byId("address").textContent = `POST /v2/models/…/${found.decoupled ? "generate_stream" : "infer"}`;

@@ -346,8 +346,8 @@ def test_charts_have_axes_and_say_what_they_show(window: Browser, url: str) -> N
     svg = "[...document.querySelectorAll('#model-charts svg')]"
     assert window.run(f"{svg}.every((one) => one.querySelectorAll('line').length >= 2)")
     titles = [
-        "Requests per second", "Failures per second", "Time of calls, ms", "Requests in the queue",
-        "Memory of the workers",
+        "Requests per second", "Failures per second", "Call duration, ms", "Queued requests",
+        "Worker memory",
     ]  # fmt: skip
     said = window.run(f"{svg}.map((one) => one.getAttribute('aria-label'))")
     assert [one.partition(" from ")[0] for one in said] == titles
@@ -382,7 +382,7 @@ def test_on_a_phone_each_model_is_a_card_with_all_its_figures(window: Browser, u
         inside = "(td) => td.getBoundingClientRect().width > 0 && td.getBoundingClientRect().right <= 390"
         assert window.run(f"{cells}.every({inside})")
         shown = window.run(f"{cells}.map((td) => td.dataset.title)")
-        assert {"state", "requests/s", "p99 ms", "memory", "last end"} <= set(shown)
+        assert {"state", "requests/s", "p99 ms", "memory", "last exit"} <= set(shown)
     finally:
         window.resize(1200, 900)
 
