@@ -13,8 +13,8 @@ from pytriton._host.settings.declarations import options
 _HEAD = """\
 # Commands and flags
 
-This page is made from the parser of `pytriton-daemon`. The [command line](cli.md) has a table of what each command
-does, exit codes and log files. Flags of `start` that are settings stand in [Configuration](configuration.md).
+All commands with their arguments and flags. [Command line](cli.md) has an overview, exit codes and log files;
+[Configuration](configuration.md) has the flags of settings.
 """
 
 
@@ -47,7 +47,7 @@ def _section(name: str, command: Any) -> str:
     if flags:
         lines += ["| flag | does |", "|---|---|", *map(_row, flags), ""]
     if len(settings) > 10:
-        lines += ["Each setting has a flag, too: [Configuration](configuration.md).", ""]
+        lines += ["Also takes a flag for each setting: [Configuration](configuration.md).", ""]
     return "\n".join(lines)
 
 

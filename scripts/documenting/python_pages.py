@@ -16,7 +16,7 @@ class Page(NamedTuple):
 PAGES = {
     "serving": Page(
         "Registering models",
-        "A client of the daemon, and what it registers.",
+        "The client of the daemon, and options of models.",
         (
             "pytriton.daemon.connect",
             "pytriton.daemon.DaemonClient",
@@ -28,7 +28,7 @@ PAGES = {
     ),
     "models": Page(
         "Tensors and model configuration",
-        "The declaration of a model.",
+        "Inputs, outputs and Triton configuration of a model.",
         (
             "pytriton.model_config.tensor.Tensor",
             "pytriton.model_config.common",
@@ -37,7 +37,7 @@ PAGES = {
     ),
     "callables": Page(
         "Inside a callable",
-        "What callables use while they run: decorators, calls to other models, ids of requests, memory for outputs.",
+        "For use in callables: decorators, calls to other models, request ids, output buffers.",
         (
             "pytriton.decorators",
             "pytriton.calls.infer",
@@ -52,7 +52,7 @@ PAGES = {
     ),
     "clients": Page(
         "Clients",
-        "Asking models over HTTP and gRPC.",
+        "Clients of models, over HTTP and gRPC.",
         (
             "pytriton.client.model_client.ModelClient",
             "pytriton.client.futures_client.FuturesModelClient",
@@ -75,8 +75,8 @@ PAGES = {
         ("pytriton.runner.runner.Runner",),
     ),
     "openai": Page(
-        "Behind the OpenAI API",
-        "The types that callables take and give.",
+        "OpenAI API",
+        "Argument and result types of callables behind the OpenAI API.",
         ("pytriton.openai",),
     ),
     "fleet": Page(
@@ -90,7 +90,7 @@ PAGES = {
     ),
     "exceptions": Page(
         "Exceptions",
-        "Every exception outside of the clients.",
+        "All exceptions except those of clients of models.",
         ("pytriton.exceptions",),
     ),
 }

@@ -53,8 +53,8 @@ def _options() -> str:
         [
             "# Options of a model",
             "",
-            "`register`, `declare`, `bind` and their like take these keyword arguments. "
-            "[Registering](../how-to/registering.md) shows them at work.",
+            "Keyword arguments of `register`, `declare`, `bind` and similar functions. "
+            "[Registering](../how-to/registering.md) has examples.",
             "",
             *_table(("option", "type", "what it does"), rows),
         ]
@@ -67,7 +67,7 @@ def _errors() -> str:
         (
             f"`{code.value}`",
             code.meaning,
-            "leave it" if code in final or not code else "start again",
+            "not restart" if code in final or not code else "restart",
         )
         for code in ExitCode
     ]
@@ -96,18 +96,17 @@ def _errors() -> str:
 
 def _events() -> str:
     return (
-        "# Events\n\nThe kinds of events that the daemon logs, explains and posts to webhooks. "
-        "[Explain](../operations/explain.md) says where they are kept.\n\n" + rendering.table()
+        "# Events\n\nKinds of events in the event log, in `explain`, and in webhooks. "
+        "[Explain](../operations/explain.md) has more about the event log.\n\n" + rendering.table()
     )
 
 
 def _messages() -> str:
     lines = [
-        "# Messages of the wire",
+        "# Control protocol",
         "",
-        f"The control socket's protocol has the number {base.PROTOCOL}. Both ends are always of one version of "
-        "this package: the format is private, and clients compare the number in each hello. "
-        "Who talks to whom:",
+        f"Messages of the control socket, protocol {base.PROTOCOL}. The format is private: both ends have the same "
+        "version of this package, and clients compare the protocol in each hello. Senders and receivers:",
         "",
         *(line for line in _text(messages).splitlines() if line.startswith("    ")),
         "",
