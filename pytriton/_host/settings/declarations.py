@@ -233,7 +233,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: Annotated[
         Optional[str],
         Option(
-            "TOML file with the webhooks that receive signed events. Default: none.",
+            "TOML file with the webhooks that receive signed events.",
             values.optional(values.path()),
         ),
     ] = None

@@ -44,21 +44,21 @@ class FrontSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fi
     http_unix: Annotated[
         Optional[str],
         Option(
-            "Unix socket on which the native frontend also serves HTTP, for the daemon's user only. Default: none.",
+            "Unix socket on which the native frontend also serves HTTP, for the daemon's user only.",
             values.optional(values.path()),
         ),
     ] = None
     grpc_unix: Annotated[
         Optional[str],
         Option(
-            "Unix socket on which the native frontend also serves gRPC, for the daemon's user only. Default: none.",
+            "Unix socket on which the native frontend also serves gRPC, for the daemon's user only.",
             values.optional(values.path()),
         ),
     ] = None
     http_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. Default: none. For gRPC, "
+            "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. For gRPC, "
             "use grpc-use-ssl of tritonserver_options.",
             values.optional(values.path()),
         ),

@@ -17,9 +17,8 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runtime_dir: Annotated[
         str,
         Option(
-            "Directory of the daemon's sockets, logs and PID file. Default: pytriton-daemon in "
-            "$XDG_RUNTIME_DIR, /run/pytriton-daemon for root, or pytriton-daemon-UID in the directory "
-            "for temporary files.",
+            "Directory of sockets, logs and PID file. Default: $XDG_RUNTIME_DIR/pytriton-daemon, else "
+            "/run/pytriton-daemon for root, else pytriton-daemon-UID in the temporary directory.",
             values.path(),
         ),
     ] = msgspec.field(default_factory=lambda: str(default_runtime_dir()))
@@ -67,22 +66,21 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     operations: Annotated[
         Optional[str],
         Option(
-            "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`. Default: "
-            "none.",
+            "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`.",
             values.optional(values.address()),
         ),
     ] = None
     operations_unix: Annotated[
         Optional[str],
         Option(
-            "Unix socket on which the daemon also serves `operations`, for its own user only. Default: none.",
+            "Unix socket on which the daemon also serves `operations`, for its own user only.",
             values.optional(values.path()),
         ),
     ] = None
     operations_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) for `operations` over HTTPS instead of HTTP. Default: none.",
+            "Certificate (PEM) for `operations` over HTTPS instead of HTTP.",
             values.optional(values.path()),
         ),
     ] = None
@@ -111,7 +109,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Optional[str],
         Option(
             "Address and port on which clients with a key may control the daemon. Port 0 picks a free port. Needs "
-            "`pytriton-daemon keys init`. Default: none.",
+            "`pytriton-daemon keys init`.",
             values.optional(values.address()),
         ),
     ] = None

@@ -94,7 +94,9 @@ into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
 
-- boolean: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case.
+- boolean: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case. Flags: `--allow-http` and `--no-allow-http`.
+- number, integer: 0 or more, unless stated otherwise.
+- Settings without a default are unset.
 - bytes: a number, or a number with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
 - list: in a flag, repeat the flag.
 
@@ -117,10 +119,10 @@ _KINDS = {
     "a list in which each value is a path": "list of paths",
     "a word without white space": "word",
     "a list in which each value is a word without white space": "list of words",
-    "a number of 0 or more": "number, at least 0",
-    "a whole number of 0 or more": "integer, at least 0",
+    "a number of 0 or more": "number",
+    "a whole number of 0 or more": "integer",
     "a whole number of 1 or more": "integer, at least 1",
-    "a whole number from 0 to 65535": "0 to 65535",
+    "a whole number from 0 to 65535": "port",
 }
 
 
@@ -143,8 +145,6 @@ def _section(name: str) -> str:
     option = options()[name]
     default = _default(name)
     flag = flag_name(name)
-    if option.kind.is_switch:
-        flag = f"{flag}`, `--no-{flag[2:]}"
     allowed = (
         "boolean" if option.kind.is_switch else _KINDS.get(option.kind.allowed, option.kind.allowed)
     )
