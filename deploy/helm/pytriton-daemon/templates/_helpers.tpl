@@ -83,18 +83,18 @@ sum(rate(nv_inference_queue_duration_us{ {{- $pods -}} }[{{ $window }}])) / (sum
 
 {{- define "pytriton.checks" -}}
 {{- if and .Values.autoscaling.hpa.enabled .Values.autoscaling.keda.enabled -}}
-{{- fail "autoscaling.hpa.enabled and autoscaling.keda.enabled: choose one, they would work against each other" -}}
+{{- fail "autoscaling.hpa.enabled and autoscaling.keda.enabled: enable only one of them" -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
 {{- end -}}
 {{- if and .Values.autoscaling.keda.enabled (not .Values.autoscaling.keda.serverAddress) -}}
-{{- fail "autoscaling.keda.serverAddress: give the URL of Prometheus, such as http://prometheus.monitoring:9090" -}}
+{{- fail "autoscaling.keda.serverAddress: set the URL of Prometheus, such as http://prometheus.monitoring:9090" -}}
 {{- end -}}
 {{- if and .Values.control.enabled (not .Values.control.keysSecret) -}}
-{{- fail "control.keysSecret: name the Secret with the keys; control over TCP takes keys (docs/operations/kubernetes.md)" -}}
+{{- fail "control.keysSecret: set the name of the Secret with the keys (docs/operations/kubernetes.md)" -}}
 {{- end -}}
 {{- if and (eq .Values.workload "StatefulSet") .Values.settings.ephemeral -}}
-{{- fail "settings.ephemeral: a StatefulSet keeps registrations; take a Deployment for pods that keep none" -}}
+{{- fail "settings.ephemeral: a StatefulSet persists registrations; use a Deployment for pods without persistence" -}}
 {{- end -}}
 {{- end -}}
