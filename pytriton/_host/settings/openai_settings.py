@@ -29,41 +29,46 @@ class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
     openai_keys_file: Annotated[
         Optional[str],
         Option(
-            "TOML file with API keys and quotas of clients, reloaded when it changes. Default: no key is required.",
+            "TOML file with API keys and quotas of the OpenAI API, reloaded when it changes. Default: no key is "
+            "required.",
             values.optional(values.path()),
         ),
     ] = None
     openai_cors_origin: Annotated[
         tuple[str, ...],
         Option(
-            "Origin of web pages that may call the API. May be repeated. `*` allows all.",
+            "Origin of web pages that may call the OpenAI API. May be repeated. `*` allows all.",
             values.several(values.origin()),
         ),
     ] = ()
     openai_remote_urls: Annotated[
         bool,
         Option(
-            "Accept messages with remote URLs. The callable may fetch them; the daemon never does.",
+            "Accept remote URLs in messages to the OpenAI API. The callable may fetch them; the daemon never does.",
             values.boolean(),
         ),
     ] = False
     openai_max_body_size: Annotated[
-        int, Option("Maximum size of a request body, in bytes.", values.size())
+        int, Option("Maximum size of a request body of the OpenAI API, in bytes.", values.size())
     ] = 64 << 20
     openai_max_requests: Annotated[
         int,
         Option(
-            "Maximum number of concurrent requests. Beyond it, requests fail with 429.",
+            "Maximum number of concurrent requests of the OpenAI API. Beyond it, requests fail with 429.",
             values.integer(1),
         ),
     ] = 1024
     openai_keepalive_s: Annotated[
         float,
         Option(
-            "Idle time after which a stream sends a keep-alive comment, in seconds. 0 disables it.",
+            "Idle time after which a stream of the OpenAI API sends a keep-alive comment, in seconds. 0 disables it.",
             SECONDS,
         ),
     ] = 15.0
     openai_timeout_s: Annotated[
-        float, Option("Maximum duration of a response, in seconds. 0 disables the limit.", SECONDS)
+        float,
+        Option(
+            "Maximum duration of a response of the OpenAI API, in seconds. 0 disables the limit.",
+            SECONDS,
+        ),
     ] = 600.0
