@@ -135,7 +135,7 @@ def test_the_schemas_would_refuse_something() -> None:
         ({"models": {"register": ["no_colon"]}}, "register"),
         ({"models": {"files": {"../../etc/passwd": ""}}}, "../../etc/passwd"),
         ({"control": {"enabled": True}}, "control.keysSecret"),
-        ({"autoscaling": {**KEDA, "hpa": {"enabled": True}}}, "choose one"),
+        ({"autoscaling": {**KEDA, "hpa": {"enabled": True}}}, "enable only one"),
         ({"autoscaling": {"keda": {"enabled": True}}}, "serverAddress"),
         ({"autoscaling": {"minReplicas": 9, "maxReplicas": 3}}, "minReplicas"),
         ({"workload": "StatefulSet", "settings": {"ephemeral": True}}, "ephemeral"),
