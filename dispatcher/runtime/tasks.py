@@ -15,8 +15,8 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
         at_most_s: after a cancellation, wait no longer than this, then cancel the work, too
 
     Raises:
-        CancelledError: this task was cancelled.
-        Exception: the exception of `work`, cancelled or not.
+        CancelledError: this task was cancelled; its cause is the exception of `work`, if that failed.
+        Exception: the exception of `work`.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -28,6 +28,6 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
             if not cancelled and at_most_s is not None:
                 loop.call_later(at_most_s, task.cancel)
             cancelled = True
+    if cancelled:  # even if `work` failed: a loop that handles its exception would run on forever
+        raise asyncio.CancelledError from (None if task.cancelled() else task.exception())
     task.result()
-    if cancelled:
-        raise asyncio.CancelledError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.forks.forking import command
 from support.models.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton import Limits
@@ -291,6 +291,7 @@ def test_failed_wake(case: Case) -> None:
     case.says("failed_wake is ", "crash loop", "A file is missing where")
 
 
+@pytest.mark.skipif(FRONT == "triton", reason="upgrades need the native frontend")
 def test_failed_upgrade(case: Case) -> None:
     case.register()
     with pytest.raises(PyTritonDaemonError, match="cannot be run"):

@@ -162,7 +162,10 @@ def test_a_string_that_is_longer_than_its_input_fails_its_request_alone(
         assert b'"data":["%d!"]' % number in answer
     assert wrong.status == 400
     if FRONT == "triton":
-        assert "model echo: input s does not hold as many strings as its shape says" in wrong.error
+        assert (
+            "model echo: input s does not hold as many length-prefixed strings as its shape requires"
+            in wrong.error
+        )
 
 
 @pytest.mark.parametrize("more", [b',"a":"%s"' % BAD, b',"%s":1' % BAD, b',"id":"%s"' % BAD])

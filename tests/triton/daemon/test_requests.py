@@ -20,7 +20,7 @@ import pytest
 from support.forks import forking
 from support.models.inference import Inference
 from support.models.streaming import Streaming
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton._protocol import messages
@@ -30,6 +30,9 @@ from pytriton.model_config import ModelConfig, Tensor
 X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
 ID = [Tensor(name="id", dtype=bytes, shape=(1,))]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+_native_frontend = pytest.mark.skipif(
+    FRONT == "triton", reason="NVIDIA's frontend passes on no headers by itself"
+)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +136,7 @@ def sampled(daemon: RunningDaemon, name: str) -> messages.RequestEntry:
     return entry
 
 
+@_native_frontend
 def test_a_request_has_the_id_that_its_client_gives_it(
     daemon: RunningDaemon, asking: Inference
 ) -> None:
@@ -150,6 +154,7 @@ def test_a_request_has_the_id_that_its_client_gives_it(
     )
 
 
+@_native_frontend
 def test_a_request_has_the_id_of_its_headers_over_grpc_too(daemon: RunningDaemon) -> None:
     client = Inference("grpc", daemon.grpc)
     headers = {"x-request-id": "g-1", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}

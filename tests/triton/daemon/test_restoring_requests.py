@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import Inference
-from support.running import RunningDaemon
+from support.running import FRONT, RunningDaemon
 
 from pytriton.model_config import Tensor
 
@@ -78,6 +78,7 @@ def _status(daemon: RunningDaemon, path: str) -> int:
         return refused.code
 
 
+@pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend refuses requests meanwhile")
 def test_they_wait_until_the_model_is_served_again_or_cannot_be(
     restarted: tuple[RunningDaemon, Path],
 ) -> None:

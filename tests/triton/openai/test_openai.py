@@ -22,7 +22,7 @@ import psutil
 import pytest
 from pydantic import BaseModel
 from support.forks.forking import command
-from support.running import RunningDaemon, eventually
+from support.running import FRONT, RunningDaemon, eventually
 
 from pytriton.dispatcher.openai.keys import KeyFile
 
@@ -290,6 +290,7 @@ def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDae
     assert client.with_options(max_retries=3).models.list().data
 
 
+@pytest.mark.skipif(FRONT == "triton", reason="upgrades need the native frontend")
 def test_the_front_outlives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
