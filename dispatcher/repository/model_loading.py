@@ -23,6 +23,7 @@ from pytriton.dispatcher.repository.model_records import (
     ModelRecord,
 )
 from pytriton.dispatcher.repository.repository_places import CLOUD, Places
+from pytriton.dispatcher.runtime.tasks import cause_of
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -165,7 +166,7 @@ class ModelLoading:
             await self._have_loaded(model.name, known, override)
         except BaseException as error:
             if former is None:
-                if isinstance(error, RemoteFailure) and self._server.ready:
+                if isinstance(cause_of(error), RemoteFailure) and self._server.ready:
                     await self._server.forget_failure(model.name)
                 own_repository.unlink(self._models, model.name)
             else:

@@ -31,3 +31,9 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
     if cancelled:  # even if `work` failed: a loop that handles its exception would run on forever
         raise asyncio.CancelledError from (None if task.cancelled() else task.exception())
     task.result()
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the failure behind a cancellation that `uninterrupted` has raised; any other error itself."""
+    cancelled = isinstance(error, asyncio.CancelledError) and error.__cause__ is not None
+    return error.__cause__ or error if cancelled else error

@@ -18,6 +18,7 @@ import structlog
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
 from pytriton.dispatcher.runtime.states import ModelState, StateMachine
+from pytriton.dispatcher.runtime.tasks import cause_of
 from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
 from pytriton.dispatcher.server import own_repository, preloading
 from pytriton.dispatcher.server.server_process import ServerLost
@@ -159,10 +160,10 @@ class ModelInTriton:
         try:
             await server.load(self._name, self.config)
             self.load_failed = False
-        except ServerLost:
-            raise
-        except RemoteFailure:
-            self.load_failed = True
+        except (asyncio.CancelledError, RemoteFailure) as error:
+            failure = cause_of(error)
+            if isinstance(failure, RemoteFailure) and not isinstance(failure, ServerLost):
+                self.load_failed = True
             raise
         finally:
             self._loads += 1
