@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel brings the compiled proxy and the native front, if there is a C compiler.
+"""What pyproject.toml cannot say: a wheel brings the compiled proxy and the native frontend, if there is a C compiler.
 
 They are for tritonserver, not for Python: the wheel is of one platform, but for every Python.
 """
@@ -29,14 +29,16 @@ class BuildWithPrograms(build_py):
         super().run()
         if self.editable_mode:  # the daemon builds it for itself
             return
-        backend = Path(self.build_lib, "pytriton", "proxy_backend")
-        native, front, interposer = (backend / one for one in ("native", "front", "interposer"))
+        folder = Path(self.build_lib, "pytriton", "proxy_backend")
+        backend, frontend, interposer = (
+            folder / one for one in ("backend", "frontend", "interposer")
+        )
         try:
-            proxy_compiler.compile_library(native, native / proxy_compiler.LIBRARY)
+            proxy_compiler.compile_library(backend, backend / proxy_compiler.LIBRARY)
             proxy_compiler.compile_library(interposer, interposer / proxy_compiler.INTERPOSER)
-            proxy_compiler.compile_front(front, front / proxy_compiler.FRONT)
+            proxy_compiler.compile_frontend(frontend, frontend / proxy_compiler.FRONTEND)
         except proxy_compiler.BuildError as error:
-            self.warn(f"the wheel goes without the compiled proxy, or the native front: {error}")
+            self.warn(f"the wheel goes without the compiled proxy, or the native frontend: {error}")
 
 
 class PlatformWheel(bdist_wheel):

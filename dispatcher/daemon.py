@@ -56,12 +56,12 @@ class Daemon(Services):
         handed = self._origin.handed
         if handed is None:
             who, why = f"user {user_name(os.getuid())}", self._origin.because
-            self.events.tell(kinds.STARTED, who=who, reason=why, numbers={"pid": os.getpid()})
+            self.events.emit(kinds.STARTED, who=who, reason=why, numbers={"pid": os.getpid()})
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.signalled, signal.Signals(number).name)
-        adopted = () if handed is None else (handed.state.operations, handed.state.beginnings)
-        refused = self._listen_tcp() or self._operations.open(*adopted)
+        adopted = () if handed is None else (handed.state.management, handed.state.beginnings)
+        refused = self._listen_tcp() or self._management.open(*adopted)
         if refused is not None:
             await self._control.close()
             return refused
@@ -80,11 +80,11 @@ class Daemon(Services):
                 await self._start_server()
             else:
                 self.upgrade.adopt(handed)
-                resting = frozenset(handed.state.resting)
-                self.registry.server_starts.let_rest(lambda spec: spec.name in resting)
+                lazy = frozenset(handed.state.lazy)
+                self.registry.server_starts.load_lazily(lambda spec: spec.name in lazy)
         except (ServerStartError, PortError) as error:
             in_use = isinstance(error, PortError)
-            code = ExitCode.PORT_IN_USE if in_use else ExitCode.NO_SERVER
+            code = ExitCode.PORT_IN_USE if in_use else ExitCode.SERVER_FAILED
             self.ending.never_served(str(error), code)
             await self.registry.stop()
         else:
@@ -98,7 +98,7 @@ class Daemon(Services):
         lag_task.cancel()
         collector_task.cancel()
         self.requests.close()
-        await self._operations.close()
+        await self._management.close()
         self._kill_on_death.close()
         self.memory.close()
         self.ending.write_down()
@@ -109,17 +109,17 @@ class Daemon(Services):
     async def _start_server(self) -> None:
         """Start tritonserver with the models that it can load at once. Raises ServerStartError, PortError."""
         starts = self.registry.server_starts
-        starts.place_sleeping(self._may_rest)
+        starts.deploy_suspended_models(self._may_load_lazily)
         loaded = await start_server(self._server, self.config, starts.preload_at_first_start)
         await starts.have_loaded(loaded)
-        self._server_watch.tell_started()
+        self._server_watch.emit_started()
 
-    def _may_rest(self, spec: messages.ModelSpec) -> bool:
+    def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:
         """Return whether a model is only used by clients of tritonserver's frontend.
 
         Always False with a model repository: its ensembles and backends may call any other model.
         """
-        awaits = self._front.awaits and self._server.proxy_is_native
+        awaits = self._frontend.awaits and self._server.proxy_is_native
         vertex = cloud_frontends.vertex_model(self.config.tritonserver_options)
         return awaits and not self.config.model_repository and spec.name != vertex
 
@@ -162,7 +162,7 @@ class Daemon(Services):
         self._status.vital.append(readiness_task)
         autoscaler_task = asyncio.create_task(self.autoscaler.run())
         memory_task = asyncio.create_task(self.memory.run())
-        lease_task = asyncio.create_task(self.trials.run())
+        lease_task = asyncio.create_task(self.leases.run())
         self._status.vital.append(lease_task)
         openai_task = asyncio.create_task(self.openai.run())
         self._status.vital.append(openai_task)
@@ -209,7 +209,7 @@ class Daemon(Services):
 
     async def until_vertex(self, name: str) -> None:
         """Wait until Vertex AI's frontend serves a registered model, if that is its default model."""
-        await self._readiness.until_vertex(name, self.config.busy_timeout_s)
+        await self._readiness.until_vertex(name, self.config.server_wait_timeout_s)
 
     def refuse_to_hold_up_a_start(self, registration: Registration) -> None:
         """Refuse a proxy that would wait for a worker before tritonserver has opened its ports.
@@ -248,7 +248,7 @@ class Daemon(Services):
     async def _watch_server(self) -> None:
         """Supervise tritonserver. Stop the daemon when the restart limit is reached."""
         why = await self._server_watch.run()
-        self.ending.request(why, ExitCode.NO_SERVER)
+        self.ending.request(why, ExitCode.SERVER_FAILED)
 
     async def _forget_proxies_of_ended_server(self) -> None:
         """Forget the proxies if tritonserver exits during the shutdown, so that nothing waits for them."""

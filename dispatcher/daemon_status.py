@@ -11,14 +11,14 @@ from functools import cache
 
 import structlog
 
-from pytriton._host.service_manager.systemd import State
+from pytriton._host.service_manager.systemd import ServiceState
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.supervisor import OpenAIFront
-from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -37,7 +37,7 @@ class DaemonStatus:
         phase: "starting", "ready", "draining" or "stopping"
         why_stopped: the reason, from phase "stopping" on
         control_tcp: the TCP address and port for clients with a key; "" if there is none
-        operations: the addresses of the operations server
+        management_urls: the addresses of the management server
         state_dir: where models and events are persisted; "" if they are not
         advice: a warning about the settings that applies until the daemon exits, if there is one
         memory: returns the memory budgets
@@ -54,7 +54,7 @@ class DaemonStatus:
         watch: ServerWatch,
         registry: Registry,
         repository_models: RepositoryModels,
-        readiness: Readiness,
+        readiness: ReadinessController,
         openai: OpenAIFront,
         advice: str | None,
     ) -> None:
@@ -62,7 +62,7 @@ class DaemonStatus:
         self.why_stopped = ""
         self.control_tcp = ""
         self._tcp_problem = ""
-        self.operations: list[str] = []
+        self.management_urls: list[str] = []
         self.memory: Callable[[], list[messages.MemoryInfo]] = list
         self.unkept: Callable[[], list[str]] = list
         self.advice = advice
@@ -122,15 +122,15 @@ class DaemonStatus:
             state_dir=self.state_dir,
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
-            operations=self.operations,
+            management_urls=self.management_urls,
             openai_url=self._openai.url,
             memory=self.memory(),
         )
 
-    def for_service_manager(self) -> State:
+    def for_service_manager(self) -> ServiceState:
         """Return the state to report to the service manager."""
         if self.phase == "stopping":
-            return State(f"stopping: {self.why_stopped}", healthy=True, busy=True)
+            return ServiceState(f"stopping: {self.why_stopped}", healthy=True, busy=True)
         models = self.model_infos()
         ready = sum(model.state in messages.SERVED_STATES for model in models)
         text = f"{self.phase}: {ready} of {len(models)} models ready"
@@ -143,7 +143,7 @@ class DaemonStatus:
                 text += f"; {what} {', '.join(names[:_MAX_NAMED])}{more}"
         if self.phase != "starting" and not self._server.ready:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
-        return State(
+        return ServiceState(
             text,
             healthy=not any(task.done() for task in self.vital),
             busy=self.phase == "starting" or not self._readiness.announced,

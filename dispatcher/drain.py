@@ -13,7 +13,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.shutdown import ShutdownController
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
@@ -38,7 +38,7 @@ class DrainController:
     def __init__(
         self,
         status: DaemonStatus,
-        readiness: Readiness,
+        readiness: ReadinessController,
         registry: Registry,
         ending: ShutdownController,
         events: Events,
@@ -50,14 +50,14 @@ class DrainController:
         self._ending = ending
         self._events = events
         self._use_grace = use_grace
-        self._settled: Optional[asyncio.Task[None]] = None
+        self._settle_task: Optional[asyncio.Task[None]] = None
 
     @property
     def under_way(self) -> bool:
         """Return whether the daemon is draining."""
         return self._status.phase == "draining"
 
-    async def begin(self, wish: messages.Drain) -> None:
+    async def begin(self, request: messages.Drain) -> None:
         """Begin to drain. Return at once if the daemon should stop, otherwise when the settle time is over.
 
         A daemon that is still starting serves no clients, so it can stop at once.
@@ -65,25 +65,25 @@ class DrainController:
         Raises:
             RemoteFailure: a time is out of range.
         """
-        for seconds in (wish.settle_s, wish.timeout_s or 0.0):
+        for seconds in (request.settle_s, request.timeout_s or 0.0):
             if not 0 <= seconds <= _DAY_S:
                 raise RemoteFailure(ErrorKind.INVALID, f"{seconds} is not between 0 and {_DAY_S} s")
         if self._ending.asked.is_set():
             return
-        if wish.timeout_s is not None:
-            self._use_grace(wish.timeout_s)
-        settle_s = wish.settle_s if self._status.phase in ("ready", "draining") else 0.0
-        numbers = {"settle_s": settle_s, "stop": int(wish.stop)}
-        self._events.tell(kinds.DRAINING, numbers=numbers)
+        if request.timeout_s is not None:
+            self._use_grace(request.timeout_s)
+        settle_s = request.settle_s if self._status.phase in ("ready", "draining") else 0.0
+        numbers = {"settle_s": settle_s, "stop": int(request.stop)}
+        self._events.emit(kinds.DRAINING, numbers=numbers)
         if self._status.phase == "ready":
             self._status.phase = "draining"
         self._registry.refusal = REFUSAL
         await self._readiness.withdraw()
-        if self._settled is not None:
-            self._settled.cancel()
-        self._settled = asyncio.create_task(self._settle(settle_s, stop=wish.stop))
-        while not (wish.stop or self._settled.done()):
-            await asyncio.wait([self._settled])  # a further request replaces this task
+        if self._settle_task is not None:
+            self._settle_task.cancel()
+        self._settle_task = asyncio.create_task(self._settle(settle_s, stop=request.stop))
+        while not (request.stop or self._settle_task.done()):
+            await asyncio.wait([self._settle_task])  # a further request replaces this task
 
     async def _settle(self, settle_s: float, *, stop: bool) -> None:
         await asyncio.sleep(settle_s)

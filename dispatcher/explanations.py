@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon
 
 #: Maximum number of events in one answer, since answers stay in memory until clients read them.
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 
 
 async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
@@ -43,7 +43,7 @@ async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Expla
         daemon.requests.outcomes(name),
     )
     verdict, findings = explain(situation)
-    count = max(0, min(asked.events, MOST_EVENTS))
+    count = max(0, min(asked.events, MAX_EVENTS))
     return messages.Explanation(name, verdict, findings, events[len(events) - count :])
 
 
@@ -81,5 +81,5 @@ async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventLis
         and asked.model in (None, event.model)
         and (not asked.kinds or event.kind in asked.kinds)
     ]
-    count = max(0, min(asked.limit, MOST_EVENTS))
+    count = max(0, min(asked.limit, MAX_EVENTS))
     return messages.EventList(found[max(0, len(found) - count) :])

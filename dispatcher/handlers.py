@@ -14,12 +14,12 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher import explanations, worker_handlers
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.models.admission import check, check_cache, check_devices
-from pytriton.dispatcher.models.failure_events import failure_told, registration_told
-from pytriton.dispatcher.models.served_models import told_registrations
+from pytriton.dispatcher.models.failure_events import emit_on_failure, emit_on_register_failure
+from pytriton.dispatcher.models.served_models import describe_registrations
 from pytriton.dispatcher.openai_models import check_aliases
 from pytriton.dispatcher.runtime.logs import tail
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.requests import profiling
+from pytriton.dispatcher.telemetry.requests import profiler
 from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
 from pytriton.dispatcher.workers.process.registrant import Registrant
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Maximum number of lines in one answer; the log files have all of them.
 _MAX_LOG_LINES = 100_000
 #: Maximum size of the lines in one answer, since answers stay in memory until clients read them.
-MOST_LOG_BYTES = 4 << 20
+MAX_LOG_BYTES = 4 << 20
 
 
 async def register(
@@ -43,19 +43,19 @@ async def register(
     if message.spec.completed_by_workers:
         text = f"model {message.spec.name}: only a model repository's configurations are completed by workers"
         raise RemoteFailure(ErrorKind.INVALID, text)
-    with registration_told(daemon.events, message, daemon.registry.names):
-        check_cache(message.spec, daemon.config, front_is_native=daemon.front_is_native)
+    with emit_on_register_failure(daemon.events, message, daemon.registry.names):
+        check_cache(message.spec, daemon.config, frontend_is_native=daemon.frontend_is_native)
         check_devices(message.spec)
         check_aliases(message.spec, daemon.registry)
     if message.spec.openai is not None:
         daemon.openai.open()
     hosted = message.spec.isolation == "thread"
     registrant = Registrant(peer, message.spec.name) if hosted else None
-    pid = peer.sender.pid if message.temporary and not hosted else None
+    pid = peer.sender.pid if message.ephemeral and not hosted else None
 
     def served(registration: Registration) -> None:
         if pid is not None:
-            daemon.temporary.add(registration, pid)
+            daemon.client_bound_models.add(registration, pid)
 
     try:
         registration = await daemon.registry.register(
@@ -97,20 +97,20 @@ async def rollback(
     return messages.Registered(daemon.model_info(registration))
 
 
-async def renew_trial(
-    daemon: Daemon, peer: Peer, message: messages.RenewTrial, payloads: Payloads
+async def renew_lease(
+    daemon: Daemon, peer: Peer, message: messages.RenewLease, payloads: Payloads
 ) -> messages.AnyMessage:
     """Renew the lease of a provisional model."""
-    daemon.trials.renew(message.name, message.trial, message.share)
+    daemon.leases.renew(message.name, message.lease, message.share)
     return messages.Done()
 
 
-async def end_trial(
-    daemon: Daemon, peer: Peer, message: messages.EndTrial, payloads: Payloads
+async def end_lease(
+    daemon: Daemon, peer: Peer, message: messages.EndLease, payloads: Payloads
 ) -> messages.AnyMessage:
     """Keep a provisional model, or roll it back."""
-    end = daemon.trials.keep if message.keep else daemon.trials.take_back
-    await end(message.name, message.trial)
+    end = daemon.leases.keep if message.keep else daemon.leases.roll_back
+    await end(message.name, message.lease)
     return messages.Done()
 
 
@@ -120,9 +120,9 @@ async def load_from_repository(
     """Load a model from a model repository."""
     daemon.registry.check_open(message.name, "loaded")
     await daemon.registry.until_up(message.name, "loaded", peer.reply)
-    with failure_told(daemon.events, kinds.NOT_LOADED, message.name):
+    with emit_on_failure(daemon.events, kinds.REPOSITORY_LOAD_FAILED, message.name):
         await daemon.repository_models.load(message.name, message.config)
-    daemon.events.tell(kinds.LOADED, model=message.name)
+    daemon.events.emit(kinds.LOADED, model=message.name)
     return messages.Done()
 
 
@@ -131,7 +131,7 @@ async def unload_from_repository(
 ) -> messages.AnyMessage:
     """Stop serving a model from a model repository."""
     await daemon.repository_models.unload(message.name)
-    daemon.events.tell(kinds.UNLOADED, model=message.name)
+    daemon.events.emit(kinds.UNLOADED, model=message.name)
     return messages.Done()
 
 
@@ -159,8 +159,8 @@ async def get_status(
     return daemon.status()
 
 
-async def get_figures(
-    daemon: Daemon, peer: Peer, message: messages.GetFigures, payloads: Payloads
+async def get_metrics(
+    daemon: Daemon, peer: Peer, message: messages.GetMetrics, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return all metrics."""
     return await daemon.figures.current()
@@ -183,7 +183,7 @@ async def get_registrations(
     kept = daemon.registry.declared(message.names)
     # In a thread: hashing a large payload takes a while the first time.
     return await asyncio.to_thread(
-        told_registrations, kept, with_payloads=message.payloads, known=message.known
+        describe_registrations, kept, with_payloads=message.payloads, known=message.known
     )
 
 
@@ -208,7 +208,7 @@ async def log_requests(
     """Turn a model's access log on or off."""
     await daemon.registry.restoring.bring(message.name, BRING_S)
     registration = await daemon.registry.amend(message.name, access_log=message.on)
-    registration.events.tell(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
+    registration.events.emit(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
     daemon.requests.look()
     return messages.Done()
 
@@ -231,9 +231,9 @@ async def profile_worker(
         raise RemoteFailure(
             ErrorKind.INVALID, f"{text}: py-spy record --pid {registration.registrant.pid}"
         )
-    tally = daemon.registry.ledger.of(message.model)
-    workers = [one for of in tally.instances.values() for one in of.workers]
-    worker = profiling.chosen(message, workers, asleep=registration.pool.sleep.asleep)
+    counters = daemon.registry.counter_registry.of(message.model)
+    workers = [one for of in counters.instances.values() for one in of.workers]
+    worker = profiler.chosen(message, workers, suspended=registration.pool.suspension.suspended)
     return await daemon.profiler.profile(worker, message)
 
 
@@ -283,14 +283,14 @@ _HANDLERS: dict[type, Handler] = {
     messages.Unregister: unregister,
     messages.Scale: scale,
     messages.Rollback: rollback,
-    messages.RenewTrial: renew_trial,
-    messages.EndTrial: end_trial,
+    messages.RenewLease: renew_lease,
+    messages.EndLease: end_lease,
     messages.LoadFromRepository: load_from_repository,
     messages.UnloadFromRepository: unload_from_repository,
     messages.GetRepository: get_repository,
     messages.ListModels: list_models,
     messages.GetStatus: get_status,
-    messages.GetFigures: get_figures,
+    messages.GetMetrics: get_metrics,
     messages.GetLogs: get_logs,
     messages.GetRegistrations: get_registrations,
     messages.Explain: explain,
@@ -323,7 +323,7 @@ async def handle(
     return await handler(daemon, peer, message, payloads)
 
 
-def newest(lines: Sequence[str], most_bytes: int = MOST_LOG_BYTES) -> list[str]:
+def newest(lines: Sequence[str], most_bytes: int = MAX_LOG_BYTES) -> list[str]:
     """Return as many of the last lines as fit, in their order."""
     kept: list[str] = []
     for line in reversed(lines):

@@ -7,16 +7,16 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.state import Answering, Served, State, Upstream
-from pytriton.dispatcher.server.frontend import Front
+from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
+from pytriton.dispatcher.server.frontend import Frontend
 
-__all__ = ["check_aliases", "told_of", "upstream"]
+__all__ = ["api_state", "check_aliases", "upstream"]
 
 
-def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
+def api_state(config: DaemonConfig, frontend: Frontend, registry: Registry) -> ApiState:
     """Return the current state."""
-    return State(
-        Answering(
+    return ApiState(
+        ApiSettings(
             keys_file=config.openai_keys_file,
             cors_origins=config.openai_cors_origin,
             remote_urls=config.openai_remote_urls,
@@ -25,7 +25,7 @@ def told_of(config: DaemonConfig, front: Front, registry: Registry) -> State:
             keepalive_s=config.openai_keepalive_s,
             timeout_s=config.openai_timeout_s,
         ),
-        upstream(config, front),
+        upstream(config, frontend),
         [_served(one) for one in registry if one.spec.openai is not None],
     )
 
@@ -51,22 +51,22 @@ def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
             )
 
 
-def upstream(config: DaemonConfig, front: Front) -> Upstream:
+def upstream(config: DaemonConfig, frontend: Frontend) -> Upstream:
     """Return the address of tritonserver for the OpenAI frontend: a unix socket if there is one, else loopback.
 
     The native frontend has a separate unix socket for this, even if clients get no HTTP, or only TLS. Connections over
     it do not count towards the limits per address.
     """
-    socket = front.http_socket or config.http_unix
+    socket = frontend.http_socket or config.http_unix_socket
     if socket is not None:
         return Upstream("http://tritonserver", str(socket), config.access_token)
-    return Upstream(front.endpoints.urls()["http_url"], None, config.access_token)
+    return Upstream(frontend.endpoints.urls()["http_url"], None, config.access_token)
 
 
-def _served(registration: Registration) -> Served:
+def _served(registration: Registration) -> ApiModel:
     spec = registration.spec
     assert spec.openai is not None  # checked by the caller
-    return Served(
+    return ApiModel(
         spec.name,
         spec.openai,
         created=int(registration.registered_at),

@@ -30,7 +30,7 @@ def main() -> int:
     """Read the settings, run the daemon, and return its exit code."""
     arguments = _arguments()
     if arguments.can_take_over:
-        takeover.say(takeover.judge(sys.stdin.buffer.read()))
+        takeover.say(takeover.check_compatibility(sys.stdin.buffer.read()))
         return ExitCode.OK
     if arguments.take_over is not None:
         return _take_over(arguments.take_over)

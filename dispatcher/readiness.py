@@ -4,7 +4,7 @@
                  ▲                                                                         │
                  └───────────────── tritonserver exits or is restarted ◀───────────────────┘
 
-The setting `ready_when` decides which models must be served. Vertex AI's frontend needs a restart of tritonserver, see
+The setting `readiness` decides which models must be served. Vertex AI's frontend needs a restart of tritonserver, see
 cloud_frontends.py.
 """
 
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 _MAX_NAMED = 5
 
 
-class Readiness:
+class ReadinessController:
     """Follows the models, and decides when tritonserver may report ready.
 
     Attributes:
@@ -45,7 +45,7 @@ class Readiness:
         watch: ServerWatch,
         announce: Callable[[], None],
     ) -> None:
-        self._when = config.ready_when
+        self._when = config.readiness
         self._vertex = cloud_frontends.vertex_model(config.tritonserver_options)
         self._server = server
         self._registry = registry
@@ -58,7 +58,7 @@ class Readiness:
     def problem(self) -> str:
         """Return why tritonserver reports not ready, if models failed to load; else ""."""
         failed = [*self._registry.restoring.failures(), *self._repository.known.failed]
-        if self._is_shown or self._withdrawn or self._when != "served" or not failed:
+        if self._is_shown or self._withdrawn or self._when != "all_loaded" or not failed:
             return ""
         if not (self._tried and self._server.ready):
             return ""
@@ -66,7 +66,7 @@ class Readiness:
         return (
             f"tritonserver reports not ready, since models could not be loaded: "
             f"{', '.join(failed[:_MAX_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` shows why; with the "
-            "setting ready_when = tried they would not count"
+            "setting readiness = all_attempted they would not count"
         )
 
     async def withdraw(self) -> None:
@@ -86,7 +86,9 @@ class Readiness:
         while True:
             self._is_shown = False
             await self._until(lambda: self._server.ready)
-            await self._until(lambda: self._tried or self._when == "up" or not self._server.ready)
+            await self._until(
+                lambda: self._tried or self._when == "server_up" or not self._server.ready
+            )
             if not self.announced and self._server.ready:
                 self.announced = True
                 self._announce()
@@ -111,7 +113,7 @@ class Readiness:
         if self._withdrawn:  # check again: withdrawn while the gate was opened
             await self._server.show_unready()
         await self._until(lambda: self._may_start_vertex or not self._server.ready)
-        if self._may_start_vertex:  # with ready_when "up"
+        if self._may_start_vertex:  # with readiness "server_up"
             await self._watch.start_anew("Vertex AI's model is served", lambda: self._registry.busy)
 
     async def until_vertex(self, name: str, timeout_s: float) -> None:
@@ -142,11 +144,11 @@ class Readiness:
         """Return whether all models required by the settings are served."""
         if self._withdrawn:
             return False
-        if self._when == "up":
+        if self._when == "server_up":
             return True
         if not self._tried or not self._vertex_is_there:
             return False
-        return self._when == "tried" or not (
+        return self._when == "all_attempted" or not (
             self._registry.restoring.failed or self._repository.known.failed
         )
 
@@ -172,12 +174,16 @@ class Readiness:
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition about tritonserver and the models holds."""
         while True:
-            news = (self._server.news, self._registry.news, self._registry.restoring.news)
-            changes = [asyncio.ensure_future(one.next.wait()) for one in news]
+            signals = (
+                self._server.changes,
+                self._registry.changes,
+                self._registry.restoring.changes,
+            )
+            waits = [asyncio.ensure_future(one.next.wait()) for one in signals]
             try:
                 if condition():
                     return
-                await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for change in changes:
+                for change in waits:
                     change.cancel()

@@ -66,7 +66,7 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
         if getattr(config, f"allow_{name}")
     }
     named["openai"] = config.openai_port
-    named["operations"] = int((config.operations or ":0").rpartition(":")[2])
+    named["management_address"] = int((config.management_address or ":0").rpartition(":")[2])
     held = socket_activation.addresses()
     for address, port in held:
         if port not in named.values():
@@ -87,8 +87,8 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
 
 def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
     """Return the name and value of the setting that gives a listener's address."""
-    if name == "operations":
-        return name, (config.operations or "").rpartition(":")[0].strip("[]")
+    if name == "management_address":
+        return name, (config.management_address or "").rpartition(":")[0].strip("[]")
     return f"{name}_address", str(getattr(config, f"{name}_address"))
 
 
@@ -140,7 +140,7 @@ def run(
             with notifier.slow_start():
                 runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
             with _store(config, locks) as store:
-                place = Place(config, rundir, runtime, store, notifier, lock)
+                place = StartContext(config, rundir, runtime, store, notifier, lock)
                 return asyncio.run(_main(place, on_ready, owner, origin))
     except (*FileErrors, SocketActivationError) as error:
         print_error(f"pytriton-daemon: {error}")
@@ -150,14 +150,14 @@ def run(
         return ExitCode.ALREADY_RUNNING
     except ServerRuntimeError as error:
         _log.error("tritonserver not found", reason=str(error))
-        exit_record.write(rundir, ExitCode.NO_SERVER, str(error))
-        return ExitCode.NO_SERVER
+        exit_record.write(rundir, ExitCode.SERVER_FAILED, str(error))
+        return ExitCode.SERVER_FAILED
     except Exception as error:
-        exit_record.write(rundir, ExitCode.FAULT, repr(error))
+        exit_record.write(rundir, ExitCode.ERROR, repr(error))
         raise
 
 
-class Place(NamedTuple):
+class StartContext(NamedTuple):
     """Everything a daemon needs to start; `lock` is the descriptor of the runtime directory's lock."""
 
     config: DaemonConfig
@@ -168,7 +168,9 @@ class Place(NamedTuple):
     lock: int
 
 
-async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, origin: Origin) -> int:
+async def _main(
+    place: StartContext, on_ready: OnReady | None, owner: Owner | None, origin: Origin
+) -> int:
     config, rundir, runtime, store, notifier, lock = place
     daemon = Daemon(config, rundir, runtime, store, notifier, origin=origin)
     daemon.upgrade.parts.locks = (lock, store.lock)
@@ -178,7 +180,7 @@ async def _main(place: Place, on_ready: OnReady | None, owner: Owner | None, ori
     ending = daemon.ending
     watching = asyncio.create_task(
         RuntimeDirGuard(rundir, lock).watch(
-            deleted=lambda why: ending.request(why, ExitCode.FAULT), taken=ending.dispossessed
+            deleted=lambda why: ending.request(why, ExitCode.ERROR), taken=ending.dispossessed
         )
     )
     try:

@@ -22,13 +22,13 @@ from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.drain import DrainController
 from pytriton.dispatcher.explanations import explanation
 from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
-from pytriton.dispatcher.models.leases import Trials
+from pytriton.dispatcher.models.leases import LeaseManager
 from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.supervisor import OpenAIFront
-from pytriton.dispatcher.openai_models import told_of
-from pytriton.dispatcher.readiness import Readiness
+from pytriton.dispatcher.openai_models import api_state
+from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.repository.client_requests import ClientRequests
 from pytriton.dispatcher.repository.index_watch import IndexWatch
 from pytriton.dispatcher.repository.model_control import ModelControl
@@ -41,7 +41,7 @@ from pytriton.dispatcher.scaling.memory_budget import MemoryBudget, accounts_of
 from pytriton.dispatcher.server.frontend import (
     MODEL_CONTROL_SOCKET,
     SHM,
-    Front,
+    Frontend,
     ServerPlace,
     new_shm_prefix,
 )
@@ -56,14 +56,14 @@ from pytriton.dispatcher.startup_restore import StartupRestorer
 from pytriton.dispatcher.telemetry.events.event_log import EventLog
 from pytriton.dispatcher.telemetry.events.webhook_settings import read_hooks
 from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
-from pytriton.dispatcher.telemetry.http.operations import Operations
+from pytriton.dispatcher.telemetry.http.management import Management
 from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
-from pytriton.dispatcher.telemetry.requests.profiling import Profiler
-from pytriton.dispatcher.upgrade.coordinator import Parts, Upgrade
+from pytriton.dispatcher.telemetry.requests.profiler import Profiler
+from pytriton.dispatcher.upgrade.coordinator import Parts, UpgradeCoordinator
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
 from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
-from pytriton.dispatcher.workers.call_deadlocks import Waiting
+from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
 from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-#: Number of events on the operations server's page.
+#: Number of events on the management server's page.
 _SHOWN_EVENTS = 200
 
 
@@ -126,12 +126,12 @@ class Services(ABC):
             log_line,
         )
         #: Whether our native frontend serves; otherwise NVIDIA's does.
-        self.front_is_native = runtime.front is not None
-        self._front = _front(config, place)
-        if self.front_is_native:  # until tritonserver reports its own
+        self.frontend_is_native = runtime.frontend is not None
+        self._frontend = _frontend(config, place)
+        if self.frontend_is_native:  # until tritonserver reports its own
             options = config.tritonserver_options
             logs.set_triton_log_settings(logs.TritonLogSettings.from_options(options))
-        self._server = TritonServer(config, place, self._front)
+        self._server = TritonServer(config, place, self._frontend)
 
     def _make_models(self, config: DaemonConfig, runtime: ServerRuntime, store: Store) -> None:
         self._library = lay_out_library(self.rundir)
@@ -148,12 +148,12 @@ class Services(ABC):
         )
         self._server.on_retired = self.registry.server_starts.forget_retired
         restoring = self.registry.restoring
-        self._front.await_models(restoring.awaited, restoring.asked)
-        restoring.gone = self._front.forget_awaited
+        self._frontend.await_models(restoring.awaited, restoring.asked)
+        restoring.gone = self._frontend.forget_awaited
         #: Rolls back provisional registrations that are not confirmed.
-        self.trials = Trials(self.registry)
-        self.waiting = Waiting()
-        self.temporary = ClientBoundModels(self.registry.end)
+        self.leases = LeaseManager(self.registry)
+        self.waiting = PendingCalls()
+        self.client_bound_models = ClientBoundModels(self.registry.end)
         self.repository_models = RepositoryModels(
             config,
             models=self.rundir.models,
@@ -190,7 +190,7 @@ class Services(ABC):
         return [text for text in (self.event_log.problem, self._sizes.problem) if text]
 
     def _make_status(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
-        self._readiness = Readiness(
+        self._readiness = ReadinessController(
             config,
             self._server,
             self.registry,
@@ -203,8 +203,8 @@ class Services(ABC):
             config,
             self._library,
             self._kill_on_death,
-            describe=lambda: told_of(self.config, self._front, self.registry),
-            news=(self.registry.news, self._server.news),
+            describe=lambda: api_state(self.config, self._frontend, self.registry),
+            changes=(self.registry.changes, self._server.changes),
         )
         self._status = DaemonStatus(
             config,
@@ -216,7 +216,7 @@ class Services(ABC):
             readiness=self._readiness,
             openai=self.openai,
             advice=advisories.warning(
-                config, runtime.tree.version, native=runtime.front is not None
+                config, runtime.tree.version, native=runtime.frontend is not None
             ),
         )
         #: The current settings, and their reload.
@@ -249,7 +249,7 @@ class Services(ABC):
         self.memory = MemoryBudget(
             self.registry,
             self._sizes,
-            any_may_sleep=config.any_may_sleep,
+            suspend_any_idle_model=config.suspend_any_idle_model,
             shared=lambda: shared_entries.all_of(self.rundir.shared),
         )
         self._status.memory = self.memory.infos
@@ -283,7 +283,7 @@ class Services(ABC):
         #: Single requests: access logs, slowest and failed ones.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(self.rundir.path)
-        self._operations = Operations(
+        self._management = Management(
             config,
             self.rundir,
             self.figures,
@@ -292,10 +292,10 @@ class Services(ABC):
             lambda name: explanation(cast("Daemon", self), messages.Explain(name)),
             lambda asked: self.event_log.recent(_SHOWN_EVENTS, asked=asked),
         )
-        self._status.operations = self._operations.urls
+        self._status.management_urls = self._management.urls
 
     def _make_upgrade(self) -> None:
-        self.upgrade = Upgrade(
+        self.upgrade = UpgradeCoordinator(
             Parts(
                 config=lambda: self.config,
                 status=self._status,
@@ -305,10 +305,10 @@ class Services(ABC):
                 server_watch=self._server_watch,
                 registry=self.registry,
                 repository_models=self.repository_models,
-                temporary=self.temporary,
+                client_bound_models=self.client_bound_models,
                 workers=self._workers,
                 openai=self.openai,
-                operations=self._operations,
+                management=self._management,
                 requests=self.requests,
                 events=self.event_log,
                 webhooks=self._webhooks,
@@ -343,13 +343,13 @@ class Services(ABC):
         """Return the answer to a message on the control socket."""
 
 
-def _front(config: DaemonConfig, place: ServerPlace) -> Front:
+def _frontend(config: DaemonConfig, place: ServerPlace) -> Frontend:
     """Return the frontend that serves clients."""
-    native = place.runtime.front
+    native = place.runtime.frontend
     if config.response_cache_size and native is None:
         _log.warning(
             "response cache disabled",
-            reason="NVIDIA's frontend is in use; the cache needs front = native",
+            reason="NVIDIA's frontend is in use; the cache needs frontend = native",
         )
     if "cache-config" in config.tritonserver_options:
         _log.warning(

@@ -21,7 +21,7 @@ from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.server_process import ServerStartError
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events.events import Events
-from pytriton.dispatcher.telemetry.events.reloads import tell_reload
+from pytriton.dispatcher.telemetry.events.reloads import emit_reload
 
 _log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class SettingsReloader:
             )
         self._notifier.reloading()
         config, answer = reread(self.config, self._rundir)
-        tell_reload(self._events, answer)  # before the log level changes, which might hide it
+        emit_reload(self._events, answer)  # before the log level changes, which might hide it
         logs.set_level(config.log_level)
         self._use(config)
         self._notifier.ready(self._status.for_service_manager().text)

@@ -51,14 +51,14 @@ class ShutdownController:
         self._server = server
         self._registry = registry
         self._was_signalled = False
-        self._is_hopeless = False  #: a callable has reported that only a restart helps
+        self._needs_restart = False  #: a callable has reported that only a restart helps
         self._word_may_come = (
             False  #: the reason is a worker's exit, and its last message may still arrive
         )
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
         """Begin a graceful shutdown with an exit code."""
-        self._events.tell(kinds.STOPPING, reason=why)
+        self._events.emit(kinds.STOPPING, reason=why)
         self._ask(why, code)
 
     def _ask(self, why: str, code: ExitCode) -> None:
@@ -68,8 +68,8 @@ class ShutdownController:
 
     def unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable reported that only a restart of the daemon helps."""
-        self._events.tell(kinds.UNRECOVERABLE, model=model, reason=text)
-        self._is_hopeless = True
+        self._events.emit(kinds.UNRECOVERABLE, model=model, reason=text)
+        self._needs_restart = True
         why = f"unrecoverable error in model {model}: {text}"
         if self._word_may_come:
             self._status.why_stopped, self._word_may_come = why, False
@@ -77,7 +77,7 @@ class ShutdownController:
 
     def given_up(self, model: str) -> None:
         """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
-        if not self._is_hopeless:
+        if not self._needs_restart:
             said = f"its worker's exit code says so; its log has the reason: pytriton-daemon logs {model}"
             is_first = not self.asked.is_set()
             self.unrecoverable(model, said)
@@ -85,7 +85,7 @@ class ShutdownController:
 
     def never_served(self, why: str, code: ExitCode) -> None:
         """Record that tritonserver did not start, so there is nothing to stop."""
-        self._events.tell(kinds.SERVER_FAILED, reason=why)
+        self._events.emit(kinds.SERVER_FAILED, reason=why)
         self.code = code
         self._status.why_stopped = why
 
@@ -128,7 +128,7 @@ class ShutdownController:
         """Write the exit record for later queries."""
         why = self._status.why_stopped
         exit_record.write(self._rundir, self.code, why)
-        self._events.tell(kinds.STOPPED, reason=why, numbers={"exit_code": int(self.code)})
+        self._events.emit(kinds.STOPPED, reason=why, numbers={"exit_code": int(self.code)})
 
     def _cut_short(self, why: str) -> None:
         self._server.kill()

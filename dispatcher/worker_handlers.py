@@ -52,11 +52,11 @@ async def worker_failed(
     daemon.registry.worker(message.worker)[1].failed(message)
 
 
-async def worker_spent(
-    daemon: Daemon, peer: Peer, message: messages.WorkerSpent, payloads: Payloads
+async def worker_recycle_due(
+    daemon: Daemon, peer: Peer, message: messages.WorkerRecycleDue, payloads: Payloads
 ) -> None:
     """Record that a worker has passed a limit and should be recycled."""
-    daemon.registry.worker(message.worker)[1].is_spent(message.text)
+    daemon.registry.worker(message.worker)[1].request_recycle(message.text)
 
 
 async def worker_unrecoverable(
@@ -72,7 +72,9 @@ async def worker_readiness(
 ) -> None:
     """Record that the answer of a model's own `is_ready` has changed."""
     registration, worker = daemon.registry.worker(message.worker)
-    if worker.unwilling != (None if message.ready else message.why):  # otherwise it is a repetition
+    if worker.not_ready_reason != (
+        None if message.ready else message.why
+    ):  # otherwise it is a repetition
         await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
 
 
@@ -139,7 +141,7 @@ async def calls_wait(
     daemon: Daemon, peer: Peer, message: messages.CallsWait, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return which of the calls that have waited for a while are deadlocked."""
-    daemon.waiting.tell(message.worker, message.pid, message.models, message.proxy)
+    daemon.waiting.record(message.worker, message.pid, message.models, message.proxy)
     stuck = daemon.waiting.stuck(message.worker, daemon.registry.workers_of)
     text = ""
     if stuck:
@@ -157,7 +159,7 @@ async def lane_lost(
 ) -> messages.AnyMessage:
     """Decide what to do with a batch whose worker was lost."""
     pool = daemon.registry.by_key(message.registration).pool
-    return await pool.verdicts.on_loss(message)
+    return await pool.batch_retry.on_loss(message)
 
 
 async def batch_overdue(
@@ -165,7 +167,7 @@ async def batch_overdue(
 ) -> messages.AnyMessage:
     """Decide whether a proxy should keep waiting for its batch."""
     pool = daemon.registry.by_key(message.registration).pool
-    return pool.verdicts.on_overdue(message)
+    return pool.batch_retry.on_overdue(message)
 
 
 async def detach(daemon: Daemon, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
@@ -177,7 +179,7 @@ HANDLERS: dict[type, Handler] = {
     messages.WorkerHello: worker_hello,
     messages.WorkerReady: worker_ready,
     messages.WorkerFailed: worker_failed,
-    messages.WorkerSpent: worker_spent,
+    messages.WorkerRecycleDue: worker_recycle_due,
     messages.WorkerUnrecoverable: worker_unrecoverable,
     messages.WorkerEnded: worker_ended,
     messages.WorkerReadiness: worker_readiness,

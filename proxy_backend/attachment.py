@@ -10,7 +10,7 @@ from typing import Any
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
-from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.calls import ProxyCalls
 
 
 class Attachment:
@@ -21,7 +21,7 @@ class Attachment:
         control: ControlClient,
         registration: str,
         instance: str,
-        calls: Calls,
+        calls: ProxyCalls,
         version: int = 0,
     ) -> None:
         self.lane: Lane | None = None

@@ -56,7 +56,7 @@ _TICK_S = 1.0
 _REPORT_INTERVAL_S = 10.0
 
 
-class Calls:
+class ProxyCalls:
     """All calls that a proxy makes."""
 
     def __init__(self, translator: Translator, control_endpoint: str) -> None:
@@ -194,7 +194,7 @@ class _Under:
 class _Wire:
     """The connection to one worker, and the calls received on it."""
 
-    def __init__(self, connection: CallConnection, calls: Calls) -> None:
+    def __init__(self, connection: CallConnection, calls: ProxyCalls) -> None:
         self._connection = connection
         self._proxy = calls
         self._slots = Slots(connection)

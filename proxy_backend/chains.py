@@ -30,7 +30,7 @@ from pytriton._protocol.lanes.lane_messages import RequestRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
 #: The maximum number of models that wait for each other.
-_MOST_DEEP = 16
+_MAX_DEEP = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
 _KEY = os.environ.get(KEY_VARIABLE, "").encode()
@@ -47,7 +47,7 @@ class Circular(Exception):
 
     def __init__(self, waiting: list[str]) -> None:
         super().__init__(
-            "a call came back to the worker that waits for it; register the model with lanes=1 and more "
+            "a call came back to the worker that waits for it; register the model with max_inflight_batches=1 and more "
             "instances, or remove the circular call"
         )
         self.waiting = waiting
@@ -73,8 +73,8 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
 def refused(call: Call, control_endpoint: str) -> str | None:
     """Return why a call must not be made; None if it may be made."""
     models = [link.model for link in call.chain]
-    if len(models) > _MOST_DEEP:
-        return f"calls are nested more than {_MOST_DEEP} deep: {' → '.join([*models, call.model])}"
+    if len(models) > _MAX_DEEP:
+        return f"calls are nested more than {_MAX_DEEP} deep: {' → '.join([*models, call.model])}"
     if not any(link.model == call.model and link.worker for link in call.chain):
         return None
     workers = [link.worker for link in call.chain if link.worker]
@@ -156,7 +156,7 @@ def has_closed(handle: str) -> bool:
     return fd is None
 
 
-def tell_failure(handle: str, text: str, code: str) -> bool:
+def write_failure(handle: str, text: str, code: str) -> bool:
     """Write a model's error to the caller's handle; return False if there is no handle to write to."""
     fd = _opened(handle) if handle else None
     if fd is None:

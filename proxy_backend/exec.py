@@ -32,7 +32,7 @@ from pytriton.proxy_backend.regions import Regions
 Release = Callable[[], None]
 
 
-class State(Protocol):
+class FlightState(Protocol):
     """The part of a call in flight that the executor uses."""
 
     dropped: bool
@@ -60,7 +60,7 @@ class Executor:
         self._regions = Regions()
         self._announced: dict[str, int] = {}
 
-    def answers(self, call: Call, state: State) -> Iterator[tuple[Answer, Release]]:
+    def answers(self, call: Call, state: FlightState) -> Iterator[tuple[Answer, Release]]:
         """Make a call; yield its answers, each with a function to call when the worker has read it.
 
         Raises:

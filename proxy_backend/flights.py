@@ -14,7 +14,7 @@ from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace
 from pytriton._protocol.lanes.request_names import id_at
 from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend import translate
-from pytriton.proxy_backend.chains import has_closed, tell_failure
+from pytriton.proxy_backend.chains import has_closed, write_failure
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -146,7 +146,7 @@ class Flight:
     def _write_failure(self, index: int, error: Any) -> bool:
         """Write an error to the handle of the model that made the request; return False if there is none."""
         waiting = self.waiting[index] if self.waiting else ""
-        return tell_failure(waiting, error.message(), translate.code_name(error))
+        return write_failure(waiting, error.message(), translate.code_name(error))
 
     def send(self, index: int, response: Any, *, final: bool) -> None:
         """Pass an answer on; None is the end of the stream without an answer."""

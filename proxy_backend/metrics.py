@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton._protocol.lanes.lane_messages import (
     DELETE,
-    MOST_METRICS,
+    MAX_METRICS,
     TRITONS_METRICS,
     Metrics,
     MetricUpdate,
@@ -48,8 +48,8 @@ class CustomMetrics:
     def _metric(self, update: MetricUpdate) -> Any:
         key = _key(update)
         if key not in self._metrics:
-            if len(self._metrics) >= MOST_METRICS:
-                raise ValueError(f"this instance has {MOST_METRICS} metrics, which is the maximum")
+            if len(self._metrics) >= MAX_METRICS:
+                raise ValueError(f"this instance has {MAX_METRICS} metrics, which is the maximum")
             labels = update.labels or None
             family = self._family(update)
             self._metrics[key] = (

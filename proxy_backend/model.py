@@ -38,12 +38,12 @@ from pytriton._protocol.parameters import (
 )
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
-from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.attempts import BatchAttempts
+from pytriton.proxy_backend.calls import ProxyCalls
 from pytriton.proxy_backend.chains import Circular, check_chain
 from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
-from pytriton.proxy_backend.trials import Trial
 
 
 class Overdue(Exception):
@@ -81,7 +81,7 @@ class TritonPythonModel:
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))
         registration = _parameter(config, REGISTRATION_PARAMETER)
-        calls = Calls(translator, _parameter(config, CONTROL_PARAMETER))
+        calls = ProxyCalls(translator, _parameter(config, CONTROL_PARAMETER))
         version = int(args["model_version"])
         attachment = Attachment(control, registration, instance, calls, version)
         decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
@@ -120,66 +120,70 @@ class TritonPythonModel:
             return self._execute_readable(requests, error)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
-        trial = Trial(len(requests))
-        trial.taken_ns = time.monotonic_ns()
+        attempts = BatchAttempts(len(requests))
+        attempts.taken_ns = time.monotonic_ns()
         responses: list[Any] = []
-        while (now := trial.next()) is not None:
-            responses += self._try(requests, requests[now], trial)
+        while (now := attempts.next()) is not None:
+            responses += self._try(requests, requests[now], attempts)
         return responses
 
-    def _try(self, batch: Sequence[Any], requests: Sequence[Any], trial: Trial) -> list[Any]:
+    def _try(
+        self, batch: Sequence[Any], requests: Sequence[Any], attempts: BatchAttempts
+    ) -> list[Any]:
         """Let a worker serve the requests being tried; return an empty list if they have to be retried."""
         self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
             lane = self._lane or self._attach()
             try:
-                answer = self._exchange(requests, lane, trace, trial)
-                responses = self._responses(requests, lane, answer, lasting=trial.apart)
-                trial.answered()
+                answer = self._exchange(requests, lane, trace, attempts)
+                responses = self._responses(requests, lane, answer, lasting=attempts.apart)
+                attempts.answered()
                 return responses
             except LaneClosed as end:
                 if end.unread:
                     self._drop_lane()
                     return []
-                trial.losses += 1
-                verdict = self._attachment.judge_loss(**self._facts(trial))
+                attempts.losses += 1
+                verdict = self._attachment.judge_loss(**self._facts(attempts))
                 self._drop_lane()
-                return self._lost(batch, trial, verdict)
+                return self._lost(batch, attempts, verdict)
             except Overdue as overdue:
                 self._drop_lane()
-                trial.losses += overdue.taken
-                return self._lost(batch, trial, overdue.verdict) if overdue.taken else []
+                attempts.losses += overdue.taken
+                return self._lost(batch, attempts, overdue.verdict) if overdue.taken else []
             except Circular as circular:
                 self._drop_lane()
                 self._attachment.avoid = circular.waiting
                 return []
         except RemoteFailure as failure:
-            return self._failures(batch, trial, failure.text, whole=True)
+            return self._failures(batch, attempts, failure.text, whole=True)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
-            return self._failures(batch, trial, f"model {self._name}: {error}")
+            return self._failures(batch, attempts, f"model {self._name}: {error}")
 
-    def _lost(self, batch: Sequence[Any], trial: Trial, verdict: messages.Verdict) -> list[Any]:
-        if trial.lost(verdict):
+    def _lost(
+        self, batch: Sequence[Any], attempts: BatchAttempts, verdict: messages.Verdict
+    ) -> list[Any]:
+        if attempts.lost(verdict):
             return []
-        return self._failures(batch, trial, verdict.text, whole=verdict.whole)
+        return self._failures(batch, attempts, verdict.text, whole=verdict.whole)
 
     def _failures(
-        self, batch: Sequence[Any], trial: Trial, text: str, *, whole: bool = False
+        self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
     ) -> list[Any]:
         """Fail the requests being tried, with `whole` all remaining ones; each error names its request."""
-        first = trial.done
-        left = batch[first : first + trial.answered(failed=True, whole=whole)]
+        first = attempts.done
+        left = batch[first : first + attempts.answered(failed=True, whole=whole)]
         return [
             translate.unavailable(with_id(text, self._name_of(one, at)))
             for at, one in enumerate(left)
         ]
 
-    def _facts(self, trial: Trial) -> dict[str, Any]:
+    def _facts(self, attempts: BatchAttempts) -> dict[str, Any]:
         sent = self._sent
         alone = sent is not None and len(sent.requests) == 1
-        return {**trial.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
+        return {**attempts.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
 
     def _name_of(self, request: Any, place: int) -> str:
         """Return the id of a request by its index among those being tried; "" if it has none."""
@@ -212,7 +216,7 @@ class TritonPythonModel:
         self._attachment.close()
 
     def _exchange(
-        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, trial: Trial
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, attempts: BatchAttempts
     ) -> BatchDone | BatchFailed:
         """Pass the batch to the worker and return its answers.
 
@@ -226,14 +230,16 @@ class TritonPythonModel:
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
         rows = self._translator.rows(refs)
-        self._sent = Batch(self._batch_id, refs, trace, False, trial.apart, trial.taken_ns, rows)
+        self._sent = Batch(
+            self._batch_id, refs, trace, False, attempts.apart, attempts.taken_ns, rows
+        )
         lane.send(self._sent)
         while True:
             try:
                 answer = lane.receive()
                 break
             except LaneSilent:
-                self._wait_on(lane, trial)
+                self._wait_on(lane, attempts)
         if self._waited_on:
             self._waited_on = False
             lane.set_patience(self._attachment.execution_timeout_s)
@@ -277,7 +283,7 @@ class TritonPythonModel:
             return None
         return self._translator.response(ref, lane)
 
-    def _wait_on(self, lane: Lane, trial: Trial) -> None:
+    def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> None:
         """Ask the dispatcher about an overdue batch, and extend the wait if it permits.
 
         Raises:
@@ -285,7 +291,7 @@ class TritonPythonModel:
         """
         taken = lane.all_read()
         verdict = self._attachment.judge_overdue(
-            taken=taken, since=self._taken_since, **self._facts(trial)
+            taken=taken, since=self._taken_since, **self._facts(attempts)
         )
         if taken and self._taken_since is None:
             self._taken_since = time.monotonic()

@@ -5,7 +5,7 @@
 
 A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one
 that had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and
-whose `execute` has not returned. Requests that lost a worker together are retried individually (trials.py).
+whose `execute` has not returned. Requests that lost a worker together are retried individually (attempts.py).
 """
 
 from __future__ import annotations

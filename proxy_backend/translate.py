@@ -16,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton._protocol import datatypes
 from pytriton._protocol.lanes import tensors
-from pytriton._protocol.lanes.arena import WORTH_A_LOOK, NoMemoryLeft, refuse_more_than_available
+from pytriton._protocol.lanes.arena import MIN_SWEEP_BYTES, NoMemoryLeft, refuse_more_than_available
 from pytriton._protocol.lanes.lane import Lane, LaneError
 from pytriton._protocol.lanes.lane_messages import (
     RequestDetails,
@@ -32,7 +32,7 @@ from pytriton.proxy_backend.regions import Regions
 #: number on the lane. An empty mapping:
 _NOWHERE = (0, 0, 0, 0)
 #: The maximum size that tritonserver sends over gRPC, for which it makes a copy. It refuses larger ones before.
-_MOST_BY_GRPC = (1 << 31) - 1
+_MAX_BY_GRPC = (1 << 31) - 1
 #: The codes of pb_utils.TritonError; later versions may have more.
 _CODES = (
     "UNKNOWN",
@@ -247,7 +247,7 @@ class Translator:
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
         """Return the stub's form of a worker's tensor."""
         self._unlooked += max(0, ref.nbytes)
-        if self._unlooked >= WORTH_A_LOOK:
+        if self._unlooked >= MIN_SWEEP_BYTES:
             self._unlooked = 0
             _check_memory(ref)
         if ref.datatype == "BYTES":
@@ -275,7 +275,7 @@ def _check_memory(ref: TensorRef) -> None:
         NoMemoryLeft: there is not enough. tritonserver's gRPC frontend would not report that, but end the process.
     """
     try:
-        refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MOST_BY_GRPC))
+        refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MAX_BY_GRPC))
     except NoMemoryLeft as error:
         raise NoMemoryLeft(
             f"tensor {ref.name} of {ref.nbytes} bytes cannot be passed on: {error}"

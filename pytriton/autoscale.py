@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 
 from pytriton._protocol import messages
 from pytriton._protocol.scalars import plain
-from pytriton._protocol.wording import closest_keywords
+from pytriton._protocol.words import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = [

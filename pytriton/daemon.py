@@ -193,9 +193,9 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         name = planned.message.spec.name
         if planned.message.spec.isolation == "thread":
-            from pytriton._register import hosting
+            from pytriton._register import thread_host
 
-            return Model(self, hosting.register(self._connection, planned, progress))
+            return Model(self, thread_host.register(self._connection, planned, progress))
         payloads = planned.payloads()
         with reporter(progress, name) as report:
             return self.register_prepared(planned.message, payloads, report)
@@ -323,22 +323,22 @@ class DaemonClient(PythonModelRegistration, DaemonLife, Closeable):
             answer = self._ask(message, messages.Registered, (), report, model=name)
         return Model(self, answer.model)
 
-    def renew_trial(self, name: str, trial: str, share: float | None = None) -> None:
-        """Renew the lease of a provisional registration; see `pytriton._protocol.messages.Trial`.
+    def renew_lease(self, name: str, lease: str, share: float | None = None) -> None:
+        """Renew the lease of a provisional registration; see `pytriton._protocol.messages.Lease`.
 
         Raises:
             ModelNotFoundError: the model has no such lease (any more).
         """
-        self._ask(messages.RenewTrial(name, trial, share), messages.Done, model=name)
+        self._ask(messages.RenewLease(name, lease, share), messages.Done, model=name)
 
-    def end_trial(self, name: str, trial: str, *, keep: bool) -> None:
+    def end_lease(self, name: str, lease: str, *, keep: bool) -> None:
         """Confirm a provisional registration, or roll it back to the model that it replaced.
 
         Raises:
             ModelNotFoundError: the model has no such lease (any more).
             PyTritonDaemonError: the change failed; the registration is rolled back when its lease expires.
         """
-        self._ask(messages.EndTrial(name, trial, keep), messages.Done, model=name)
+        self._ask(messages.EndLease(name, lease, keep), messages.Done, model=name)
 
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
         """Load or reload a model of a model repository. A loaded version serves until the new one is ready.

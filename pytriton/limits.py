@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from pytriton._protocol import messages, sizes
-from pytriton._protocol.wording import closest_keywords
+from pytriton._protocol.words import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["Limits"]
@@ -23,10 +23,10 @@ class Limits:
     """The resource limits of one worker; None means no limit.
 
     Args:
-        memory: bytes of private memory above which a worker is replaced, between two batches and
+        recycle_above: bytes of private memory above which a worker is replaced, between two batches and
             without a failed request: for models that leak. Checked at the end of each batch: a peak inside a
-            batch that is freed again does not count; `memory_hard` limits that. Default: 90 % of `memory_hard`
-        memory_hard: bytes that a worker cannot exceed: an allocation beyond it fails (MemoryError), and
+            batch that is freed again does not count; `memory_limit` limits that. Default: 90 % of `memory_limit`
+        memory_limit: bytes that a worker cannot exceed: an allocation beyond it fails (MemoryError), and
             the worker is killed if it and its child processes use more
         open_files: maximum number of open file descriptors
         processes: maximum number of child processes; a worker that exceeds it is killed with all of them
@@ -37,12 +37,12 @@ class Limits:
         PyTritonValidationError: a value is invalid
 
     Example:
-        >>> Limits(memory="2GiB", memory_hard="4GiB", cpus=[0, 1]).memory
+        >>> Limits(recycle_above="2GiB", memory_limit="4GiB", cpus=[0, 1]).recycle_above
         '2GiB'
     """
 
-    memory: Size | None = None
-    memory_hard: Size | None = None
+    recycle_above: Size | None = None
+    memory_limit: Size | None = None
     open_files: int | None = None
     processes: int | None = None
     cpus: Sequence[int] = ()
@@ -53,10 +53,13 @@ class Limits:
 
     def to_message(self) -> messages.Limits:
         """Return the message that is sent to the daemon: sizes in bytes."""
-        memory, hard = _size("memory", self.memory), _size("memory_hard", self.memory_hard)
-        if memory is not None and hard is not None and memory > hard:
+        recycle, hard = (
+            _size("recycle_above", self.recycle_above),
+            _size("memory_limit", self.memory_limit),
+        )
+        if recycle is not None and hard is not None and recycle > hard:
             raise PyTritonValidationError(
-                f"Limits: memory={self.memory!r} is more than memory_hard={self.memory_hard!r}: a worker "
+                f"Limits: recycle_above={self.recycle_above!r} is more than memory_limit={self.memory_limit!r}: a worker "
                 "would be ended before it could be replaced."
             )
         cpus = self.cpus
@@ -65,8 +68,8 @@ class Limits:
                 f"Limits: cpus has to be a list of numbers, got {cpus!r}."
             )
         return messages.Limits(
-            memory=memory,
-            memory_hard=hard,
+            recycle_above=recycle,
+            memory_limit=hard,
             open_files=_count("open_files", self.open_files, 16),
             processes=_count("processes", self.processes, 0),
             cpus=[_number("cpus", cpu, 0) for cpu in cpus],

@@ -38,7 +38,7 @@ _OUR_PARTS = frozenset(
     {"worker", "ipc", "decorators", "proxy", "pb_utils", "openai", "calls.py", "buffers.py", "request_ids.py"}
 )  # fmt: skip
 
-_WIDTH, _ROW, _LEAST = 1200, 17, 0.3
+_WIDTH, _ROW, _MIN_WIDTH = 1200, 17, 0.3
 _COLOURS = {CALLABLE: "#e8833a", LIBRARIES: "#e8c15a", OURS: "#6fa8dc", IDLE: "#d0d0d0"}
 
 
@@ -189,7 +189,7 @@ class _Node:
     def drawn(self, x: float, level: int, depth: int, total: int) -> Iterator[str]:
         """Yield this frame and those above it, except frames too narrow to be visible."""
         width = _WIDTH * self.count / total
-        if width < _LEAST:
+        if width < _MIN_WIDTH:
             return
         y = 50 + (depth - 1 - level) * _ROW
         text = html.escape(self.name)

@@ -23,7 +23,7 @@ from typing import Any, Optional, Protocol
 __all__ = ["RequestIds", "add_request_id", "bound", "request_id", "request_ids"]
 
 #: Maximum number of IDs shown for a call with several requests.
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 class Server(Protocol):
@@ -57,8 +57,8 @@ def request_id() -> str:
     Empty when nothing is being served.
     """
     ids = request_ids()
-    more = len(ids) - _MOST_SHOWN
-    return ",".join(ids[:_MOST_SHOWN]) + (f",… {more} more" if more > 0 else "")
+    more = len(ids) - _MAX_SHOWN
+    return ",".join(ids[:_MAX_SHOWN]) + (f",… {more} more" if more > 0 else "")
 
 
 @contextlib.contextmanager

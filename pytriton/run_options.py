@@ -34,9 +34,9 @@ __all__ = [
     "DeclareOptions",
     "Device",
     "Env",
-    "Option",
     "RegisterModelOptions",
     "RegisterOptions",
+    "RunOption",
     "StrPath",
     "WorkerOptions",
     "names_of",
@@ -51,7 +51,7 @@ Device = Union[int, str, tuple[Union[int, str], ...], None]
 
 
 @dataclass(frozen=True)
-class Option:
+class RunOption:
     """Metadata of an option besides its type.
 
     Args:
@@ -77,14 +77,14 @@ class WorkerOptions(TypedDict, total=False):
 
     instances: Annotated[
         Optional[Instances],
-        Option(
+        RunOption(
             "number of workers; (1, 8) or `Autoscale(...)` scales with the load (1, or one per callable or device)",
             check=checks.instances,
         ),
     ]
     devices: Annotated[
         Optional[Sequence[Device]],
-        Option(
+        RunOption(
             'GPUs, one entry per instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all GPUs; sets CUDA_VISIBLE_DEVICES '
             "of the worker before anything is loaded",
             of_process=True,
@@ -92,7 +92,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     python: Annotated[
         Optional[StrPath],
-        Option(
+        RunOption(
             "interpreter of the workers, or directory or archive of a virtual or conda environment that has numpy "
             "(this process's); packages that pytriton needs there are downloaded once",
             of_process=True,
@@ -100,32 +100,32 @@ class WorkerOptions(TypedDict, total=False):
     ]
     env: Annotated[
         Optional[Env],
-        Option(
+        RunOption(
             "environment variables of the workers, or names of variables to copy", of_process=True
         ),
     ]
     cwd: Annotated[
         Optional[StrPath],
-        Option("working directory of the workers (this process's)", of_process=True),
+        RunOption("working directory of the workers (this process's)", of_process=True),
     ]
     sys_path: Annotated[
         Optional[Iterable[StrPath]],
-        Option("directories to add to the front of sys.path", of_process=True),
+        RunOption("directories to add to the front of sys.path", of_process=True),
     ]
     requirements: Annotated[
         Optional[Sequence[str]],
-        Option(
+        RunOption(
             'packages to install, such as "torch>=2", in an environment of `python` that is created once and cached',
             of_process=True,
         ),
     ]
     load_timeout_s: Annotated[
         Optional[float],
-        Option("maximum time to load the callable, in seconds", 600, checks.seconds),
+        RunOption("maximum time to load the callable, in seconds", 600, checks.seconds),
     ]
     on_crash: Annotated[
         Optional[str],
-        Option(
+        RunOption(
             'what to do with the batch of a crashed worker: "retry" runs its requests again, one by one, in another '
             'worker; "fail" fails them, for callables that must not run twice',
             "retry",
@@ -133,9 +133,9 @@ class WorkerOptions(TypedDict, total=False):
             of_process=True,
         ),
     ]
-    spares: Annotated[
+    standby_workers: Annotated[
         Optional[int],
-        Option(
+        RunOption(
             "standby workers: loaded and idle, ready to replace a lost worker at once",
             0,
             checks.whole(0),
@@ -144,7 +144,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     lazy: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "start workers and load the model on the first request",
             False,
             checks.truth,
@@ -153,7 +153,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     execution_timeout_s: Annotated[
         Optional[float],
-        Option(
+        RunOption(
             "maximum time for a batch, in seconds; then the worker is replaced and the hanging request fails (no "
             "limit)",
             check=checks.seconds,
@@ -162,7 +162,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     max_batches: Annotated[
         Optional[int],
-        Option(
+        RunOption(
             "batches after which a worker is recycled, for models that leak memory (no limit)",
             check=checks.whole(1),
             of_process=True,
@@ -170,7 +170,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     limits: Annotated[
         Optional[Limits],
-        Option(
+        RunOption(
             "limits of a worker: memory, open files, processes, CPUs (no limits)",
             Limits(),
             checks.limits,
@@ -178,27 +178,27 @@ class WorkerOptions(TypedDict, total=False):
             of_process=True,
         ),
     ]
-    memory: Annotated[
+    memory_request: Annotated[
         Optional[Size],
-        Option(
+        RunOption(
             'share of memory_budget that a worker needs, in bytes or such as "2GiB" (measured after loading)',
             check=checks.size,
             message=checks.in_bytes,
             of_process=True,
         ),
     ]
-    gpu_memory: Annotated[
+    gpu_memory_request: Annotated[
         Optional[Size],
-        Option(
+        RunOption(
             "share of gpu_memory_budget that a worker needs on each of its devices, likewise",
             check=checks.size,
             message=checks.in_bytes,
             of_process=True,
         ),
     ]
-    lanes: Annotated[
+    max_inflight_batches: Annotated[
         Optional[int],
-        Option(
+        RunOption(
             "proxies per worker; with two, the next batch is transferred while the worker computes (2 without "
             "batching, 1 with batching; `max_concurrency` for `async def` callables)",
             check=checks.whole(1),
@@ -206,7 +206,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     access_log: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "log each request to the model's access log; `client.log_requests` switches it at run time",
             False,
             checks.truth,
@@ -214,7 +214,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     zero_copy_inputs: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "pass inputs as read-only views of Triton's memory, valid until the callable returns, instead of copies",
             False,
             checks.truth,
@@ -227,7 +227,7 @@ class CallableOptions(WorkerOptions, total=False):
 
     factory: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "call `infer_fn` once in each worker and serve the callable that it returns",
             False,
             checks.truth,
@@ -235,7 +235,7 @@ class CallableOptions(WorkerOptions, total=False):
     ]
     on_error: Annotated[
         Optional[str],
-        Option(
+        RunOption(
             'what to do if the callable raises for a batch of several requests: "retry" calls it again for each request, '
             'so that only bad requests fail; "fail" fails all of them, for callables that must not run twice (as '
             "`on_crash`; always fail for sequences and streams)",
@@ -244,7 +244,7 @@ class CallableOptions(WorkerOptions, total=False):
     ]
     max_concurrency: Annotated[
         Optional[int],
-        Option(
+        RunOption(
             "maximum number of concurrent batches or streams of an `async def` callable per worker (64; the number "
             "of lanes for sequences and if `lanes` is set)",
             check=checks.whole(1),
@@ -252,7 +252,7 @@ class CallableOptions(WorkerOptions, total=False):
     ]
     check: Annotated[
         Optional[Callable[[Any], Any]],
-        Option(
+        RunOption(
             "function to call with the loaded callable in each worker before it serves; if it raises, the "
             "registration fails, and a replaced model keeps serving",
             check=checks.function,
@@ -261,7 +261,7 @@ class CallableOptions(WorkerOptions, total=False):
     ]
     isolation: Annotated[
         Optional[str],
-        Option(
+        RunOption(
             '"process" runs the callable in workers of the daemon; "thread" in threads of this process, without pickling, '
             "until the process exits or the client is closed",
             "process",
@@ -270,7 +270,7 @@ class CallableOptions(WorkerOptions, total=False):
     ]
     openai: Annotated[
         Optional[OpenAI],
-        Option(
+        RunOption(
             'also serve it through the OpenAI API: "chat", "completions", "responses" (or several of these), '
             '"embeddings", or a pytriton.openai.ModelCard; leave out `inputs` and `outputs`, see docs/how-to/openai.md '
             "(only Triton's API)",
@@ -283,15 +283,15 @@ class CallableOptions(WorkerOptions, total=False):
 class _RegistrationOptions(TypedDict, total=False):
     replace: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "replace a model of that name, which serves until the new one is ready",
             False,
             checks.truth,
         ),
     ]
-    temporary: Annotated[
+    ephemeral: Annotated[
         Optional[bool],
-        Option(
+        RunOption(
             "unregister the model when this process exits, and do not persist it",
             False,
             checks.truth,
@@ -299,7 +299,7 @@ class _RegistrationOptions(TypedDict, total=False):
     ]
     trace_config: Annotated[
         Optional[Sequence[str]],
-        Option(
+        RunOption(
             "destination of this model's spans, in the format of tritonserver's trace-config, such as "
             '"opentelemetry,url=http://..."; see docs/how-to/tracing.md (that of the daemon)',
             check=checks.trace_settings,
@@ -314,7 +314,7 @@ class RegisterModelOptions(WorkerOptions, _RegistrationOptions, total=False):
 class DeclareOptions(CallableOptions, _RegistrationOptions, total=False):
     """The options that `declare` takes besides its own arguments."""
 
-    model_version: Annotated[Optional[int], Option("version number in the model's URLs", 1)]
+    model_version: Annotated[Optional[int], RunOption("version number in the model's URLs", 1)]
 
 
 class RegisterOptions(DeclareOptions, total=False):
@@ -322,7 +322,9 @@ class RegisterOptions(DeclareOptions, total=False):
 
     strict: Annotated[
         Optional[bool],
-        Option("require outputs to have exactly the declared dtype and shape", False, checks.truth),
+        RunOption(
+            "require outputs to have exactly the declared dtype and shape", False, checks.truth
+        ),
     ]
 
 
@@ -335,7 +337,7 @@ def names_of(kind: Any) -> list[str]:
 
 
 #: All options by name.
-OPTIONS: Mapping[str, Option] = {
+OPTIONS: Mapping[str, RunOption] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()
 }

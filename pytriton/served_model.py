@@ -80,7 +80,7 @@ class Model:
                 states = [self._info.state]
             changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
             changing += [self._info.state] if self._info.state in ("restoring", "loading") else []
-            if status.server.state == "ready" and self._info.state == "asleep":
+            if status.server.state == "ready" and self._info.state == "suspended":
                 return
             up = status.server.state == "ready" and self._info.state in ("ready", "degraded")
             if up and not changing and "ready" in states:

@@ -1,4 +1,4 @@
-# Sourced by the scripts in this folder: finds a Python, makes the environment they share.
+# Sourced by the scripts in this folder and in tools/: finds a Python, makes the environment they share.
 #
 # ROOT is the checkout. After `ensure_venv`, VENV is a virtual environment with pytriton-daemon installed from the
 # checkout (editable) and its `dev` extra, or another one: `ensure_venv demo`. It is made once per Python version, in

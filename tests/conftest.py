@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support import plain_tracebacks, variables  # noqa: F401 (before those that import structlog)
+from support.daemon_pool import DaemonPool
 from support.examples import examples
-from support.kept_daemons import KeptDaemons
-from support.running import RunningDaemon
+from support.real_daemon import RunningDaemon
 
 from pytriton._host.settings.declarations import ENV_OWNER
 
 pytest_plugins = [
-    "support.suite.distributing",
+    "support.suite.worker_recovery",
     "support.suite.other_core",
-    "support.suite.reading",
-    "support.suite.sparing",
-    "support.suite.times",
-    "support.suite.twice",
+    "support.suite.preload",
+    "support.suite.pytest_speedups",
+    "support.suite.cpu_times",
+    "support.suite.rerun",
 ]
 
 # The tests are nine thousand objects that stay: the collector would look at them again and again while they are read.
@@ -66,7 +66,7 @@ def pytest_runtestloop() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first: at the end, when few files are left, no process works alone for a minute."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, "triton" not in item.path.parts))
+    items.sort(key=lambda item: (item.path not in slow, "integration" not in item.path.parts))
 
 
 #: pytest tells its children in this variable which test runs, and whether it is its setup.
@@ -104,20 +104,20 @@ def usual_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def kept_daemons() -> Iterator[KeptDaemons]:
+def daemon_pool() -> Iterator[DaemonPool]:
     """Daemons that this process keeps, and lends to those who leave nothing behind."""
-    with contextlib.closing(KeptDaemons()) as kept:
+    with contextlib.closing(DaemonPool()) as kept:
         yield kept
 
 
 @pytest.fixture(scope="module")
-def daemon(kept_daemons: KeptDaemons) -> Iterator[RunningDaemon]:
+def daemon(daemon_pool: DaemonPool) -> Iterator[RunningDaemon]:
     """A real daemon with a real tritonserver, shared by the tests of one module, and lent to other modules after it.
 
     Its events, its figures and the numbers of its workers have not begun with this module. Its proxy is the one that
     it would find by itself: said, so that those who ask for that one share it.
     """
-    with kept_daemons.lend(proxy="native") as running:
+    with daemon_pool.lend(proxy="native") as running:
         yield running
 
 

@@ -37,14 +37,14 @@ class OnEventLoop(Loop):
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
         self._fatal: BaseException | None = None  #: an exception of a callable that ends the worker
-        self._told = -1  #: the descriptor that signals when to end
+        self._end_fd = -1  #: the descriptor that signals when to end
 
-    def run(self, told_to_end: int) -> None:
+    def run(self, end_fd: int) -> None:
         """Serve until the descriptor is readable, or the callable is unrecoverable. Finishes batches in flight."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._told = told_to_end
-        self._watch(told_to_end, self._told_to_end)
+        self._end_fd = end_fd
+        self._watch(end_fd, self._begin_shutdown)
         self._control_messages()
         self._events.run_until_complete(self._serve_all())
         self.close()
@@ -71,7 +71,7 @@ class OnEventLoop(Loop):
     def close(self) -> None:
         """Close all lanes and stop watching. The event loop belongs to the model."""
         if not self._closed:
-            for fd in (self._listener.fileno(), self._control.fileno, self._told):
+            for fd in (self._listener.fileno(), self._control.fileno, self._end_fd):
                 if fd >= 0:
                     self._events.remove_reader(fd)
         super().close()
@@ -81,10 +81,10 @@ class OnEventLoop(Loop):
             super()._look_again()
             self._events.call_later(KEPT_S + 0.1, self._give_back)
 
-    def _told_to_end(self) -> None:
-        super()._told_to_end()
+    def _begin_shutdown(self) -> None:
+        super()._begin_shutdown()
         # It stays readable: if watched, it would keep a core busy as long as batches are in flight.
-        self._unwatch(self._told)
+        self._unwatch(self._end_fd)
         self._ended.set()
 
     def _give_up(self, text: str) -> None:
@@ -102,7 +102,7 @@ class AsyncLoop(OnEventLoop):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._gauge.overlap()
+        self._stats.overlap()
         self._queue: deque[Lane] = deque()  #: lanes whose next batch, still unread, must wait
         self._begun_at = 0.0  #: when a batch last began, by the event loop's clock
         self._apart: Lane | None = None  #: the lane of that batch, if it started separately
@@ -217,7 +217,7 @@ class AsyncLoop(OnEventLoop):
         if self._apart is lane:
             self._apart = None
         if not task.cancelled() and task.exception() is not None:
-            self._gauge.end(begun_ns)
+            self._stats.end(begun_ns)
             self._end_with(task.exception() or AssertionError("it has one"))
             return
         is_there = lane.fileno() in self._lanes

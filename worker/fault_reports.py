@@ -75,7 +75,7 @@ def report_error(
     )
 
 
-def told(error: BaseException) -> str:
+def client_text(error: BaseException) -> str:
     """Return the text for clients of an exception that is also reported, cut to its limit."""
     text = described(error)
     return for_client(text.rstrip(": ") + _CANCELLED if is_cancellation(error) else text)

@@ -26,8 +26,8 @@ from pytriton._protocol.fork_protocol import (
     FORKS,
     GO,
     LARGEST,
-    Answer,
     CannotFork,
+    ForkAnswer,
     Forker,
     Order,
     join_helpers,
@@ -52,14 +52,14 @@ def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
     try:
         forker = Forker()
     except CannotFork as why:
-        _say(channel, Answer(refused=str(why)))
+        _say(channel, ForkAnswer(refused=str(why)))
         return None
     is_fresh = installation()
     sys.stdout.flush()  # output of start-up files belongs to this process
     # A collection in a fork would copy the memory that all of them share. None is made before: it would take 20 ms to
     # find the thousand unused objects that imports leave.
     gc.freeze()
-    _say(channel, Answer(pid=os.getpid()))
+    _say(channel, ForkAnswer(pid=os.getpid()))
     while True:
         data, descriptors = _receive(channel)
         if not data:
@@ -75,7 +75,7 @@ def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
         _say(channel, answer)
 
 
-def _say(channel: socket.socket, answer: Answer) -> None:
+def _say(channel: socket.socket, answer: ForkAnswer) -> None:
     channel.send(msgspec.msgpack.encode(answer))
 
 
@@ -89,25 +89,25 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(numbers)
 
 
-def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> Answer | None:
+def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
     """Change to the worker's folder, so that the worker starts there. Return why that fails, or why it cannot fork."""
     if not is_fresh():
-        return Answer(is_stale=True)
+        return ForkAnswer(is_stale=True)
     try:
         if order.cwd is not None:
             os.chdir(order.cwd)
     except OSError as error:
-        return Answer(error=error.errno or errno.EIO)
+        return ForkAnswer(error=error.errno or errno.EIO)
     return None
 
 
-def _fork(forker: Forker) -> Answer | None:
+def _fork(forker: Forker) -> ForkAnswer | None:
     """Fork, and return the outcome; None in the fork."""
     try:
         pid = forker.fork()
     except OSError as error:
-        return Answer(refused=str(error))
-    return Answer(pid=pid) if pid else None
+        return ForkAnswer(refused=str(error))
+    return ForkAnswer(pid=pid) if pid else None
 
 
 def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:

@@ -25,9 +25,9 @@ from pytriton._protocol.control import ControlClient
 from pytriton._protocol.lanes.arena import KEPT_S, ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.fault_reports import report
-from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 from pytriton.worker.request_log import Answers, RequestLog
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
@@ -42,9 +42,9 @@ class Loop:
 
     def __init__(
         self,
-        model: Model,
+        model: WorkerModel,
         allowance: Allowance,
-        gauge: Gauge,
+        stats: WorkerStatsPage,
         control: ControlClient,
         worker: str,
         lane_path: str,
@@ -52,11 +52,11 @@ class Loop:
         self.unrecoverable = False
         self.unable: str | None = None
         self._model = model
-        model.on_failed = RequestLog(gauge).failed
-        model.on_traced = gauge.traced
-        model.on_retry = gauge.restarted
+        model.on_failed = RequestLog(stats).failed
+        model.on_traced = stats.traced
+        model.on_retry = stats.restarted
         self._allowance = allowance
-        self._gauge = gauge
+        self._stats = stats
         self._control = control
         self._worker = worker
         self._end_signal: EndSignal | None = None
@@ -76,11 +76,11 @@ class Loop:
         self._lane_path = lane_path
         _let_go_in_children(self)
 
-    def run(self, told_to_end: int) -> None:
-        """Serve until the descriptor `told_to_end` is readable, or the callable is unrecoverable."""
+    def run(self, end_fd: int) -> None:
+        """Serve until the descriptor `end_fd` is readable, or the callable is unrecoverable."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._watch(told_to_end, self._told_to_end)
+        self._watch(end_fd, self._begin_shutdown)
         self._control_messages()  # ZeroMQ's descriptor only reports changes: check once before waiting
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
@@ -152,12 +152,12 @@ class Loop:
         return True
 
     def _cannot_take_lanes(self, why: str) -> None:
-        if self._gauge.read().answered:
-            self._control.send(messages.WorkerSpent(self._worker, why))
+        if self._stats.read().answered:
+            self._control.send(messages.WorkerRecycleDue(self._worker, why))
         elif not self._finished():
             # A replacement would fail, too, and should not start at once: so this counts as a failure.
             self.unable = why
-            self._told_to_end()
+            self._begin_shutdown()
 
     def _welcome(self, lane: Lane) -> None:
         """Allow a new proxy to read this process's memory, if this is the worker's own process."""
@@ -210,25 +210,25 @@ class Loop:
                 if part.lane.lent:
                     self._wait_until_read(part.lane)
         except Exception:  # not SystemExit: the worker then ends during its batch
-            self._gauge.end(begun_ns)
+            self._stats.end(begun_ns)
             raise
         self._answered(begun_ns, parts, answers)
 
     def _begun(self, parts: Sequence[Part]) -> int:
         """Record the start of a call on the stats page; return the time."""
-        gauge, batch = self._gauge, parts[0].batch
+        stats, batch = self._stats, parts[0].batch
         if len(parts) == 1:
-            return gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
+            return stats.begin(len(batch.requests), batch.rows, batch.taken_ns)
         rows = sum([part.batch.rows for part in parts])
-        begun_ns = gauge.begin(_requests(parts), rows, batch.taken_ns)
+        begun_ns = stats.begin(_requests(parts), rows, batch.taken_ns)
         for part in parts[1:]:
-            gauge.merged(part.batch.taken_ns)
+            stats.merged(part.batch.taken_ns)
         return begun_ns
 
     def _answered(self, begun_ns: int, parts: Sequence[Part] = (), answers: Answers = ()) -> None:
-        spent = self._allowance.spent(self._gauge.end(begun_ns, parts, answers))
-        if spent is not None:
-            self._control.send(messages.WorkerSpent(self._worker, spent))
+        exceeded = self._allowance.exceeded(self._stats.end(begun_ns, parts, answers))
+        if exceeded is not None:
+            self._control.send(messages.WorkerRecycleDue(self._worker, exceeded))
 
     def _give_up(self, text: str) -> None:
         self.unrecoverable = True
@@ -291,21 +291,21 @@ class Loop:
         self._count_arenas()
 
     def _count_arenas(self) -> None:
-        self._gauge.holds(sum([lane.arena.backed for lane in self._lanes.values()]))
+        self._stats.holds(sum([lane.arena.backed for lane in self._lanes.values()]))
 
     def _control_messages(self) -> None:
         while (received := self._control.receive(0)) is not None:
             if isinstance(received[1], messages.WithdrawLane):
                 self._withdraw_one()
             elif isinstance(received[1], messages.EndWorker) and self._end_signal:
-                self._end_signal.tell()
+                self._end_signal.set()
 
     def _withdraw_one(self) -> None:
         if self._lanes:
             self._drop(next(iter(self._lanes.values())))
 
-    def _told_to_end(self) -> None:
-        self._gauge.told_to_end()
+    def _begin_shutdown(self) -> None:
+        self._stats.mark_ending()
         self._stopping = True
 
     def _let_go(self) -> None:

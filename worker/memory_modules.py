@@ -36,8 +36,8 @@ from pytriton._protocol.payload import (
     unpack,
 )
 from pytriton.worker import project_modules
-from pytriton.worker.fault_reports import report, told
-from pytriton.worker.unpickling import Unpickler, unpickle
+from pytriton.worker.fault_reports import client_text, report
+from pytriton.worker.unpickler import Unpickler, unpickle
 
 #: Environment variable with the file that holds an `_Inheritance`, set once the worker has children that need it.
 VARIABLE = "PYTRITON_WORKER_MODULES"
@@ -52,7 +52,7 @@ class _Inheritance(msgspec.Struct):
     folder: str = ""
 
 
-_definitions: dict[str, _Definitions] = {}
+_definitions: dict[str, _ModuleDefinitions] = {}
 
 
 def establish(payload: bytes, folder: str = "") -> None:
@@ -95,7 +95,7 @@ def restore() -> Any:
         data = Path(os.environ[VARIABLE]).read_bytes()
     except (KeyError, OSError) as error:
         raise RuntimeError(
-            f"the worker that started this process has exited ({told(error)}), and with it the modules to import"
+            f"the worker that started this process has exited ({client_text(error)}), and with it the modules to import"
         ) from error
     inheritance = msgspec.msgpack.decode(data, type=_Inheritance)
     header, _ = unpack(inheritance.payload)
@@ -103,7 +103,7 @@ def restore() -> Any:
     project_modules.show(header.lines)
     for one in _with_main(header.modules):
         if one.name == "__main__":  # multiprocessing creates the module itself
-            _definitions["__main__"] = _Definitions(one, header, inheritance.payload)
+            _definitions["__main__"] = _ModuleDefinitions(one, header, inheritance.payload)
         else:
             _put(one, header, inheritance.payload)
     sys.meta_path.insert(0, _Finder())
@@ -123,7 +123,7 @@ def _with_main(modules: Sequence[MemoryModule]) -> list[MemoryModule]:
 
 def _put(described: MemoryModule, header: Header, payload: bytes = b"") -> types.ModuleType:
     module = _Module(described.name)
-    definitions = _Definitions(described, header, payload)
+    definitions = _ModuleDefinitions(described, header, payload)
     own = {"__package__": described.package, "__getattr__": definitions.get}
     vars(module).update(own, **({"__file__": described.file} if described.file else {}))
     _definitions[described.name] = definitions
@@ -143,13 +143,13 @@ class _Finder:
     ) -> ModuleSpec | None:
         is_package = any(one.startswith(f"{name}.") for one in memory_modules)
         if name in memory_modules:
-            return ModuleSpec(name, _Loader(), is_package=is_package)  # type: ignore[arg-type]
+            return ModuleSpec(name, _MemoryLoader(), is_package=is_package)  # type: ignore[arg-type]
         if is_package and PathFinder.find_spec(name, path) is None:
             return ModuleSpec(name, None, is_package=True)
         return None
 
 
-class _Loader:
+class _MemoryLoader:
     """A loader for a module that already exists."""
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
@@ -167,7 +167,7 @@ class _Module(types.ModuleType):
         return f"<module {vars(self).get('__name__')!r}{f' from {file!r}' if file else ''}>"
 
 
-class _Definitions:
+class _ModuleDefinitions:
     """The definitions of one module, loaded when they are looked up."""
 
     def __init__(self, module: MemoryModule, header: Header, payload: bytes = b"") -> None:
@@ -203,7 +203,7 @@ class _Definitions:
                     self._load(used)
                 except Exception as error:  # the code that uses it may never run
                     report(
-                        f"{self._module}.{used}, which {self._module}.{name} uses: {told(error)}"
+                        f"{self._module}.{used}, which {self._module}.{name} uses: {client_text(error)}"
                     )
             return self._namespace[name]
 

@@ -26,7 +26,7 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.callables import Infer, awaited, synchronous
-from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.fault_reports import client_text, report_error
 from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.inputs.missing_inputs import (
     RequiredInputs,
@@ -35,7 +35,7 @@ from pytriton.worker.inputs.missing_inputs import (
     with_faults,
 )
 from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.results import Output, Refused, ResultError, ResultWriter
+from pytriton.worker.outputs.results import Output, RefusedRequest, ResultError, ResultWriter
 from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of
 from pytriton.worker.streams.stream_answers import ExecutionTimeout, parts_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans, spans_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Model:
+class WorkerModel:
     """A loaded callable with its declaration.
 
     With `own_process`, it is the only model in this process. Otherwise it belongs to this thread
@@ -55,7 +55,7 @@ class Model:
     streams = False
     #: Whether it is the only model in this process.
     own_process = True
-    #: Called with the reason for failed requests (one of gauge.FAILURES), their number, and the exception, if any.
+    #: Called with the reason for failed requests (one of stats_page.FAILURES), their number, and the exception, if any.
     on_failed: Callable[[str, int, Optional[BaseException]], None] = staticmethod(
         lambda kind, requests, error: None
     )
@@ -273,7 +273,7 @@ class Model:
         spans = spans_of(self.name, [batch]) or NO_SPANS
         with spans:
             answer = await self._call_async(part, requests, spans)
-            (answer,) = self._buffers.settled([part], [answer])
+            (answer,) = self._buffers.finalize([part], [answer])
             if isinstance(answer, BatchFailed):
                 spans.failed(answer.text)
         trace = trace_of(batch) if batch.trace is not None else ""
@@ -315,7 +315,7 @@ class Model:
         except callable_errors() as error:
             if self._is_abandoned(error, part):
                 raise
-            return self._refused(batch, [Refused(0, error)])[0]
+            return self._refused(batch, [RefusedRequest(0, error)])[0]
 
     @staticmethod
     def _is_abandoned(error: BaseException, part: Part) -> bool:
@@ -368,7 +368,7 @@ class Model:
         finally:
             self._buffers.end()
             self.now = ()
-        return self._buffers.settled(parts, answers)
+        return self._buffers.finalize(parts, answers)
 
     def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
         """Answer a batch in which requests may lack an input; only those requests fail."""
@@ -416,7 +416,7 @@ class Model:
         if isinstance(error, PyTritonUnrecoverableError):
             batches = [of] if isinstance(of, Batch) else [part.batch for part in of]
             report_error(error, batches=batches)
-            raise Unrecoverable(told(error)) from error
+            raise Unrecoverable(client_text(error)) from error
         return error
 
     def _failed_call(
@@ -456,7 +456,7 @@ class Model:
             results = self.results.checked(infer(self.requests(self.now)), 1)
             return self.results.write(results, batch.requests, lane)[0]
         except callable_errors() as error:
-            return self._refused(batch, [Refused(0, error)])[0]
+            return self._refused(batch, [RefusedRequest(0, error)])[0]
 
     def _all_written(
         self, parts: Sequence[Part], results: Sequence[Any]
@@ -476,42 +476,45 @@ class Model:
     ) -> list[BatchDone | BatchFailed]:
         self.on_failed(kind, sum([len(part.batch.requests) for part in parts]), error)
         report_error(error, batches=[part.batch for part in parts])
-        text = told(error)
+        text = client_text(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
 
     def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
         lane, batch = part
-        refused: list[Refused] = []
+        refused: list[RefusedRequest] = []
         try:
             lane.arena.reset()
             responses = self.results.write(results, batch.requests, lane, refused)
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
             report_error(error, "the result of its callable cannot be sent", [batch])
-            return BatchFailed(batch.id, told(error))
+            return BatchFailed(batch.id, client_text(error))
         if refused:
             for one, response in zip(refused, self._refused(batch, refused)):
                 responses[one.place] = response
         return BatchDone(batch.id, responses)
 
-    def _refused(self, batch: Batch, refused: Sequence[Refused]) -> list[ResponseRef]:
+    def _refused(self, batch: Batch, refused: Sequence[RefusedRequest]) -> list[ResponseRef]:
         """Return the answers to requests that fail alone, and report each exception once.
 
         Raises:
             Unrecoverable: one of the exceptions is unrecoverable.
         """
         ids: dict[str, list[str]] = {}
-        refused = [Refused(place, self._recoverable(error, batch)) for place, error in refused]
+        refused = [
+            RefusedRequest(place, self._recoverable(error, batch)) for place, error in refused
+        ]
         for place, error in refused:
-            text = told(error)
+            text = client_text(error)
             self.on_failed(_failure_of(error), 1, error)
             ids.setdefault(text, []).append(id_at(batch, place))
         for one in refused:
-            of_text = ids.pop(told(one.error), None)
+            of_text = ids.pop(client_text(one.error), None)
             if of_text is not None:
                 report_error(one.error, ids=of_text)
         return [
-            ResponseRef([], with_id(told(error), id_at(batch, place))) for place, error in refused
+            ResponseRef([], with_id(client_text(error), id_at(batch, place)))
+            for place, error in refused
         ]
 
 
@@ -531,7 +534,7 @@ class Unrecoverable(Exception):
 
 
 def _failure_of(error: BaseException) -> str:
-    """Return the kind of a call's exception, one of gauge.FAILURES."""
+    """Return the kind of a call's exception, one of stats_page.FAILURES."""
     if isinstance(error, ExecutionTimeout):
         return "timeout"
     if isinstance(error, TextError):

@@ -18,20 +18,20 @@ import msgspec
 from pytriton._protocol import linux, messages
 from pytriton._protocol.control import ControlClient, identity_of
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
-from pytriton._protocol.lanes.stats_page import Gauge
-from pytriton.worker import environment, worker_limits
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker import missing_variables, worker_limits
 from pytriton.worker.callables import load_callable, run_check
-from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.calls.model_calls import WorkerCaller
 from pytriton.worker.fault_reports import (
+    client_text,
     report,
     report_error,
     report_threads,
-    told,
     traceback_of,
 )
 from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.memory_modules import establish
-from pytriton.worker.model import Model
+from pytriton.worker.model import WorkerModel
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
@@ -44,13 +44,13 @@ EXIT_LOAD_FAILED = 3
 EXIT_UNABLE = 5
 
 
-def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
+def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
     """Run as the worker named `worker` of the dispatcher at `endpoint`; return the exit code.
 
     SIGQUIT prints the stacks of all threads, even while native code hangs.
     """
     linux.die_with_parent(parent_pid)
-    gauge = Gauge(gauge_fd)
+    stats = WorkerStatsPage(stats_fd)
     faulthandler.enable()
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
@@ -72,17 +72,17 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
             control.send(messages.WorkerFailed(worker, _said(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
-        gauge.loaded(*took_ns)
-        own_metrics = watch(gauge.user_metrics)
+        stats.loaded(*took_ns)
+        own_metrics = watch(stats.user_metrics)
         allowance = worker_limits.Allowance(load.spec)
-        loop = loop_of(model)(model, allowance, gauge, control, worker, load.lane_path)
-        with contextlib.closing(Caller(worker, model, load.lane_path)):
+        loop = loop_of(model)(model, allowance, stats, control, worker, load.lane_path)
+        with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker, completion))
             model.watch_readiness(worker, endpoint)
             try:
                 end = EndSignal()
                 loop.listen_for(end)
-                loop.run(end.told)
+                loop.run(end.fd)
                 model.close()
             finally:
                 batch_spans.finish()
@@ -97,7 +97,7 @@ def run(endpoint: str, worker: str, parent_pid: int, gauge_fd: int) -> int:
 
 def _said(error: BaseException) -> str:
     """Return the registrant's error text of a failed load; for a missing module, also where it was searched."""
-    text = told(error)
+    text = client_text(error)
     if isinstance(error, ModuleNotFoundError):
         text += f" (the worker runs {sys.executable}: install it there, or choose another environment with python=)"
     return text
@@ -105,7 +105,7 @@ def _said(error: BaseException) -> str:
 
 def _load(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
-) -> tuple[Model, tuple[int, int], messages.Completion | None]:
+) -> tuple[WorkerModel, tuple[int, int], messages.Completion | None]:
     """Return the model, how long it took to load and to warm up, and its configuration's completion."""
     worker_limits.apply(load.spec.limits)
     began_ns = time.monotonic_ns()
@@ -126,7 +126,7 @@ def _load(
 
 def _load_model(
     load: messages.LoadModel, payloads: Sequence[bytes], endpoint: str, worker: str, begun: float
-) -> tuple[Model, messages.ModelSpec, messages.Completion | None]:
+) -> tuple[WorkerModel, messages.ModelSpec, messages.Completion | None]:
     """Return the model, its declaration with what its file adds to it, and that addition."""
     spec = load.spec
     python_model = spec.python_model
@@ -148,17 +148,17 @@ def _load_model(
         spec = msgspec.structs.replace(spec, config=completion.applied_to(spec.config))
     if spec.check:
         run_check(payloads[1], spec, infer)
-    return Model(spec, infer), spec, completion
+    return WorkerModel(spec, infer), spec, completion
 
 
-def _enter(world: messages.World) -> None:
+def _enter(world: messages.WorkerEnvironment) -> None:
     """Adopt the registrant's environment: imports (the folder with pytriton itself stays first), arguments, variables."""
     if world.sys_path:
         packages = world.env.get("PYTRITON_WORKER_PACKAGES")
         sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
     sys.argv[:] = world.argv
-    environment.explain_missing(world.stayed)
+    missing_variables.explain_missing(world.stayed)
 
 
 def _flush_lines() -> None:

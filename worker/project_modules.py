@@ -80,11 +80,11 @@ class _Registered:
             return None  # its package is another one
         loader: SourceFileLoader = SourceFileLoader(name, source.file)
         if _content(source.file) != source.text:
-            loader = _Loader(name, source)
+            loader = _ProjectLoader(name, source)
         return spec_from_file_location(name, source.file, loader=loader)
 
 
-class _Loader(SourceFileLoader):
+class _ProjectLoader(SourceFileLoader):
     """A loader for source text that its file no longer contains."""
 
     def __init__(self, name: str, source: Source) -> None:

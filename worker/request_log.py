@@ -15,7 +15,7 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.request_names import id_at, object_of
 from pytriton._protocol.lanes.request_records import RequestRecord
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.worker.callable_errors import reason
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OK = "ok"
 _NUMBER = re.compile(r"[0-9]{1,18}")
 #: Limits of a record: sizes reported by a proxy cannot be trusted.
-_MOST = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 #: Size not counted.
 UNKNOWN = -1
 #: Maximum length of an exception type's name.
@@ -38,7 +38,7 @@ class AnsweredStream(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why it failed, one of gauge.FAILURES; "" if it did not."""
+        """Why it failed, one of stats_page.FAILURES; "" if it did not."""
 
     @property
     def error(self) -> str:
@@ -66,18 +66,18 @@ class _Outcome(NamedTuple):
 class RequestLog:
     """Writes the records of one worker. The stats page calls it for calls to be recorded."""
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
+    def __init__(self, stats: WorkerStatsPage) -> None:
+        self._stats = stats
         self._failure = self._error = ""
-        gauge.on_record = self._note
+        stats.on_record = self._note
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
         """Count failed requests of the current call, and remember the reason."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
-        self._gauge.failed(kind, requests)
+        self._stats.failed(kind, requests)
 
     def _note(self, begun_ns: int, ended_ns: int, parts: Sequence[Part], answers: Answers) -> None:
-        ring = self._gauge.records
+        ring = self._stats.records
         kind, self._failure = self._failure or "callable", ""
         error, self._error = self._error, ""
         budget = ring.budget
@@ -85,7 +85,7 @@ class RequestLog:
         if budget and parts:
             outcomes = list(_outcomes(parts, answers, kind, error))
             rows = sum([part.batch.rows for part in parts]) or len(outcomes)
-            for one in (outcomes if ring.all_wanted else _telling(outcomes))[:budget]:
+            for one in (outcomes if ring.all_wanted else _representative(outcomes))[:budget]:
                 batch = one.batch
                 queue_ns = begun_ns - batch.taken_ns if 0 < batch.taken_ns <= begun_ns else -1
                 records.append(
@@ -110,7 +110,7 @@ class RequestLog:
 
 def _bounded(number: int, least: int = 0) -> int:
     """Clamp a number to the range of a record, since the sender of a batch may choose any."""
-    return max(least, min(number, _MOST))
+    return max(least, min(number, _MAX_INT64))
 
 
 def type_of(error: BaseException) -> str:
@@ -123,7 +123,7 @@ def nbytes_of(response: ResponseRef | None) -> int:
     return 0 if response is None else sum([one.nbytes for one in response.outputs])
 
 
-def _telling(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
+def _representative(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
     """Return the outcomes that represent a call: its failed requests, or else the first one."""
     return [one for one in outcomes if one.status != OK] or outcomes[:1]
 

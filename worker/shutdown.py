@@ -27,23 +27,23 @@ THREADS_S = 2.0
 class EndSignal:
     """SIGTERM as an event that a loop can wait for, in this process but not in children forked by the callable.
 
-        SIGTERM ──▶ handler ──▶ told        any signal that Python handles ──▶ woken ──▶ hear ──▶ told, for SIGTERM
-        EndWorker on the control socket ──▶ tell ──▶ told
+        SIGTERM ──▶ handler ──▶ fd        any signal that Python handles ──▶ woken ──▶ hear ──▶ fd, for SIGTERM
+        EndWorker on the control socket ──▶ set ──▶ fd
 
     The second way works if the callable has replaced the handler, the first one if it has replaced the descriptor of
     `signal.set_wakeup_fd`, as an event loop with signal handlers does. The third one works if it has
     replaced both, or ignores the signal.
 
     Attributes:
-        told: a descriptor that becomes readable when this process should end
+        fd: a descriptor that becomes readable when this process should end
         woken: a descriptor that becomes readable at any signal; call `hear` then
     """
 
     def __init__(self) -> None:
         """Handle SIGTERM from now on. Must be called in the main thread."""
-        self.told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mine = [self.told, self._tell, self.woken, self._wake]  #: empty in a child
+        self._mine = [self.fd, self._write_fd, self.woken, self._wake]  #: empty in a child
         #: The signal mask of each thread that is about to fork.
         self._masks = threading.local()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -62,12 +62,12 @@ class EndSignal:
                     self._handle()
 
     def _handle(self, number: int = 0, frame: Optional[FrameType] = None) -> None:
-        self.tell()
+        self.set()
 
-    def tell(self) -> None:
-        """Make `told` readable from now on."""
+    def set(self) -> None:
+        """Make `fd` readable from now on."""
         with contextlib.suppress(BlockingIOError):  # the pipe is full: it is readable already
-            os.write(self._tell, b"\0")
+            os.write(self._write_fd, b"\0")
 
     def _before_fork(self) -> None:
         """Block SIGTERM until a child has dropped this process's handler: this process, not the child, would receive
@@ -117,7 +117,7 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
             ends = False
             return
         if left:
-            _tell(left)
+            _warn_of_threads(left)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # closed, or not being read
@@ -127,7 +127,7 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
             os._exit(code)
 
 
-def _tell(left: Sequence[str]) -> None:
+def _warn_of_threads(left: Sequence[str]) -> None:
     names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
     print(
         f"the worker exits, and with it {len(left)} threads that the callable left running ({names}): let them "

@@ -13,7 +13,7 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 def main() -> int:
     """Run as a worker or a fork server; return the exit code."""
     gc.disable()  # until everything is imported: a collection would only traverse modules that stay
-    _, endpoint, worker, parent_pid, gauge_fd = sys.argv[1:6]
+    _, endpoint, worker, parent_pid, stats_fd = sys.argv[1:6]
     packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)
     if packages:  # packages that this environment lacks, installed for it elsewhere
         sys.path.append(packages)
@@ -31,14 +31,14 @@ def main() -> int:
     from pytriton.worker.shutdown import end_in_time
 
     if worker == FORKS:
-        forked = fork_server.serve(int(parent_pid), int(gauge_fd))
+        forked = fork_server.serve(int(parent_pid), int(stats_fd))
         if forked is None:
             return 0
-        worker, gauge_fd = forked[0], str(forked[1])
+        worker, stats_fd = forked[0], str(forked[1])
     gc.enable()
     code = 1
     try:
-        code = run(endpoint, worker, int(parent_pid), int(gauge_fd))
+        code = run(endpoint, worker, int(parent_pid), int(stats_fd))
     except SystemExit as end:  # raised by the callable
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.callables import Infer
-from pytriton.worker.calls.model_calls import Caller
-from pytriton.worker.fault_reports import report_error, report_to, told, traceback_of
-from pytriton.worker.model import Model
+from pytriton.worker.calls.model_calls import WorkerCaller
+from pytriton.worker.fault_reports import client_text, report_error, report_to, traceback_of
+from pytriton.worker.model import WorkerModel
 from pytriton.worker.streams.stream_loops import loop_of
 from pytriton.worker.tracing import batch_spans
 from pytriton.worker.warmup import warm_up
@@ -54,7 +54,7 @@ class WorkerThread:
         self._spec = spec
         self._load = load
         self._endpoint = endpoint
-        self._told, self._tell = socket.socketpair()
+        self._end_reader, self._end_writer = socket.socketpair()
         self._orphaned = False
         # A daemon thread: a script exits when its own work is done. `end` lets batches finish.
         name = f"pytriton {spec.name}[{start.instance}]"
@@ -70,7 +70,7 @@ class WorkerThread:
         """Make the worker end after the current batch; `orphaned`: the dispatcher is gone."""
         self._orphaned = self._orphaned or orphaned
         with contextlib.suppress(OSError):  # it has ended
-            self._tell.send(b"\0", socket.MSG_DONTWAIT)
+            self._end_writer.send(b"\0", socket.MSG_DONTWAIT)
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until the thread has ended."""
@@ -87,36 +87,36 @@ class WorkerThread:
                 except (
                     BaseException
                 ) as error:  # SystemExit from the callable; anything else is an internal error
-                    how = f"ended: {told(error)}"
+                    how = f"ended: {client_text(error)}"
                     report_error(error, "a thread that served it ended")
                 if not self._orphaned:
                     control.send(messages.WorkerEnded(worker, how))
                     control.flush(_FLUSH_S)
         finally:
-            self._told.close()
-            self._tell.close()
+            self._end_reader.close()
+            self._end_writer.close()
 
     def _serve(self, control: ControlClient) -> None:
-        gauge_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
-        with contextlib.closing(Gauge(gauge_fd)) as gauge:
-            self._serve_with(control, gauge)
+        stats_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.closing(WorkerStatsPage(stats_fd)) as stats:
+            self._serve_with(control, stats)
 
-    def _serve_with(self, control: ControlClient, gauge: Gauge) -> None:
+    def _serve_with(self, control: ControlClient, stats: WorkerStatsPage) -> None:
         worker = self._start.worker
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         try:
-            model = self._loaded(gauge)
+            model = self._loaded(stats)
         except BaseException as error:
-            control.send(messages.WorkerFailed(worker, told(error), traceback_of(error)))
+            control.send(messages.WorkerFailed(worker, client_text(error), traceback_of(error)))
             return
         try:
             allowance = Allowance(self._spec)
             lane_path = self._start.lane_path
-            loop = loop_of(model)(model, allowance, gauge, control, worker, lane_path)
+            loop = loop_of(model)(model, allowance, stats, control, worker, lane_path)
             try:
-                with contextlib.closing(Caller(worker, model, lane_path)):
+                with contextlib.closing(WorkerCaller(worker, model, lane_path)):
                     control.send(messages.WorkerReady(worker))
-                    loop.run(self._told.fileno())
+                    loop.run(self._end_reader.fileno())
                 if loop.unable is not None:
                     raise RuntimeError(loop.unable)
             finally:
@@ -124,14 +124,14 @@ class WorkerThread:
         finally:
             model.close()
 
-    def _loaded(self, gauge: Gauge) -> Model:
+    def _loaded(self, stats: WorkerStatsPage) -> WorkerModel:
         began_ns = time.monotonic_ns()
-        model = Model(self._spec, self._load(), own_process=False)
+        model = WorkerModel(self._spec, self._load(), own_process=False)
         loaded_ns = time.monotonic_ns()
         try:
             batch_spans.offer(self._spec.world.env)
             warm_up(model, self._spec)
-            gauge.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
+            stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:
             model.close()
             raise

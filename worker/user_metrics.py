@@ -17,8 +17,8 @@ import msgspec
 
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes.user_metrics import (
-    MOST_BYTES,
-    MOST_VALUES,
+    MAX_BYTES,
+    MAX_VALUES,
     UserFamily,
     UserMetrics,
     UserMetricsPages,
@@ -62,7 +62,7 @@ class UserMetricsThread:
     def __init__(self, pages: UserMetricsPages) -> None:
         self._pages = pages
         self._last = b""
-        self._told_fault = False
+        self._fault_reported = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pytriton metrics", daemon=True)
         self._thread.start()
@@ -88,8 +88,8 @@ class UserMetricsThread:
         try:
             message = encoded(collected(registry.collect()))
         except Exception as error:  # from a custom collector
-            if not self._told_fault:
-                self._told_fault = True
+            if not self._fault_reported:
+                self._fault_reported = True
                 report_error(
                     error, "its metrics cannot be collected: /metrics shows the previous values"
                 )
@@ -150,8 +150,8 @@ class _Room:
 
     def __init__(self) -> None:
         self.left_out = 0
-        self._values = MOST_VALUES
-        self._bytes = MOST_BYTES - 64
+        self._values = MAX_VALUES
+        self._bytes = MAX_BYTES - 64
 
     def take(self, nbytes: int, values: int = 0) -> bool:
         """Reserve space; return whether it fit."""

@@ -27,8 +27,8 @@ from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
 from pytriton.worker.callable_errors import callable_errors
-from pytriton.worker.fault_reports import note, told
-from pytriton.worker.model import Model
+from pytriton.worker.fault_reports import client_text, note
+from pytriton.worker.model import WorkerModel
 
 
 class WarmupError(Exception):
@@ -39,7 +39,7 @@ class WarmupError(Exception):
 _FILES = "warmup"
 
 
-def warm_up(model: Model, spec: messages.ModelSpec) -> None:
+def warm_up(model: WorkerModel, spec: messages.ModelSpec) -> None:
     """Run the model's warm-up requests, each time with new arrays.
 
     Answers are checked and written as if for a client.
@@ -62,7 +62,7 @@ def warm_up(model: Model, spec: messages.ModelSpec) -> None:
             lane.close()
 
 
-def _run_declared(model: Model, message: messages.Warmup, lane: Lane) -> None:
+def _run_declared(model: WorkerModel, message: messages.Warmup, lane: Lane) -> None:
     warmup = ModelWarmup(
         message.name,
         message.batch_size,
@@ -80,7 +80,7 @@ def _run_declared(model: Model, message: messages.Warmup, lane: Lane) -> None:
 
 
 def _run_configured(
-    model: Model, spec: messages.ModelSpec, sample: Mapping[str, Any], lane: Lane
+    model: WorkerModel, spec: messages.ModelSpec, sample: Mapping[str, Any], lane: Lane
 ) -> None:
     """Run one entry of `model_warmup` as Triton does: `batch_size` requests of one row each in one batch."""
     name, size = str(sample.get("name", "")), int(sample.get("batch_size", 0))
@@ -100,7 +100,7 @@ def _run_configured(
 
 
 def _run(
-    model: Model,
+    model: WorkerModel,
     name: str,
     count: int,
     arrays: Callable[[], list[dict[str, Array]]],
@@ -114,7 +114,7 @@ def _run(
             model.warm_up(arrays(), types, lane)
     except callable_errors() as error:
         raise WarmupError(
-            f"model {model.name}: its warm-up {name!r} failed: {told(error)}"
+            f"model {model.name}: its warm-up {name!r} failed: {client_text(error)}"
         ) from error
     took = time.monotonic() - started
     note(f"warm-up {name!r}: {count} batches in {took:.3f} s")
@@ -165,7 +165,7 @@ class _Configured:
     """
 
     def __init__(
-        self, model: Model, warmup: str, name: str, source: Mapping[str, Any], folder: Path
+        self, model: WorkerModel, warmup: str, name: str, source: Mapping[str, Any], folder: Path
     ) -> None:
         self._where = f"model {model.name}: its warm-up {warmup!r} failed: the input {name!r}"
         self.datatype = config_datatypes.of_config(str(source.get("data_type", "")))

@@ -35,8 +35,8 @@ def apply(limits: messages.Limits) -> None:
     # Some sandboxes lack it. Not opened as text: importing the codec would take longer than everything else here.
     with contextlib.suppress(OSError), open(_OOM_FILE, "wb", buffering=0) as file:
         file.write(b"%d" % _OOM_SCORE_ADJ)
-    if limits.memory_hard is not None:
-        _set("memory_hard", resource.RLIMIT_DATA, limits.memory_hard)
+    if limits.memory_limit is not None:
+        _set("memory_limit", resource.RLIMIT_DATA, limits.memory_limit)
     if limits.open_files is not None:
         _set("open_files", resource.RLIMIT_NOFILE, limits.open_files)
     if limits.cpus:
@@ -73,13 +73,13 @@ class Allowance:
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits
         self._max_batches = spec.max_batches
-        self._memory = limits.memory
-        if self._memory is None and limits.memory_hard is not None:
-            self._memory = round(limits.memory_hard * _NEAR)
+        self._memory = limits.recycle_above
+        if self._memory is None and limits.memory_limit is not None:
+            self._memory = round(limits.memory_limit * _NEAR)
         self._unlimited = self._memory is None and self._max_batches is None
         self._again_at: float | None = None  #: once it has reported
 
-    def spent(self, answered: int) -> str | None:
+    def exceeded(self, answered: int) -> str | None:
         """Return why this worker should be replaced now; None if it should not, or was reported recently.
 
         The report is repeated because it may be lost while the daemon is being upgraded.

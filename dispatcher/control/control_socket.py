@@ -35,26 +35,26 @@ from pytriton.dispatcher.control.peers import (
     Admitted,
     KeyGuard,
     LocalGuard,
+    MessageRefused,
     RefusalLog,
-    Refused,
     Sender,
     describe_sender,
     message_sender,
 )
-from pytriton.dispatcher.control.pending_requests import Requests
+from pytriton.dispatcher.control.pending_requests import PendingRequests
 from pytriton.dispatcher.telemetry.events.actor import acting_for
 
 _log = structlog.get_logger(__name__)
 
 #: Limit of unread messages per peer; the ROUTER drops all further ones (ZMQ_SNDHWM). Must exceed the number of
-#: reports of a registration; the largest answer is `handlers.MOST_LOG_BYTES`.
+#: reports of a registration; the largest answer is `handlers.MAX_LOG_BYTES`.
 _MAX_UNREAD = 256
 #: Number of messages that ZeroMQ reads ahead from each peer (ZMQ_RCVHWM).
 _MAX_READ_AHEAD = 16
 #: Maximum size of a message frame, without payloads.
-MOST_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
+MAX_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
 #: Maximum number of payload frames in a message: one for each instance of a model.
-MOST_PAYLOADS = 1024
+MAX_PAYLOADS = 1024
 #: Maximum length of a sender's text that is quoted in answers.
 _MAX_QUOTED_LEN = 250
 #: Backlog of the listening socket.
@@ -116,7 +116,7 @@ class _Door:
 
     socket: zmq.asyncio.Socket
     guard: Guard
-    requests: Requests = field(default_factory=Requests)
+    requests: PendingRequests = field(default_factory=PendingRequests)
 
 
 class ControlServer:
@@ -151,7 +151,7 @@ class ControlServer:
         self._receiving: list[asyncio.Task[None]] = []
         self._keys = keys
         self._authenticator: AsyncioAuthenticator | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._reply_tasks: set[asyncio.Task[None]] = set()
         self._refusals = RefusalLog()
         self._listener: socket.socket | None = None
         self._open = asyncio.Event()
@@ -262,7 +262,7 @@ class ControlServer:
         await asyncio.gather(*self._receiving, return_exceptions=True)
         for door in self._doors:
             await door.requests.end()
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        await asyncio.gather(*self._reply_tasks, return_exceptions=True)
         for door in self._doors:
             door.socket.close()
         if self._authenticator is not None:
@@ -289,7 +289,7 @@ class ControlServer:
                 self._take(door, identity, frames)
             except messages.MalformedMessage as error:
                 sender = message_sender(identity)
-                self._refusals.tell("malformed control message dropped", sender, str(error))
+                self._refusals.report("malformed control message dropped", sender, str(error))
                 self.answered["malformed", "refused"] += 1
 
     def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
@@ -308,39 +308,39 @@ class ControlServer:
             message, payloads = _parsed(frames)
             if isinstance(message, messages.Offer):
                 self._check_sizes(message)
-                self._tell(peer, messages.Done())
+                self._reply_soon(peer, messages.Done())
             elif isinstance(message, messages.Cancel):
                 door.requests.abandon(peer.identity, message.request_id, "its client cancelled it")
             else:
                 self._begin(door, peer, message, payloads)
-        except Refused as refusal:
-            self._refusals.tell("control message refused", peer.sender.name, str(refusal))
+        except MessageRefused as refusal:
+            self._refusals.report("control message refused", peer.sender.name, str(refusal))
             self.answered["any", "refused"] += 1
-            self._tell(peer, messages.Failure(refusal.kind.value, str(refusal)))
+            self._reply_soon(peer, messages.Failure(refusal.kind.value, str(refusal)))
 
     def _check_sizes(self, sizes: messages.Offer) -> None:
         """Raise Refused if a message has too many or too large frames."""
-        if sizes.payloads > MOST_PAYLOADS:
-            raise Refused(
-                f"{sizes.payloads} payloads in one message: at most {MOST_PAYLOADS} are accepted"
+        if sizes.payloads > MAX_PAYLOADS:
+            raise MessageRefused(
+                f"{sizes.payloads} payloads in one message: at most {MAX_PAYLOADS} are accepted"
             )
-        if sizes.message_bytes > MOST_MESSAGE_BYTES:
-            raise Refused(
+        if sizes.message_bytes > MAX_MESSAGE_BYTES:
+            raise MessageRefused(
                 f"{sizes.what[:_MAX_QUOTED_LEN]}: {sizes.message_bytes} bytes without its payloads: at most "
-                f"{MOST_MESSAGE_BYTES} are accepted. Large values belong in the callable, not in its declaration or "
+                f"{MAX_MESSAGE_BYTES} are accepted. Large values belong in the callable, not in its declaration or "
                 "environment"
             )
         if sizes.payload_bytes > self._max_payload_size:
-            raise Refused(
+            raise MessageRefused(
                 f"{sizes.what[:_MAX_QUOTED_LEN]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
                 f"this daemon accepts at most {self._max_payload_size} (setting max_payload_size). Load large data in "
                 "the worker: register a class or function that loads it, with factory=True"
             )
 
-    def _tell(self, peer: Peer, answer: messages.AnyMessage) -> None:
+    def _reply_soon(self, peer: Peer, answer: messages.AnyMessage) -> None:
         task = asyncio.create_task(peer.reply(answer))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._reply_tasks.add(task)
+        task.add_done_callback(self._reply_tasks.discard)
 
     def _begin(
         self, door: _Door, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
@@ -409,7 +409,7 @@ def _parsed(frames: Sequence[zmq.Frame]) -> tuple[messages.AnyMessage, list[byte
         _, message, payloads = control.parse([frame.bytes for frame in frames])
     except messages.MalformedMessage as error:
         why = str(error)[:_MAX_QUOTED_LEN]  # it may quote the message
-        raise Refused(
+        raise MessageRefused(
             f"this daemon cannot read the message: {why}. Use a client of the daemon's own version"
         ) from error
     return message, payloads

@@ -37,7 +37,7 @@ class Sender:
     pid: int | None = None
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """A message was refused before parsing. The text is the reason, for the sender and for the log."""
 
     def __init__(self, text: str, kind: ErrorKind = ErrorKind.INVALID) -> None:
@@ -128,23 +128,23 @@ class LocalGuard:
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
         self._allowed = {0, os.geteuid()}
-        self._told_blind = False
+        self._blindness_reported = False
 
     def admit(self, frame: zmq.Frame) -> Sender:
         """Return the sender of a frame.
 
         Raises:
-            Refused: the sender has no access.
+            MessageRefused: the sender has no access.
         """
         sender = local_sender(frame)
         if sender.uid is None:
-            if not self._told_blind:
-                self._told_blind = True
+            if not self._blindness_reported:
+                self._blindness_reported = True
                 _log.warning(
                     "ZeroMQ does not report who connects: only the file modes keep others out"
                 )
         elif not self._everybody and sender.uid not in self._allowed:
-            raise Refused(
+            raise MessageRefused(
                 f"user {sender.uid} may not control this daemon, only user {os.geteuid()} and root may. The daemon's "
                 "administrator can name a group of users who may: setting control_group"
             )
@@ -177,7 +177,7 @@ class KeyGuard:
         """Return the sender of a frame. Raises Refused."""
         name = self._keys.name_of(message_property(frame, "User-Id") or "")
         if name is None:
-            raise Refused("this client's key was removed")
+            raise MessageRefused("this client's key was removed")
         return Sender(f"client {name}")
 
 
@@ -187,14 +187,14 @@ class RefusalLog:
     def __init__(self) -> None:
         self._dropped: dict[str, tuple[float, int]] = {}
 
-    def tell(self, event: str, sender: str, why: str) -> None:
+    def report(self, event: str, sender: str, why: str) -> None:
         """Log that a message of `sender` was dropped, unless that was logged recently."""
         now = time.monotonic()
-        told_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
-        if now - told_at < _REPORT_INTERVAL_S:
-            self._dropped[sender] = told_at, silent + 1
+        reported_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
+        if now - reported_at < _REPORT_INTERVAL_S:
+            self._dropped[sender] = reported_at, silent + 1
             return
         if len(self._dropped) >= _MAX_REPORTED:
             self._dropped.clear()
         self._dropped[sender] = now, 0
-        _log.warning(event, sender=sender, reason=why[:200], not_told_before=silent)
+        _log.warning(event, sender=sender, reason=why[:200], not_reported_before=silent)

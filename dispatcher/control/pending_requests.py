@@ -12,39 +12,41 @@ import structlog
 
 from pytriton._protocol import linux
 from pytriton._protocol.errors import ErrorKind
-from pytriton.dispatcher.control.peers import Refused
+from pytriton.dispatcher.control.peers import MessageRefused
 
 _log = structlog.get_logger(__name__)
 
 #: Maximum number of concurrent requests per connection.
-MOST_UNDER_WAY = 64
+MAX_UNDER_WAY = 64
 
 
 @dataclass
-class _Request:
+class _PendingRequest:
     task: asyncio.Task[None]
     abandonable: bool
     abandoned: bool = False
 
 
 @dataclass
-class Requests:
+class PendingRequests:
     """The requests under way on one ROUTER socket, by the connection's identity and request id."""
 
-    _by_peer: dict[bytes, dict[bytes, _Request]] = field(default_factory=dict)
+    _by_peer: dict[bytes, dict[bytes, _PendingRequest]] = field(default_factory=dict)
 
     def check(self, identity: bytes, request_id: bytes) -> None:
         """Check that a peer may make another request.
 
         Raises:
-            Refused: it has too many requests under way, or this one already.
+            MessageRefused: it has too many requests under way, or this one already.
         """
         own = self._by_peer.get(identity, {})
         if request_id in own:
-            raise Refused(f"request {request_id.hex()} of this connection is under way already")
-        if len(own) >= MOST_UNDER_WAY:
+            raise MessageRefused(
+                f"request {request_id.hex()} of this connection is under way already"
+            )
+        if len(own) >= MAX_UNDER_WAY:
             text = f"{len(own)} requests of this connection are under way; no more are accepted"
-            raise Refused(text, ErrorKind.UNAVAILABLE)
+            raise MessageRefused(text, ErrorKind.UNAVAILABLE)
 
     def begin(
         self,
@@ -56,7 +58,7 @@ class Requests:
     ) -> None:
         """Answer a request in a task."""
         task = asyncio.create_task(answer)
-        self._by_peer.setdefault(identity, {})[request_id] = _Request(task, abandonable)
+        self._by_peer.setdefault(identity, {})[request_id] = _PendingRequest(task, abandonable)
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:

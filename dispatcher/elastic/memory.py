@@ -1,11 +1,11 @@
-"""Memory scheduling under a budget: which models may load, and which ones sleep for them. Pure functions.
+"""Memory scheduling under a budget: which models may load, and which ones are suspended for them. Pure functions.
 
 Claims are considered in order of arrival. A claim that fits into the free memory is granted. Otherwise the least
-recently used models that are idle and allowed to sleep are put to sleep. A claim that cannot be satisfied yet waits.
+recently used models that are idle and allowed to be suspended are suspended. A claim that cannot be satisfied yet waits.
 Later claims may overtake it, but only for `PATIENCE_S`. After that, all freed memory is reserved for the oldest claim,
-so that it is granted eventually however large it is, unless it would not fit even with every other model asleep.
+so that it is granted eventually however large it is, unless it would not fit even with every other model suspended.
 
-Grants never exceed the budget. If a loaded model grows and exceeds the budget by itself, other models are put to sleep.
+Grants never exceed the budget. If a loaded model grows and exceeds the budget by itself, other models are suspended.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 #: How long a waiting claim may be overtaken by later ones.
 PATIENCE_S = 5.0
-#: How long a model must have been idle before it sleeps for a claim younger than `PATIENCE_S`. A pause between two
+#: How long a model must have been idle before it is suspended for a claim younger than `PATIENCE_S`. A pause between two
 #: requests of one client should not count as idle.
 QUIET_S = 0.2
 #: Minimum estimate for a worker of unknown size: an interpreter and a few libraries.
-LEAST_ESTIMATE = 64 << 20
+MIN_ESTIMATE = 64 << 20
 #: Share of the budget that caps the estimate based on other models, and is used if no other size is known.
 _USUAL_SHARE = 0.25
 #: Maximum number of model names in one sentence.
@@ -58,57 +58,57 @@ class Claim(NamedTuple):
     of: str = ""
 
 
-class Holder(NamedTuple):
+class MemoryHolder(NamedTuple):
     """A model that has workers.
 
     Attributes:
         key: Key of the holder.
-        gives: Memory that is freed when it sleeps.
+        gives: Memory that is freed when it is suspended.
         used_at: Time of its last request or load.
-        idle: Whether it could be put to sleep now: it is allowed to sleep and runs no requests.
-        willing: Whether it is allowed to sleep at all.
+        idle: Whether it could be suspended now: it is allowed to be suspended and runs no requests.
+        suspendable: Whether it is allowed to be suspended at all.
     """
 
     key: str
     gives: Amounts
     used_at: float
     idle: bool
-    willing: bool = True
+    suspendable: bool = True
 
 
-class Plan(NamedTuple):
-    """The next steps: which claims are granted, and which models sleep for which claims.
+class MemoryPlan(NamedTuple):
+    """The next steps: which claims are granted, and which models are suspended for which claims.
 
     Attributes:
         granted: Keys of the granted claims.
-        sleep: Key of a holder -> key of the claim that it sleeps for, or "" if the budget is exceeded.
+        suspend: Key of a holder -> key of the claim that it is suspended for, or "" if the budget is exceeded.
     """
 
     granted: Sequence[str]
-    sleep: Mapping[str, str]
+    suspend: Mapping[str, str]
 
 
 def plan(
     claims: Sequence[Claim],
-    holders: Collection[Holder],
+    holders: Collection[MemoryHolder],
     free: Amounts,
     coming: Amounts,
     now: float,
-) -> Plan:
-    """Decide which claims to grant and which models to put to sleep.
+) -> MemoryPlan:
+    """Decide which claims to grant and which models to suspend.
 
     Args:
         claims: Pending claims, oldest first.
-        holders: Models that have workers and are not falling asleep already.
+        holders: Models that have workers and are not being suspended already.
         free: Unused part of each budget; negative if it is exceeded. Resources that are not listed are not bounded.
-        coming: Memory that will be freed by models that are falling asleep.
+        coming: Memory that will be freed by models that are being suspended.
         now: Current time by the clock of the claims.
     """
-    left = _Left(free, coming)
+    left = _FreeMemory(free, coming)
     idle = sorted((one for one in holders if one.idle), key=lambda one: (one.used_at, one.key))
-    sleep: dict[str, str] = {}
+    suspend: dict[str, str] = {}
 
-    def have_sleep(lacking: Amounts, candidates: Iterable[Holder], key: str) -> None:
+    def have_sleep(lacking: Amounts, candidates: Iterable[MemoryHolder], key: str) -> None:
         for one in candidates:
             if not any(lacks > left.soon(kind) for kind, lacks in lacking.items()):
                 break
@@ -116,7 +116,7 @@ def plan(
                 one.gives.get(kind, 0) > 0 and n > left.soon(kind) for kind, n in lacking.items()
             ):
                 idle.remove(one)
-                sleep[one.key] = key
+                suspend[one.key] = key
                 left.comes(one.gives)
 
     have_sleep(dict.fromkeys(free, 0), list(idle), "")
@@ -129,39 +129,41 @@ def plan(
             continue
         patient = now - claim.since < PATIENCE_S
         ready = [one for one in idle if not patient or now - one.used_at >= QUIET_S]
-        others = [one for one in _sleepers(claim, holders) if one.key not in sleep]
-        # Memory of busy models may be collected over time. If even that is not enough, put no model to sleep.
+        others = [one for one in _suspendable_for(claim, holders) if one.key not in suspend]
+        # Memory of busy models may be collected over time. If even that is not enough, suspend no model.
         if left.reaches(needs, ready) or (not patient and left.reaches(needs, others)):
             have_sleep(needs, ready, claim.key)
             left.set_aside(needs)
-    return Plan(granted, sleep)
+    return MemoryPlan(granted, suspend)
 
 
-def is_in_reach(claim: Claim, holders: Iterable[Holder], free: Amounts, coming: Amounts) -> bool:
-    """Return whether suspending every model that may sleep would free enough memory for a claim; see `plan`."""
+def is_in_reach(
+    claim: Claim, holders: Iterable[MemoryHolder], free: Amounts, coming: Amounts
+) -> bool:
+    """Return whether suspending every model that may be suspended would free enough memory for a claim; see `plan`."""
     needs = {kind: count for kind, count in claim.needs.items() if kind in free}
-    return _Left(free, coming).reaches(needs, _sleepers(claim, holders))
+    return _FreeMemory(free, coming).reaches(needs, _suspendable_for(claim, holders))
 
 
-def hindrance(claim: Claim, holders: Collection[Holder], *, is_in_reach: bool) -> str:
+def hindrance(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bool) -> str:
     """Return a sentence about which models hold the memory that a claim needs, and what would help."""
     others = [
         one
         for one in holders
         if one.key != claim.of and any(one.gives.get(kind, 0) > 0 for kind in claim.needs)
     ]
-    unwilling = _names(one.key for one in others if not one.willing)
-    busy = _names(one.key for one in others if one.willing and not one.idle)
+    not_suspendable = _names(one.key for one in others if not one.suspendable)
+    busy = _names(one.key for one in others if one.suspendable and not one.idle)
     reasons = []
-    if unwilling:
-        reasons.append(f"{unwilling} may never sleep")
+    if not_suspendable:
+        reasons.append(f"{not_suspendable} may never be suspended")
     if busy:
         reasons.append(f"{busy} {'are' if ',' in busy else 'is'} busy")
     if is_in_reach:
         return f"{' and '.join(reasons) or 'others are loading'}; try again later"
     ways = (
-        "raise the budget, let idle models sleep (any_may_sleep = true for all; instances=(0, 1) or lazy=True of one), "
-        "or say what they need (memory=)"
+        "raise the budget, allow idle models to be suspended (suspend_any_idle_model = true for all; instances=(0, 1) or lazy=True of one), "
+        "or say what they need (memory_request=)"
     )
     return (
         f"{' and '.join(reasons) or 'no model can free as much'}, so waiting does not help: {ways}"
@@ -175,13 +177,13 @@ def _names(keys: Iterable[str]) -> str:
     return ", ".join([*names[:_MAX_NAMED], *more])
 
 
-def _sleepers(claim: Claim, holders: Iterable[Holder]) -> list[Holder]:
-    """Return the models that may sleep for a claim now or later. A model does not sleep for its own claim."""
-    return [one for one in holders if one.idle or (one.willing and one.key != claim.of)]
+def _suspendable_for(claim: Claim, holders: Iterable[MemoryHolder]) -> list[MemoryHolder]:
+    """Return the models that may be suspended for a claim now or later. A model is not suspended for its own claim."""
+    return [one for one in holders if one.idle or (one.suspendable and one.key != claim.of)]
 
 
-class _Left:
-    """The remaining budget during planning: free now, and after models that are falling asleep have freed theirs."""
+class _FreeMemory:
+    """The remaining budget during planning: free now, and after models that are being suspended have freed theirs."""
 
     def __init__(self, free: Amounts, coming: Amounts) -> None:
         self._free = dict(free)
@@ -193,8 +195,8 @@ class _Left:
     def has(self, needs: Amounts) -> bool:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
-    def reaches(self, needs: Amounts, sleepers: Collection[Holder]) -> bool:
-        """Return whether the memory suffices once the sleepers sleep, too."""
+    def reaches(self, needs: Amounts, sleepers: Collection[MemoryHolder]) -> bool:
+        """Return whether the memory suffices once these models are suspended, too."""
         return all(
             count <= 0
             or count <= self.soon(kind) + sum(max(0, one.gives.get(kind, 0)) for one in sleepers)
@@ -227,7 +229,7 @@ def estimate(known: Collection[int], payload: int, budget: int) -> int:
         budget: The budget of all models in bytes. The estimate never exceeds it.
     """
     usual = min(max(known, default=budget), round(budget * _USUAL_SHARE))
-    return min(budget, max(LEAST_ESTIMATE, usual, 2 * payload))
+    return min(budget, max(MIN_ESTIMATE, usual, 2 * payload))
 
 
 def added(*amounts: Amounts) -> dict[str, int]:

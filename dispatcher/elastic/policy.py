@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytriton._protocol.messages import Autoscale
-from pytriton.dispatcher.elastic.samples import Figures, Sample, Window, figures
+from pytriton.dispatcher.elastic.samples import Sample, SampleStats, Window, figures
 
 #: When scaling down, the load may use at most this fraction of the target.
 _SLACK = 0.9
@@ -43,7 +43,7 @@ class Decision(NamedTuple):
     instances: int
     why: str
     load: float
-    seen: Figures
+    seen: SampleStats
 
     def text(self, now: int) -> str:
         """Describe the decision; `now` is the current number of instances."""
@@ -68,7 +68,7 @@ def decide(rules: Autoscale, window: Window, now: int) -> Decision:
         bounded = min(max(now, rules.least, 1), rules.most)
         if now > 0 or rules.least > 0:
             return _decided(bounded, "bounds", rules, [newest])
-    if now == 0:  # asleep: only a request wakes it
+    if now == 0:  # suspended: only a request resumes it
         return _decided(0, "steady", rules, [newest])
     return (
         _up(rules, window, now, newest)
@@ -120,7 +120,7 @@ def _whole(instances: float) -> int:
     return math.ceil(instances - _ROUNDING)
 
 
-def _load(rules: Autoscale, seen: Figures) -> float:
+def _load(rules: Autoscale, seen: SampleStats) -> float:
     """Return the instances needed for the current load plus draining the queue on time.
 
     Waiting batches need at most one instance each, however long they take.

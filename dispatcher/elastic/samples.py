@@ -42,7 +42,7 @@ class Sample(NamedTuple):
         return self.busy == 0 and self.waiting == 0 and self.requests == 0
 
 
-class Figures(NamedTuple):
+class SampleStats(NamedTuple):
     """Key figures of a series of samples.
 
     Attributes:
@@ -62,7 +62,7 @@ class Figures(NamedTuple):
     compute_ms: float
 
 
-def figures(samples: Sequence[Sample]) -> Figures:
+def figures(samples: Sequence[Sample]) -> SampleStats:
     """Compute the figures of one or more samples."""
     elapsed = sum(one.elapsed_s for one in samples) or 1.0
     work = sum(one.busy * one.elapsed_s for one in samples)
@@ -71,7 +71,7 @@ def figures(samples: Sequence[Sample]) -> Figures:
     batches = sum(one.batches for one in samples)
     waiting = sum(one.waiting * one.elapsed_s for one in samples) / elapsed
     per_batch = max(1.0, requests / batches) if batches else 1.0
-    return Figures(
+    return SampleStats(
         busy=work / elapsed,
         share=work / places if places else 0.0,
         waiting=waiting / per_batch,

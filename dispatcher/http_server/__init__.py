@@ -5,7 +5,7 @@
     decompression.py     decompresses request bodies piece by piece
     error_log.py    counts clients' errors in the log without quoting them
 
-Used by the OpenAI front and the operations server. Depends on aiohttp, but on neither of them. May import: base.
+Used by the OpenAI frontend and the management server. Depends on aiohttp, but on neither of them. May import: base.
 """
 
 from __future__ import annotations

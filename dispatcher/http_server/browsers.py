@@ -1,6 +1,6 @@
 """Refuses requests that a browser sends on behalf of another site's page, on every HTTP port.
 
-The native frontend has the same rule for its ports (`proxy_backend/front/http1/browsers.c`). Other clients are not
+The native frontend has the same rule for its ports (`proxy_backend/frontend/http1/browsers.c`). Other clients are not
 affected: only browsers send `Origin` and `Sec-Fetch-Site`, and pages cannot change them.
 """
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-__all__ = ["Connections", "Limits", "all_descriptors"]
+__all__ = ["ConnectionLimits", "Connections", "all_descriptors"]
 
 #: Maximum interval between checks of all connections; shorter for short limits.
 _POLL_INTERVAL_S = 1.0
@@ -20,7 +20,7 @@ _YOUNG_S = 1.0
 _OTHERS = 64
 
 
-class Limits(Protocol):
+class ConnectionLimits(Protocol):
     """Time limits in seconds: for the first headers of a new connection, and to read a response and send another
     request.
     """
@@ -42,7 +42,7 @@ class Connections:
 
     def __init__(
         self,
-        limits: Callable[[], Limits],
+        limits: Callable[[], ConnectionLimits],
         most: int,
         too_slow: bytes,
         clock: Callable[[], float] = time.monotonic,
@@ -121,7 +121,7 @@ class Connections:
         if oldest is not None and self._clock() - self._since[oldest] >= _YOUNG_S:
             oldest.transport.abort()
 
-    def _abort(self, connections: list[Any], now: float, limits: Limits) -> None:
+    def _abort(self, connections: list[Any], now: float, limits: ConnectionLimits) -> None:
         """Abort connections that are still closing: a peer that does not read keeps the response from being sent.
 
         The peer has `headers_s` to read it, but no time if there are too many connections.

@@ -15,7 +15,7 @@ __all__ = ["Decompressor", "EncodingError"]
 #: Maximum size of a decompressed piece.
 _PIECE = 1 << 18
 #: Maximum number of gzip members: each costs a few bytes to send, but more to start decompressing.
-_MOST_STREAMS = 1_000
+_MAX_STREAMS = 1_000
 _UNREAD = frozenset({"br", "zstd"})
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
@@ -64,7 +64,7 @@ class Decompressor:
 
     def _begin(self, first: int) -> None:
         self._streams += 1
-        if self._streams > _MOST_STREAMS:
+        if self._streams > _MAX_STREAMS:
             raise zlib.error("the body has too many compressed streams")
         # Some clients send a raw deflate stream without the zlib header, which names the method (8).
         deflate = _ZLIB if first & 0xF == 8 else _RAW

@@ -19,15 +19,15 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: File names are limited to 255 bytes; the longest one derived from a model's name is its log file.
 _MAX_NAME_LEN = 200
 #: Maximum number of instances of a model. Each one is a process.
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 #: Maximum number of lanes per worker. Each one is a proxy, which is a process too.
-MOST_LANES = 16
+MAX_LANES = 16
 #: Maximum number of concurrent batches or streams of an asynchronous callable in one worker. Each batch occupies a
 #: thread of tritonserver.
 MAX_CONCURRENCY = 1024
 #: Longest time that a provisional model can outlive the client that registered it.
-LONGEST_LEASE_S = 3600
-_TRIAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_LEASE_S = 3600
+_LEASE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
@@ -41,7 +41,9 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
     _check_payloads(spec, payloads)
 
 
-def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_native: bool) -> None:
+def check_cache(
+    spec: messages.ModelSpec, config: DaemonConfig, *, frontend_is_native: bool
+) -> None:
     """Refuse a model that uses the response cache if the daemon has none; tritonserver would only log it.
 
     With NVIDIA's frontend the model is served without the cache, and a warning is logged.
@@ -59,13 +61,13 @@ def check_cache(spec: messages.ModelSpec, config: DaemonConfig, *, front_is_nati
             "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
             "it out",
         )
-    if not front_is_native:
+    if not frontend_is_native:
         _log.warning(
             "model is served without the response cache",
             model=spec.name,
             reason="NVIDIA's frontend serves, and the key of Triton's own cache lacks parameters, headers, shapes and "
             "requested outputs: a client could get the answer to another request",
-            fix="set front to native",
+            fix="set frontend to native",
         )
 
 
@@ -78,8 +80,8 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
     what = f"model {spec.name} with autoscaling"
     why = ""
     times = (rules.up_after_s, rules.down_after_s, rules.idle_after_s)
-    if not 0 <= rules.least <= rules.most <= MOST_WORKERS or not rules.most:
-        why = f"from {rules.least} to {rules.most}: both must be 0 to {MOST_WORKERS}, the smaller one first"
+    if not 0 <= rules.least <= rules.most <= MAX_WORKERS or not rules.most:
+        why = f"from {rules.least} to {rules.most}: both must be 0 to {MAX_WORKERS}, the smaller one first"
     elif not all(0 < seconds < math.inf for seconds in times):
         why = "its times must be above 0 seconds"
     elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
@@ -94,7 +96,7 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
         raise RemoteFailure(ErrorKind.INVALID, f"{what}: {why}")
 
 
-def why_it_cannot_sleep(spec: messages.ModelSpec) -> str:
+def why_it_cannot_suspend(spec: messages.ModelSpec) -> str:
     """Return why the model's workers cannot be suspended; "" if they can."""
     if "sequence_batching" in spec.config:
         return "a sequence is bound to one instance, which cannot be stopped"
@@ -131,9 +133,9 @@ def check_free(request: messages.Register, there: messages.ModelSpec | None, wai
     """
     name = request.spec.name
     why = ""
-    if request.replace and there is not None and there.trial is not None:
+    if request.replace and there is not None and there.lease is not None:
         why = (
-            f"model {name!r} is on trial: a new version is being rolled out on several nodes. Wait, or "
+            f"model {name!r} is provisional: a new version is being rolled out on several nodes. Wait, or "
             "roll it back first."
         )
     elif not request.replace and there is not None:
@@ -150,7 +152,7 @@ def check_free(request: messages.Register, there: messages.ModelSpec | None, wai
         raise RemoteFailure(ErrorKind.EXISTS, why)
 
 
-def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
+def check_lease(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
     """Refuse a provisional registration that could not be rolled back.
 
     Args:
@@ -160,20 +162,20 @@ def check_trial(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
     Raises:
         RemoteFailure: it could not be rolled back, or its lease is invalid.
     """
-    trial = spec.trial
-    if trial is None:
+    lease = spec.lease
+    if lease is None:
         return
     why = ""
-    if not _TRIAL.fullmatch(trial.id):
+    if not _LEASE.fullmatch(lease.id):
         why = "its id must be 1 to 64 letters, digits, underscores and dashes"
-    elif not 1 <= trial.lease_s <= LONGEST_LEASE_S:
-        why = f"its lease_s is {trial.lease_s}: it must be 1 to {LONGEST_LEASE_S} seconds"
-    elif not 0 <= trial.share <= 1:
-        why = f"its share is {trial.share}: it must be 0 to 1"
+    elif not 1 <= lease.duration_s <= MAX_LEASE_S:
+        why = f"its duration_s is {lease.duration_s}: it must be 1 to {MAX_LEASE_S} seconds"
+    elif not 0 <= lease.share <= 1:
+        why = f"its share is {lease.share}: it must be 0 to 1"
     elif not can_be_undone:
         why = "a client-bound model, or one that replaces such a model, could not be rolled back"
     if why:
-        raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name} on trial: {why}")
+        raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name} (provisional): {why}")
 
 
 def _check_name(name: str) -> None:
@@ -187,20 +189,20 @@ def _check_name(name: str) -> None:
 
 
 def _check_instances(spec: messages.ModelSpec) -> None:
-    if slots.count(spec) > MOST_WORKERS:
+    if slots.count(spec) > MAX_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{spec.instances} instances and {spec.spares} spares: at most {MOST_WORKERS} together, each is a "
+            f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} together, each is a "
             "process of its own",
         )
-    for option in ("memory", "gpu_memory"):
+    for option in ("memory_request", "gpu_memory_request"):
         size = getattr(spec, option)
         if size is not None and size < 1:
             raise RemoteFailure(ErrorKind.INVALID, f"{option}={size}: it must be at least 1 byte")
-    if not 1 <= spec.lanes <= MOST_LANES:
+    if not 1 <= spec.max_inflight_batches <= MAX_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"lanes={spec.lanes}: a worker takes 1 to {MOST_LANES}, each is a process of its own",
+            f"max_inflight_batches={spec.max_inflight_batches}: a worker takes 1 to {MAX_LANES}, each is a process of its own",
         )
     if not 1 <= spec.max_concurrency <= MAX_CONCURRENCY:
         raise RemoteFailure(
@@ -230,10 +232,10 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
         raise RemoteFailure(
             ErrorKind.INVALID, f"{callables} callables were sent for {spec.instances} instances"
         )
-    if spec.spares and callables > 1:
+    if spec.standby_workers and callables > 1:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"spares={spec.spares} with a list of callables: a spare worker stands in for any instance, so "
+            f"standby_workers={spec.standby_workers} with a list of callables: a standby worker stands in for any instance, so "
             "all have to serve the same callable",
         )
     if spec.autoscale is None and spec.devices and len(spec.devices) != spec.instances:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.models.deployer import Serving
+from pytriton.dispatcher.models.deployer import ModelDeployer
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
@@ -26,17 +26,17 @@ class Adoption:
         restoring: the persisted models that are not served yet, with their payloads
     """
 
-    def __init__(self, served: ServedModels, serving: Serving, restoring: Restorer) -> None:
+    def __init__(self, served: ServedModels, deployer: ModelDeployer, restoring: Restorer) -> None:
         self._served = served
-        self._serving = serving
+        self._deployer = deployer
         self._restoring = restoring
 
     @property
     def serial(self) -> int:
         """The number of the last registration."""
-        return self._serving.serial
+        return self._deployer.serial
 
-    def unsettled(self) -> str:
+    def why_not_quiescent(self) -> str:
         """Describe a change under way that prevents a handover; "" if there is none."""
         under_way = self._restoring.under_way
         if under_way is not None:
@@ -45,7 +45,7 @@ class Adoption:
             name = registration.spec.name
             if self._served.names.get(name) is not registration:
                 return f"model {name} is being registered, replaced or unregistered"
-            if not self._serving.reservations.is_free(name) or not registration.settled:
+            if not self._deployer.reservations.is_free(name) or not registration.is_quiescent:
                 return f"a worker of model {key.partition('#')[0]} is being started or ended"
         return ""
 
@@ -59,9 +59,9 @@ class Adoption:
         Raises:
             UnusableHandOver: the state directory no longer has the payloads of one of them.
         """
-        self._serving.serial = state.serials[1]
-        for tally in state.tallies:
-            self._served.ledger.of(tally.name).adopt(tally)
+        self._deployer.serial = state.serials[1]
+        for counters in state.counters:
+            self._served.counter_registry.of(counters.name).adopt(counters)
         kept = {one.spec.name: one.payloads for one in self._restoring.entries()}
         adopted = []
         for one in state.registrations:
@@ -71,6 +71,6 @@ class Adoption:
                 )
             payloads = kept[one.spec.name] if one.kept else one.payloads
             entry = Entry(0, one.registered_at, one.spec, payloads)
-            adopted.append(self._serving.adopt(one, entry, adopt_worker))
-        self._serving.news.tell()
+            adopted.append(self._deployer.adopt(one, entry, adopt_worker))
+        self._deployer.changes.notify()
         return adopted

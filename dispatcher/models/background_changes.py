@@ -63,22 +63,22 @@ class BackgroundChanges:
 
     async def put_to_sleep(self, registration: Registration, idle_s: float, why: str) -> bool:
         """Suspend a model to free resources for others, if it is idle. Return whether it was suspended."""
-        if not self.is_at_rest(registration):
+        if not self.is_quiescent(registration):
             return False
 
         async def change() -> None:
-            if registration.pool.at_rest() is not None:
+            if registration.pool.answered_if_idle() is not None:
                 await registration.fall_asleep(idle_s, self._grace_s(), why)
 
         await self._make(registration.spec.name, change)
-        return registration.pool.sleep.asleep
+        return registration.pool.suspension.suspended
 
-    def is_at_rest(self, registration: Registration) -> bool:
+    def is_quiescent(self, registration: Registration) -> bool:
         """Return whether no change is under way and the model either serves or is crash looping."""
         is_there = self._serves(registration) or (
             self._is_current(registration)
             and registration.in_triton.is_out
-            and registration.pool.is_hopeless
+            and registration.pool.is_crash_looping
         )
         return is_there and self._reservations.is_free(registration.spec.name)
 
@@ -133,5 +133,5 @@ class BackgroundChanges:
         """Allow changes again, and resume the models that batches wait for."""
         self._held = False
         for registration in list(self._served.keys.values()):
-            registration.pool.sleep.held = False
+            registration.pool.suspension.held = False
             await registration.pool.wake()

@@ -22,8 +22,8 @@ from pytriton._protocol.registration_digest import registration_digest
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.persistence.registration_store import (
+    PendingChange,
     Persistence,
-    Prepared,
     RegistrationStore,
     finish,
 )
@@ -45,8 +45,8 @@ from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.registrant import Registrant
-from pytriton.dispatcher.workers.process.worker_factory import StartWorker
-from pytriton.dispatcher.workers.sleep import WakeBounds
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.suspension import WakeBounds
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ OnServed = Callable[[Registration], None]
 StillWanted = Callable[[], object]
 
 
-class Serving:
+class ModelDeployer:
     """The only place that changes which models are served.
 
     Args:
@@ -72,7 +72,7 @@ class Serving:
         events: receives decisions about models
 
     Attributes:
-        news: notified when a model starts or stops being served.
+        changes: notified when a model starts or stops being served.
         reservations: the names that are being changed.
     """
 
@@ -81,7 +81,7 @@ class Serving:
         config: DaemonConfig,
         rundir: RuntimeDir,
         server: TritonServer,
-        start_worker: StartWorker,
+        start_worker: WorkerStarter,
         *,
         kept: RegistrationStore,
         restoring: Restorer,
@@ -90,7 +90,7 @@ class Serving:
         accounts: MemoryAccounts | None = None,
         events: Events = LOG_ONLY,
     ) -> None:
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self.reservations = Reservations()
         self._rundir = rundir
         self._server = server
@@ -104,7 +104,7 @@ class Serving:
         self.serial = 0
         self._registering: set[asyncio.Task[object]] = set()
         self._gives_up = False
-        self.parking = PrestartedWorkers(config.parked_workers)
+        self.prestarted = PrestartedWorkers(config.prestarted_workers)
         self._accounts = accounts or MemoryAccounts()
         self.use(config)
 
@@ -112,18 +112,20 @@ class Serving:
         """Apply changed settings. Worker settings apply to models registered from now on."""
         self._config = config
         self._policy = _policy(config)
-        self.parking.most = config.parked_workers
+        self.prestarted.most = config.prestarted_workers
 
-    def patience(self, name: str, done: str, report: ReportProgress) -> ServerWait:
+    def server_wait(self, name: str, done: str, report: ReportProgress) -> ServerWait:
         """Return the wait policy of a request; `done` completes "model m was not ..."."""
         what = f"model {name} was not {done}"
-        return ServerWait(what, self._server, self._restoring, report, self._config.busy_timeout_s)
+        return ServerWait(
+            what, self._server, self._restoring, report, self._config.server_wait_timeout_s
+        )
 
-    def is_placing(self, name: str) -> bool:
+    def is_deploying(self, name: str) -> bool:
         """Return whether a model of this name is being deployed. Includes stopping the previous registration."""
         return self.reservations.holder(name) in self._registering
 
-    async def give_up_all(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel the registrations under way. Return when no model is being changed."""
         self._gives_up = True
         for task in self._registering:
@@ -131,7 +133,7 @@ class Serving:
         self._server.abandon_loads()
         await self.reservations.until_all_free()
 
-    async def place(
+    async def deploy(
         self,
         entry: Entry,
         former: Registration | None,
@@ -171,7 +173,7 @@ class Serving:
                     if prepared is not None:
                         prepared.discard()
                 if former is not None:
-                    await uninterrupted(self._retire(former, "it was replaced", "replace"))
+                    await uninterrupted(self._decommission(former, "it was replaced", "replace"))
             except asyncio.CancelledError:
                 if not self._gives_up:
                     raise
@@ -181,24 +183,24 @@ class Serving:
                 self._registering.discard(task)
         return registration
 
-    def place_asleep(self, entry: Entry) -> None:
+    def deploy_suspended(self, entry: Entry) -> None:
         """Serve a persisted model that needs no worker, beginning with tritonserver's next start."""
         registration = self._new(entry, Persistence.THERE, None, None)
         registration.begin_asleep(
             self._server,
             self._rundir.models,
-            unready_after_s=self._config.unready_after_s,
+            not_ready_after_s=self._config.not_ready_after_s,
             grace_s=self._config.grace_period_s,
         )
         self._served.add(registration)
 
-    async def take_back(self, registration: Registration) -> None:
-        """Undo `place_asleep` because tritonserver did not load the model."""
+    async def cancel_preload(self, registration: Registration) -> None:
+        """Undo `deploy_suspended` because tritonserver did not load the model."""
         del self._served.names[registration.spec.name]
         registration.begin_stop()
         await self._undo(registration, None)
 
-    async def take_down(self, name: str, why: str, *, last: bool = False) -> None:
+    async def undeploy(self, name: str, why: str, *, last: bool = False) -> None:
         """Stop serving a model. With `last`, tritonserver stops next, and answers clients accordingly until then."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
@@ -211,9 +213,9 @@ class Serving:
                     if registration.in_triton.load_failed and self._server.ready:
                         await self._server.forget_failure(name)
             finally:
-                await self._retire(registration, why)
+                await self._decommission(registration, why)
                 del self._served.names[name]
-                self.news.tell()
+                self.changes.notify()
                 if not last:  # tritonserver may still read it
                     own_repository.remove_folder(self._rundir.models, name)
                 close_model_log(name)
@@ -231,9 +233,9 @@ class Serving:
                 self._server,
                 self._rundir.models,
                 report,
-                self.patience(name, "registered", report),
+                self.server_wait(name, "registered", report),
                 take_over,
-                unready_after_s=self._config.unready_after_s,
+                not_ready_after_s=self._config.not_ready_after_s,
                 grace_s=self._config.grace_period_s,
             )
         except BaseException:
@@ -247,7 +249,7 @@ class Serving:
         registration: Registration,
         former: Registration | None,
         keeping: Persistence,
-        prepared: Prepared | None,
+        prepared: PendingChange | None,
         on_served: OnServed | None,
     ) -> None:
         """Give the model its name once tritonserver has loaded it, even if its client has disconnected."""
@@ -263,7 +265,7 @@ class Serving:
             former.begin_stop()
         if on_served is not None:
             on_served(registration)
-        self.news.tell()
+        self.changes.notify()
 
     def adopt(
         self, state: RegistrationState, entry: Entry, adopt_worker: AdoptWorker
@@ -276,7 +278,7 @@ class Serving:
             None,
             None,
             key=state.key,
-            asleep=state.pool.asleep,
+            suspended=state.pool.suspended,
             identity=state.identity,
         )
         registration.adopt(
@@ -284,7 +286,7 @@ class Serving:
             self._server,
             self._rundir.models,
             adopt_worker,
-            unready_after_s=self._config.unready_after_s,
+            not_ready_after_s=self._config.not_ready_after_s,
             grace_s=self._config.grace_period_s,
         )
         self._served.add(registration)
@@ -300,14 +302,14 @@ class Serving:
         former: Registration | None,
         *,
         key: str = "",
-        asleep: bool | None = None,
+        suspended: bool | None = None,
         identity: str = "",
     ) -> Registration:
         if not key:
             self.serial += 1
             key = f"{entry.spec.name}#{self.serial}"
-        if asleep is None:
-            asleep = begins_asleep(entry.spec, restored=keeping is Persistence.THERE)
+        if suspended is None:
+            suspended = starts_suspended(entry.spec, restored=keeping is Persistence.THERE)
         registration = Registration(
             key,
             entry,
@@ -318,10 +320,10 @@ class Serving:
             native=self._server.proxy_is_native,
             kept=keeping in (Persistence.WRITTEN, Persistence.THERE),
             former=former,
-            tally=self._served.ledger.of(entry.spec.name),
+            counters=self._served.counter_registry.of(entry.spec.name),
             events=self._events,
-            asleep=asleep,
-            parking=self.parking,
+            suspended=suspended,
+            prestarted=self.prestarted,
             account=self._accounts.open(
                 entry.spec,
                 payload=max(map(len, entry.payloads), default=0),
@@ -340,16 +342,18 @@ class Serving:
             own_repository.make_folder(self._rundir.models, former.spec)
             own_repository.write_config(self._rundir.models, name, former.in_triton.config)
         if registration.pool.proxies and self._server.ready:
-            async with registration.alone:
-                await self._take_out(name, former)  # cancelled after tritonserver had loaded it
+            async with registration.load_lock:
+                await self._unload_failed(
+                    name, former
+                )  # cancelled after tritonserver had loaded it
         elif registration.in_triton.load_failed and former is None and self._server.ready:
             await self._server.forget_failure(name)
-        await self._retire(registration, "its registration failed")
+        await self._decommission(registration, "its registration failed")
         if former is None:
             own_repository.remove_folder(self._rundir.models, name)
             close_model_log(name)
 
-    async def _take_out(self, name: str, former: Registration | None) -> None:
+    async def _unload_failed(self, name: str, former: Registration | None) -> None:
         try:
             if former is None or not former.ready:  # it is loaded when one of its workers is back
                 await self._server.unload(name)
@@ -358,17 +362,19 @@ class Serving:
         except RemoteFailure as failure:
             _log.error("could not unload a cancelled model", model=name, reason=failure.text)
 
-    async def _retire(self, registration: Registration, why: str, reason: str = "stop") -> None:
+    async def _decommission(
+        self, registration: Registration, why: str, reason: str = "stop"
+    ) -> None:
         await registration.stop(self._config.grace_period_s, why, reason)
         if registration.left_to_server:  # its proxies may still send requests
             return
         del self._served.keys[registration.key]
         name = registration.spec.name
         if all(one.spec.name != name for one in self._served.keys.values()):
-            self._served.ledger.forget(name)
+            self._served.counter_registry.forget(name)
 
 
-def begins_asleep(spec: messages.ModelSpec, *, restored: bool) -> bool:
+def starts_suspended(spec: messages.ModelSpec, *, restored: bool) -> bool:
     """Return whether a model is loaded on its first request; a suspendable one only if it was restored."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 
@@ -386,5 +392,5 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         limit=config.worker_restart_limit,
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
-        wake_bounds=WakeBounds(config.wake_timeout_s, config.wake_queue_size),
+        wake_bounds=WakeBounds(config.resume_timeout_s, config.resume_queue_size),
     )

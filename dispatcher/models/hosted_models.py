@@ -42,7 +42,7 @@ class HostedModels:
     async def _unregister_after_exit(self, registration: Registration, pid: int) -> None:
         name = registration.spec.name
         _log.error("process that hosted a model exited", model=name, pid=pid)
-        await registration.pool.give_up(
+        await registration.pool.disable(
             f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
         )
         try:

@@ -1,7 +1,7 @@
 """Leases of provisional registrations: they are rolled back unless the client that made them confirms in time.
 
-    served ──▶ RenewTrial* ──▶ EndTrial(keep) ──▶ it stays
-                  └─ EndTrial, or lease_s without a renewal: the previous registration serves again, if there was one
+    served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ it stays
+                  └─ EndLease, or duration_s without a renewal: the previous registration serves again, if there was one
 
 A client that changes many daemons at once may crash at any moment, and none of them is left half-changed. The lease
 starts when the client is notified that the model is served, which is after the previous one has ended. It restarts when
@@ -18,7 +18,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.admission import check_trial
+from pytriton.dispatcher.models.admission import check_lease
 from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -26,10 +26,10 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.actor import acting_for
 
 _log = structlog.get_logger(__name__)
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 
 
-class Trials:
+class LeaseManager:
     """The leases of all provisional registrations.
 
     Args:
@@ -40,14 +40,14 @@ class Trials:
         self._registry = registry
         #: `_key` -> when the lease expires.
         self._until: dict[str, float] = {}
-        #: (model, trial) -> the rollback under way; returns why it failed.
+        #: (model, lease) -> the rollback under way; returns why it failed.
         self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
     async def run(self) -> None:
         """Roll back registrations whose lease has expired. Runs until cancelled."""
         try:
             while True:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_INTERVAL_S)
                 try:
                     self._look()
                 except Exception:
@@ -56,42 +56,42 @@ class Trials:
             for task in self._ending.values():
                 task.cancel()
 
-    def renew(self, name: str, trial: str, share: float | None = None) -> None:
+    def renew(self, name: str, lease: str, share: float | None = None) -> None:
         """Renew a lease; `share`: the traffic share that balancers use from now on.
 
         Raises:
-            RemoteFailure: the trial does not exist (any more) or is not served yet, or the share is invalid.
+            RemoteFailure: the lease does not exist (any more) or is not served yet, or the share is invalid.
         """
-        registration, found = self._served(name, trial)
+        registration, found = self._served(name, lease)
         if share is not None and share != found.share:
             spec = msgspec.structs.replace(
-                registration.spec, trial=msgspec.structs.replace(found, share=share)
+                registration.spec, lease=msgspec.structs.replace(found, share=share)
             )
-            check_trial(spec, can_be_undone=True)
+            check_lease(spec, can_be_undone=True)
             registration.spec = spec
-        self._until[_key(registration)] = asyncio.get_running_loop().time() + found.lease_s
+        self._until[_key(registration)] = asyncio.get_running_loop().time() + found.duration_s
 
-    async def keep(self, name: str, trial: str) -> None:
+    async def keep(self, name: str, lease: str) -> None:
         """Keep a registration permanently.
 
         Raises:
-            RemoteFailure: the trial does not exist (any more) or is not served yet, or writing to disk failed; the
+            RemoteFailure: the lease does not exist (any more) or is not served yet, or writing to disk failed; the
                 registration is still provisional then.
         """
-        registration, _ = self._served(name, trial)
-        await self._registry.amend(name, lambda: self._served(name, trial), trial=None)
-        registration.events.tell(kinds.TRIAL_KEPT)
+        registration, _ = self._served(name, lease)
+        await self._registry.amend(name, lambda: self._served(name, lease), lease=None)
+        registration.events.emit(kinds.REGISTRATION_CONFIRMED)
 
-    async def take_back(self, name: str, trial: str) -> None:
+    async def roll_back(self, name: str, lease: str) -> None:
         """Roll back a provisional registration to the one it replaced, or remove the model if there was none.
 
         If an expired lease has already started the rollback, wait for that to finish.
 
         Raises:
-            RemoteFailure: the trial does not exist (any more), or the previous registration cannot be served.
+            RemoteFailure: the lease does not exist (any more), or the previous registration cannot be served.
         """
-        self._of(name, trial)
-        task = self._begin_end(name, trial)
+        self._of(name, lease)
+        task = self._begin_end(name, lease)
         await asyncio.wait([task])
         if task.cancelled():
             text = f"model {name} was not rolled back: the daemon is stopping"
@@ -100,59 +100,61 @@ class Trials:
         if failure is not None:
             raise failure
 
-    def _of(self, name: str, trial: str) -> Registration | Entry:
-        """Return the registration or restoring entry that belongs to a trial."""
+    def _of(self, name: str, lease: str) -> Registration | Entry:
+        """Return the registration or restoring entry that belongs to a lease."""
         found = self._registry.get(name) or self._registry.restoring.entry(name)
-        if found is None or found.spec.trial is None or found.spec.trial.id != trial:
+        if found is None or found.spec.lease is None or found.spec.lease.id != lease:
             raise _is_gone(name)
         return found
 
-    def _served(self, name: str, trial: str) -> tuple[Registration, messages.Trial]:
-        """Return the served registration that belongs to a trial and is not being rolled back."""
-        found = self._of(name, trial)
+    def _served(self, name: str, lease: str) -> tuple[Registration, messages.Lease]:
+        """Return the served registration that belongs to a lease and is not being rolled back."""
+        found = self._of(name, lease)
         if isinstance(found, Entry) and self._registry.restoring.waits(name):
-            text = f"model {name!r} is not served yet: it is being restored, and is on trial then"
+            text = (
+                f"model {name!r} is not served yet: it is being restored, and is provisional then"
+            )
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-        if isinstance(found, Entry) or (name, trial) in self._ending:
+        if isinstance(found, Entry) or (name, lease) in self._ending:
             raise _is_gone(name)
-        assert found.spec.trial is not None
-        return found, found.spec.trial
+        assert found.spec.lease is not None
+        return found, found.spec.lease
 
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
         ones = [*self._registry, *self._registry.restoring.failures().values()]
-        there = {_key(one): (one, one.spec.trial) for one in ones if one.spec.trial is not None}
+        there = {_key(one): (one, one.spec.lease) for one in ones if one.spec.lease is not None}
         self._until = {key: at for key, at in self._until.items() if key in there}
-        for key, (one, trial) in there.items():
-            name, later = one.spec.name, now + trial.lease_s
+        for key, (one, lease) in there.items():
+            name, later = one.spec.name, now + lease.duration_s
             if isinstance(one, Entry):
                 self._until.setdefault(key, now)  # no client waits for a model that is not served
-            elif self._registry.is_placing(name):
+            elif self._registry.is_deploying(name):
                 self._until[key] = later  # its client has not been notified yet
             if now >= self._until.setdefault(key, later):
                 # Retry after the same interval if it fails.
                 self._until[key] = later
-                why = f"a trial of {trial.lease_s:g} s that was not confirmed or renewed"
+                why = f"a lease of {lease.duration_s:g} s that was not confirmed or renewed"
                 if isinstance(one, Entry):
-                    why = "a trial that could not be restored"
+                    why = "a provisional registration that could not be restored"
                 with acting_for(why):
-                    self._begin_end(name, trial.id)
+                    self._begin_end(name, lease.id)
 
-    def _begin_end(self, name: str, trial: str) -> asyncio.Task[RemoteFailure | None]:
-        which = (name, trial)
+    def _begin_end(self, name: str, lease: str) -> asyncio.Task[RemoteFailure | None]:
+        which = (name, lease)
         if which not in self._ending:
-            self._ending[which] = asyncio.create_task(self._end(name, trial))
+            self._ending[which] = asyncio.create_task(self._end(name, lease))
         return self._ending[which]
 
-    async def _end(self, name: str, trial: str) -> RemoteFailure | None:
+    async def _end(self, name: str, lease: str) -> RemoteFailure | None:
         try:
             # While this waits, a client may confirm or change the registration.
-            await self._registry.take_back(name, lambda: self._of(name, trial))
+            await self._registry.roll_back(name, lambda: self._of(name, lease))
         except RemoteFailure as failure:
             _log.warning("provisional model was not rolled back", model=name, reason=failure.text)
             return failure
         finally:
-            del self._ending[name, trial]
+            del self._ending[name, lease]
         return None
 
 
@@ -164,5 +166,5 @@ def _key(one: Registration | Entry) -> str:
 def _is_gone(name: str) -> RemoteFailure:
     return RemoteFailure(
         ErrorKind.NOT_FOUND,
-        f"model {name[:200]!r} is not on this trial (any more): it was taken back, or another client has changed it",
+        f"model {name[:200]!r} is not registered under this lease (any more): it was rolled back, or another client has changed it",
     )

@@ -72,4 +72,4 @@ class LoadSlots:
         finally:
             self._taken -= 1
             self._extra = min(self._extra, max(0, self._taken + 1 - self._most))
-            self._released.tell()
+            self._released.notify()

@@ -24,6 +24,6 @@ def info_of(
         python=spec.world.python,
         registered_at=registered_at,
         isolation=spec.isolation,
-        trial=spec.trial,
+        lease=spec.lease,
         threads=share_of(spec),
     )

@@ -19,7 +19,7 @@ import msgspec
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.declared import Declared
+from pytriton.dispatcher.models.declaration import CurrentDeclaration
 from pytriton.dispatcher.models.in_triton.model_in_triton import ModelInTriton
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Entry
@@ -35,11 +35,11 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import AdoptWorker, Pool
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.registrant import Registrant
-from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 from pytriton.formats import complete
 
 #: Maximum number of attempts for a load during which tritonserver crashes; the load may be the cause.
@@ -55,7 +55,7 @@ class Registration:
         self,
         key: str,
         entry: Entry,
-        start_worker: StartWorker,
+        start_worker: WorkerStarter,
         policy: RestartPolicy,
         endpoint: str,
         registrant: Registrant | None = None,
@@ -63,14 +63,14 @@ class Registration:
         native: bool = False,
         kept: bool = True,
         former: Registration | None = None,
-        tally: Tally | None = None,
+        counters: ModelCounters | None = None,
         events: Events = LOG_ONLY,
-        asleep: bool = False,
-        parking: PrestartedWorkers | None = None,
+        suspended: bool = False,
+        prestarted: PrestartedWorkers | None = None,
         account: Account | None = None,
     ) -> None:
         self.key = key
-        self._declared = Declared(entry)
+        self._declared = CurrentDeclaration(entry)
         #: Whether the state directory contains it for the next start.
         self.kept = kept
         #: The process in whose threads its workers run; None if they are child processes of the dispatcher.
@@ -82,18 +82,18 @@ class Registration:
             start_worker,
             policy,
             registrant,
-            tally,
+            counters,
             self.events,
-            asleep=asleep,
-            parking=parking,
+            suspended=suspended,
+            prestarted=prestarted,
             account=account,
             native=native,
         )
         #: Held while Triton loads or unloads the model; shared with the registration that this one replaces.
-        self.alone: asyncio.Lock = asyncio.Lock() if former is None else former.alone
+        self.load_lock: asyncio.Lock = asyncio.Lock() if former is None else former.load_lock
         #: The model in tritonserver.
         self.in_triton = ModelInTriton(
-            self.spec.name, self._config, self.pool, self.alone, self.events
+            self.spec.name, self._config, self.pool, self.load_lock, self.events
         )
         self.proxies = self.in_triton.ends.proxies
         self._machine = self.in_triton.machine
@@ -126,7 +126,9 @@ class Registration:
         if completion is None:
             return "its worker did not report the configuration that it read from the model's file"
         config = completion.applied_to(spec.config)
-        completed = msgspec.structs.replace(spec, config=config, lanes=complete.lanes_for(config))
+        completed = msgspec.structs.replace(
+            spec, config=config, max_inflight_batches=complete.lanes_for(config)
+        )
         if completed == spec:
             return None
         if complete.is_complete(spec.config):
@@ -184,15 +186,15 @@ class Registration:
         server: TritonServer,
         models: Path,
         report: ReportProgress,
-        patience: ServerWait,
+        server_wait: ServerWait,
         take_over: Callable[[], Awaitable[None]],
         *,
-        unready_after_s: float,
+        not_ready_after_s: float,
         grace_s: float,
     ) -> None:
         """Load the workers, then the model in Triton. The model serves when this returns.
 
-        If tritonserver exits, wait for it according to `patience`. Once the model is loaded, await `take_over` before
+        If tritonserver exits, wait for it according to `server_wait`. Once the model is loaded, await `take_over` before
         anything else can load or unload it: the registration that it replaces must not load itself again.
 
         Raises:
@@ -201,28 +203,28 @@ class Registration:
         await self.pool.start(report)
         await report(messages.Progress("serving", "tritonserver loads the model"))
         for left in reversed(range(_LOAD_ATTEMPTS)):
-            await patience.until_up()
-            async with self.alone:
+            await server_wait.until_up()
+            async with self.load_lock:
                 if await self._is_loaded(server, models, may_fail=left > 0):
                     self._machine.change(ModelState.READY)
                     await take_over()
                     break
-        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
     def begin_asleep(
-        self, server: TritonServer, models: Path, *, unready_after_s: float, grace_s: float
+        self, server: TritonServer, models: Path, *, not_ready_after_s: float, grace_s: float
     ) -> None:
         """Serve without a worker: a tritonserver that is about to start loads the model."""
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
         self._machine.change(ModelState.READY)
-        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Return whether the next version of this process can adopt it: nothing but requests is under way."""
-        return not self._in_doubt and self.in_triton.settled and self.pool.settled
+        return not self._in_doubt and self.in_triton.is_quiescent and self.pool.is_quiescent
 
     def hand_over(self, owner: int | None) -> RegistrationState:
         """Return the state for the next version; must be quiescent. `owner` is the process that it is bound to."""
@@ -247,13 +249,13 @@ class Registration:
         models: Path,
         adopt_worker: AdoptWorker,
         *,
-        unready_after_s: float,
+        not_ready_after_s: float,
         grace_s: float,
     ) -> None:
         """Adopt a model that the previous version of this process served. Workers and proxies do not notice."""
         self.pool.adopt(state.pool, adopt_worker)
         self.in_triton.adopt(state, models)
-        self.in_triton.begin_duties(server, unready_after_s=unready_after_s, grace_s=grace_s)
+        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
         """Load the model in Triton. Return False if tritonserver crashed during the load."""
@@ -293,7 +295,7 @@ class Registration:
         self, new: messages.ModelSpec, server: TritonServer, report: ReportProgress, grace_s: float
     ) -> None:
         old = self.spec
-        async with self.alone:
+        async with self.load_lock:
             self._declared.keep_proxies()
             self.spec, self._in_doubt = new, True
             if new.instances != old.instances and not self._declared.is_bound_to_proxies:
@@ -322,15 +324,15 @@ class Registration:
     @property
     def instances(self) -> int:
         """The declared number of instances; 0 while the model is suspended."""
-        return 0 if self.pool.sleep.asleep else self.spec.instances
+        return 0 if self.pool.suspension.suspended else self.spec.instances
 
-    async def heal(self, report: ReportProgress) -> None:
+    async def retry_now(self, report: ReportProgress) -> None:
         """Start a worker now for each instance without one. Return when the model is served.
 
         Raises:
             RemoteFailure: a worker could not be loaded; it is retried as before.
         """
-        await self.pool.heal(report)
+        await self.pool.retry_now(report)
         await self.pool.until(
             lambda: self.ready or self.in_triton.unloaded or not self.pool.can_serve
         )
@@ -354,10 +356,10 @@ class Registration:
         Raises:
             RemoteFailure: tritonserver refused.
         """
-        if self._native and self.pool.sleep.asleep and not self.pool.can_serve:
+        if self._native and self.pool.suspension.suspended and not self.pool.can_serve:
             self.left_to_server = True
             return
-        async with self.alone:
+        async with self.load_lock:
             if server.ready and self._native and self.pool.proxies:
                 text = f"model {self.spec.name}: the server is being stopped"
                 with contextlib.suppress(
@@ -373,7 +375,7 @@ class Registration:
         Raises:
             RemoteFailure: tritonserver refused.
         """
-        async with self.alone:
+        async with self.load_lock:
             if server.ready:  # otherwise its proxies are gone already
                 await server.unload(self.spec.name)
 
@@ -385,7 +387,7 @@ class Registration:
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
         """Wait up to `grace_s` until Triton's proxies are gone, then end the workers.
 
-        `why` is sent to the registrant that hosts the workers, if any; `reason`, one of END_REASONS, is counted.
+        `why` is sent to the registrant that hosts the workers, if any; `reason`, one of EXIT_REASONS, is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         ended = self.left_to_server or await self.in_triton.ends.until_all_ended(
@@ -394,8 +396,9 @@ class Registration:
             queue_delay_s=self._declared.queue_delay_s,
         )
         if not ended and self.pool.proxies:
-            self.events.tell(
-                kinds.GRACE_OVER, numbers={"grace_s": grace_s, "proxies": len(self.pool.proxies)}
+            self.events.emit(
+                kinds.GRACE_PERIOD_EXPIRED,
+                numbers={"grace_s": grace_s, "proxies": len(self.pool.proxies)},
             )
         self.in_triton.ends.end_all()
         left_s = deadline - asyncio.get_running_loop().time()
@@ -426,10 +429,10 @@ class Registration:
     def state(self) -> str:
         """The registration's state as shown by `status`."""
         if self.loads_again:
-            return "unready"
-        sleep = self.pool.sleep
-        if self.ready and sleep.now:
-            return "asleep" if sleep.asleep else "waking"
+            return "not_ready"
+        suspension = self.pool.suspension
+        if self.ready and suspension.now:
+            return "suspended" if suspension.suspended else "resuming"
         if self.ready and self.pool.degradations():
             return "degraded"
         return self._machine.state.value
@@ -437,7 +440,7 @@ class Registration:
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return the model's status."""
         state = self.state
-        why = self.pool.degradations() if state in ("degraded", "unready") else []
+        why = self.pool.degradations() if state in ("degraded", "not_ready") else []
         return msgspec.structs.replace(
             info_of(self.spec, state, self._declared.registered_at, self.pool.infos()),
             error="; ".join(why) or None,

@@ -18,11 +18,11 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_trial
+from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_lease
 from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.background_changes import BackgroundChanges
-from pytriton.dispatcher.models.deployer import OnServed, Serving, StillWanted
-from pytriton.dispatcher.models.failure_events import failure_told, registration_told
+from pytriton.dispatcher.models.deployer import ModelDeployer, OnServed, StillWanted
+from pytriton.dispatcher.models.failure_events import emit_on_failure, emit_on_register_failure
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.registration_store import Persistence, RegistrationStore
@@ -38,7 +38,7 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress, report_to_nobody
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.process.registrant import Registrant
-from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 
 _log = structlog.get_logger(__name__)
 
@@ -48,13 +48,13 @@ class Registry(ServedModels):
 
     Attributes:
         restoring: the persisted models that are not served (yet).
-        news: notified when a model starts or stops being served.
-        is_placing: returns whether a registration of this name is being deployed or rolled back.
+        changes: notified when a model starts or stops being served.
+        is_deploying: returns whether a registration of this name is being deployed or rolled back.
         server_starts: the models that tritonserver loads when it starts.
         adoption: hands the models to the next version of the daemon.
         accounts: the memory used by each model.
         load_slots: limits the loads after a start.
-        parking: workers waiting for a suspended model.
+        prestarted: workers waiting for a suspended model.
         adaptations: changes that the daemon makes on its own.
     """
 
@@ -63,7 +63,7 @@ class Registry(ServedModels):
         config: DaemonConfig,
         rundir: RuntimeDir,
         server: TritonServer,
-        start_worker: StartWorker,
+        start_worker: WorkerStarter,
         store: Store,
         events: Events = LOG_ONLY,
         accounts: MemoryAccounts | None = None,
@@ -76,7 +76,7 @@ class Registry(ServedModels):
         self._server = server
         self._events = events
         self._kept = RegistrationStore(store)
-        self._serving = Serving(
+        self._deployer = ModelDeployer(
             config,
             rundir,
             server,
@@ -88,15 +88,15 @@ class Registry(ServedModels):
             accounts=self.accounts,
             events=events,
         )
-        self.news, self.parking = self._serving.news, self._serving.parking
-        self.is_placing = self._serving.is_placing
+        self.changes, self.prestarted = self._deployer.changes, self._deployer.prestarted
+        self.is_deploying = self._deployer.is_deploying
         self.stopping = False  #: the daemon is stopping: all models end, but stay persisted
         self.refusal = ""  #: why models may not be changed any more, while all keep serving
         self.adaptations = BackgroundChanges(
-            self._serving.reservations, self, server, lambda: self._config.grace_period_s
+            self._deployer.reservations, self, server, lambda: self._config.grace_period_s
         )
-        self.server_starts = ServerStarts(server, self, self._serving, self.restoring)
-        self.adoption = Adoption(self, self._serving, self.restoring)
+        self.server_starts = ServerStarts(server, self, self._deployer, self.restoring)
+        self.adoption = Adoption(self, self._deployer, self.restoring)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should fix, a sentence each."""
@@ -110,7 +110,7 @@ class Registry(ServedModels):
     def use(self, config: DaemonConfig) -> None:
         """Apply changed settings. Worker settings apply to models registered from now on."""
         self._config = config
-        self._serving.use(config)
+        self._deployer.use(config)
 
     async def register(
         self,
@@ -131,7 +131,7 @@ class Registry(ServedModels):
             RemoteFailure: the registration failed and was undone; a model that it would have replaced keeps serving.
         """
         check(request.spec, payloads)
-        with registration_told(self._events, request, self.names):
+        with emit_on_register_failure(self._events, request, self.names):
             return await self._register(request, payloads, report, registrant, keep, on_served)
 
     async def _register(
@@ -145,25 +145,25 @@ class Registry(ServedModels):
     ) -> Registration:
         spec = request.spec
         self._refuse_taken(request)
-        patience = self._serving.patience(spec.name, "registered", report)
-        await patience.until_up()
+        server_wait = self._deployer.server_wait(spec.name, "registered", report)
+        await server_wait.until_up()
         if request.replace:  # if a restore fails, there is nothing to replace, which is fine
-            await patience.until_restored(spec.name)
+            await server_wait.until_restored(spec.name)
         self.check_open(spec.name, "registered")
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may retry at once: wait here until the first one is undone.
-        await self._serving.reservations.until_given_up(spec.name)
+        await self._deployer.reservations.until_given_up(spec.name)
         await self.adaptations.give_way(spec.name)
         self.check_open(spec.name, "registered")
         self._refuse_taken(request)
         keeping = Persistence.WRITTEN if keep else Persistence.ELSEWHERE
-        if request.temporary or registrant is not None:
+        if request.ephemeral or registrant is not None:
             keeping = Persistence.NOT
         former = self.names.get(spec.name)
         undoable = keeping is Persistence.WRITTEN and (former is None or former.kept)
-        check_trial(spec, can_be_undone=undoable)
+        check_lease(spec, can_be_undone=undoable)
         before = {} if former is None else {"before": former.spec.instances}
-        registration = await self._serving.place(
+        registration = await self._deployer.deploy(
             Entry(0, time.time(), spec, list(payloads)),
             former,
             report,
@@ -172,7 +172,7 @@ class Registry(ServedModels):
             on_served=on_served,
         )
         kind = kinds.REGISTERED if former is None else kinds.REPLACED
-        registration.events.tell(kind, numbers={"instances": spec.instances, **before})
+        registration.events.emit(kind, numbers={"instances": spec.instances, **before})
         return registration
 
     async def rollback(
@@ -188,10 +188,10 @@ class Registry(ServedModels):
         still()
         former = self._former(name)
         before = former.spec.instances
-        with failure_told(self._events, kinds.NOT_ROLLED_BACK, name):
+        with emit_on_failure(self._events, kinds.ROLLBACK_FAILED, name):
             registration = await self._roll_back(former, report, still)
         now = registration.spec.instances
-        registration.events.tell(kinds.ROLLED_BACK, numbers={"instances": now, "before": before})
+        registration.events.emit(kinds.ROLLED_BACK, numbers={"instances": now, "before": before})
         return registration
 
     async def _roll_back(
@@ -214,8 +214,8 @@ class Registry(ServedModels):
             raise RemoteFailure(ErrorKind.INVALID, text)
         check_devices(previous.spec)
         # The previous registration may have been provisional; an explicit rollback makes it permanent.
-        spec = msgspec.structs.replace(previous.spec, trial=None)
-        return await self._serving.place(
+        spec = msgspec.structs.replace(previous.spec, lease=None)
+        return await self._deployer.deploy(
             msgspec.structs.replace(previous, spec=spec), served, report
         )
 
@@ -223,7 +223,7 @@ class Registry(ServedModels):
         """Return the served or unrestored model of a name; raises RemoteFailure if there is none."""
         return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
 
-    async def take_back(self, name: str, still: StillWanted) -> None:
+    async def roll_back(self, name: str, still: StillWanted) -> None:
         """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
 
         Raises:
@@ -242,7 +242,7 @@ class Registry(ServedModels):
             if entry.spec.name in self:
                 text = f"another model of the name {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
-            await self._serving.place(entry, None, report_to_nobody, keeping=Persistence.THERE)
+            await self._deployer.deploy(entry, None, report_to_nobody, keeping=Persistence.THERE)
 
         await self.restoring.run(register)
 
@@ -263,7 +263,7 @@ class Registry(ServedModels):
             still()
         if name in self.names:
             try:
-                await self._serving.take_down(name, "it was unregistered")
+                await self._deployer.undeploy(name, "it was unregistered")
             except RemoteFailure:
                 if name not in self.names:  # whatever Triton answers
                     await self._kept.remove(name)
@@ -273,15 +273,15 @@ class Registry(ServedModels):
         elif self.restoring.knows(name):
             # A registration that replaces it has the name reserved. Deleting the model before that is settled would
             # leave a file that cannot be unregistered, and that the next start restores.
-            with self._serving.reservations.reserve(name):
+            with self._deployer.reservations.reserve(name):
                 self.restoring.forget(name)
                 await self._kept.remove(name)
             await self.restoring.gone(name)
         else:
-            self._serving.reservations.check(name)
+            self._deployer.reservations.check(name)
             self.by_name(name)  # raises, and lists the known models
         self.accounts.sizes.pop(name, None)
-        self._events.tell(kinds.UNREGISTERED, model=name)
+        self._events.emit(kinds.UNREGISTERED, model=name)
 
     async def end(
         self, registration: Registration, why: str = "the process that registered it has ended"
@@ -289,10 +289,10 @@ class Registry(ServedModels):
         """Stop serving a model that is not persisted here, unless its name now belongs to another one."""
         name = registration.spec.name
         await self._server.placed.wait()
-        await self._serving.reservations.until_free(name)
+        await self._deployer.reservations.until_free(name)
         if self.names.get(name) is registration and not self.stopping:
-            await self._serving.take_down(name, why)
-            self._events.tell(kinds.UNREGISTERED, model=name, reason=why)
+            await self._deployer.undeploy(name, why)
+            self._events.emit(kinds.UNREGISTERED, model=name, reason=why)
 
     async def scale(
         self,
@@ -315,7 +315,7 @@ class Registry(ServedModels):
         if autoscale is not None:
             instances = min(max(before, autoscale.least), autoscale.most)
         wanted = {"instances": instances, "before": before}
-        with failure_told(self._events, kinds.NOT_SCALED, name, numbers=wanted):
+        with emit_on_failure(self._events, kinds.SCALE_FAILED, name, numbers=wanted):
             await self._scale(registration, instances, report, autoscale)
         return registration
 
@@ -329,15 +329,15 @@ class Registry(ServedModels):
         former, kept = registration.spec, registration.entry() if registration.kept else None
         name, before, grace_s = former.name, former.instances, self._config.grace_period_s
         scale = partial(registration.scale, server=self._server, report=report, grace_s=grace_s)
-        with self._serving.reservations.reserve(name):
+        with self._deployer.reservations.reserve(name):
             undo = partial(scale, before, autoscale=former.autoscale)
             async with self._kept.amending(kept, undo, instances=instances, autoscale=autoscale):
                 await scale(instances, autoscale=autoscale)
-            registration.events.tell(
+            registration.events.emit(
                 kinds.SCALED, numbers={"instances": instances, "before": before}
             )
             try:
-                await registration.heal(report)
+                await registration.retry_now(report)
             except RemoteFailure as failure:
                 text = (
                     f"model {name} now has {instances} instances, but {failure.text}; it is retried"
@@ -356,7 +356,7 @@ class Registry(ServedModels):
         await self.adaptations.give_way(name)
         still()
         registration = self.by_name(name)
-        with self._serving.reservations.reserve(name):
+        with self._deployer.reservations.reserve(name):
             former = registration.spec
             registration.spec = msgspec.structs.replace(former, **changes)
             try:
@@ -372,8 +372,8 @@ class Registry(ServedModels):
         self.stopping = True
         self.adaptations.stop()
         self.restoring.stop()
-        await self._serving.give_up_all()
-        ends = [self._serving.take_down(name, "the daemon stops", last=True) for name in self.names]
+        await self._deployer.cancel_all()
+        ends = [self._deployer.undeploy(name, "the daemon stops", last=True) for name in self.names]
         results = await asyncio.gather(*ends, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -381,7 +381,7 @@ class Registry(ServedModels):
 
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
-        await self._serving.reservations.until_free(name)
+        await self._deployer.reservations.until_free(name)
         if self.names.get(name) is registration and not self.stopping:
             await self.unregister(name)
 
@@ -396,16 +396,16 @@ class Registry(ServedModels):
         Raises:
             RemoteFailure: a timeout, or the daemon is stopping.
         """
-        await self._serving.patience(name, done, report).until_up()
+        await self._deployer.server_wait(name, done, report).until_up()
 
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up and the model is restored."""
         self.check_open(name, done)  # a stopping daemon must not answer "unknown model"
         if not self.restoring.comes(name):
             self._former(name)  # fail early if the model is unknown
-        patience = self._serving.patience(name, done, report)
-        await patience.until_up()
-        await patience.until_restored(name)
+        server_wait = self._deployer.server_wait(name, done, report)
+        await server_wait.until_up()
+        await server_wait.until_restored(name)
         await self.adaptations.give_way(name)
         self.check_open(name, done)
 

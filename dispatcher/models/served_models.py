@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.declared import Declared
+from pytriton.dispatcher.models.declaration import CurrentDeclaration
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.server import own_repository
@@ -27,13 +27,13 @@ class ServedModels:
     Attributes:
         names: the serving registrations, in the order of registration.
         keys: all registrations: serving, starting and stopping.
-        ledger: the counters of each model, by name.
+        counter_registry: the counters of each model, by name.
     """
 
     def __init__(self, models: Path, restoring: Restorer) -> None:
         self.names: dict[str, Registration] = {}
         self.keys: dict[str, Registration] = {}
-        self.ledger = CounterRegistry()
+        self.counter_registry = CounterRegistry()
         self._models = models
         self._restoring = restoring
 
@@ -62,17 +62,17 @@ class ServedModels:
             return None
         return next((one for one in self.keys.values() if one.spec.name == name), None)
 
-    def declared(self, names: Sequence[str]) -> list[Registration | Declared]:
+    def declared(self, names: Sequence[str]) -> list[Registration | CurrentDeclaration]:
         """Return the declarations of these models, or of all serving and lazy ones.
 
         Raises:
             RemoteFailure: a name is unknown.
         """
-        resting = self._restoring.declared()
+        deferred = self._restoring.declared()
         if not names:
-            return [*(one for one in self if one.kept), *resting.values()]
-        found = [resting.get(name) or self.by_name(name) for name in names]
-        return [one for one in found if isinstance(one, Declared) or one.kept]
+            return [*(one for one in self if one.kept), *deferred.values()]
+        found = [deferred.get(name) or self.by_name(name) for name in names]
+        return [one for one in found if isinstance(one, CurrentDeclaration) or one.kept]
 
     def by_key(self, key: str) -> Registration:
         """Return the registration that a proxy belongs to.
@@ -133,8 +133,11 @@ class ServedModels:
         raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
 
 
-def told_registrations(
-    registrations: Sequence[Registration | Declared], *, with_payloads: bool, known: str = ""
+def describe_registrations(
+    registrations: Sequence[Registration | CurrentDeclaration],
+    *,
+    with_payloads: bool,
+    known: str = "",
 ) -> messages.Registrations:
     """Return registrations in the form sent to clients; empty if the client already has this state. Thread-safe.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.admission import check_devices, why_it_cannot_sleep
-from pytriton.dispatcher.models.deployer import Serving, begins_asleep
+from pytriton.dispatcher.models.admission import check_devices, why_it_cannot_suspend
+from pytriton.dispatcher.models.deployer import ModelDeployer, starts_suspended
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -27,32 +27,36 @@ class ServerStarts:
     """
 
     def __init__(
-        self, server: TritonServer, served: ServedModels, serving: Serving, restoring: Restorer
+        self,
+        server: TritonServer,
+        served: ServedModels,
+        deployer: ModelDeployer,
+        restoring: Restorer,
     ) -> None:
         self._server = server
         self._served = served
-        self._serving = serving
+        self._deployer = deployer
         self._restoring = restoring
 
-    def place_sleeping(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
-        """Prepare tritonserver's first start: persisted suspended models become lazy if `resting`, others are deployed.
+    def deploy_suspended_models(self, lazy: Callable[[messages.ModelSpec], bool]) -> None:
+        """Prepare tritonserver's first start: persisted suspended models become lazy if `lazy`, others are deployed.
 
         The latter are then loaded during the start, since individual loads get slower the more models there are.
         """
-        self.let_rest(resting)
+        self.load_lazily(lazy)
         for entry in self._restoring.entries():
-            if begins_asleep(entry.spec, restored=True) and not self._restoring.rests(
+            if starts_suspended(entry.spec, restored=True) and not self._restoring.is_lazy(
                 entry.spec.name
             ):
                 with contextlib.suppress(
                     RemoteFailure
                 ):  # the regular restore tries it later and reports the error
                     check_devices(entry.spec)
-                    self._serving.place_asleep(entry)
+                    self._deployer.deploy_suspended(entry)
 
-    def let_rest(self, resting: Callable[[messages.ModelSpec], bool]) -> None:
-        """Make persisted models lazy that start suspended and for which `resting` returns True."""
-        self._restoring.rest(lambda entry: can_rest(entry.spec) and resting(entry.spec))
+    def load_lazily(self, lazy: Callable[[messages.ModelSpec], bool]) -> None:
+        """Make persisted models lazy that start suspended and for which `lazy` returns True."""
+        self._restoring.mark_lazy(lambda entry: can_load_lazily(entry.spec) and lazy(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
         """Like `preload`, after discarding the leftovers of an earlier attempt."""
@@ -71,8 +75,8 @@ class ServerStarts:
             if name in loaded:
                 self._restoring.restored(name)
             else:
-                await self._serving.take_back(registration)
-        self._serving.news.tell()
+                await self._deployer.cancel_preload(registration)
+        self._deployer.changes.notify()
 
     def preload(self) -> dict[str, dict[str, Any]]:
         """Return the models that a starting tritonserver can load before it opens its ports: name -> configuration."""
@@ -90,7 +94,7 @@ class ServerStarts:
                 for one in self._served
             )
         )
-        self._serving.news.tell()
+        self._deployer.changes.notify()
 
     async def _take_out_of(self, loaded: set[str]) -> None:
         """Unload the models that were unregistered while tritonserver loaded them."""
@@ -113,10 +117,14 @@ class ServerStarts:
             registration.in_triton.ends.detach_of(server)
 
 
-def can_rest(spec: messages.ModelSpec) -> bool:
+def can_load_lazily(spec: messages.ModelSpec) -> bool:
     """Return whether tritonserver may load a model on its first request.
 
     False for provisional models and for those of the OpenAI frontend, which need to be available.
     """
-    looked_after = spec.trial is not None or spec.openai is not None
-    return begins_asleep(spec, restored=True) and not looked_after and not why_it_cannot_sleep(spec)
+    looked_after = spec.lease is not None or spec.openai is not None
+    return (
+        starts_suspended(spec, restored=True)
+        and not looked_after
+        and not why_it_cannot_suspend(spec)
+    )

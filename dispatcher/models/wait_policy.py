@@ -29,7 +29,7 @@ class ServerWait:
         server: the tritonserver that has to be up
         restoring: the models that are being restored
         report: sends progress to the client
-        limit_s: the setting `busy_timeout_s`
+        limit_s: the setting `server_wait_timeout_s`
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ServerWait:
             RemoteFailure: a timeout, or the daemon is stopping.
         """
         while True:
-            change = self._server.news.next
+            change = self._server.changes.next
             if self._server.ready and self._server.placed.is_set():
                 return
             if self._server.ends:
@@ -70,7 +70,7 @@ class ServerWait:
         while True:
             await self.until_up()
             self._restoring.ask_for(name)
-            change = self._restoring.news.next
+            change = self._restoring.changes.next
             if not self._restoring.waits(name):
                 return
             await self._wait(change, f"model {name} is being restored")
@@ -80,7 +80,7 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: for {self._limit_s:g} s (busy_timeout_s), {why}. pytriton-daemon status shows the "
+                f"{self._what}: for {self._limit_s:g} s (server_wait_timeout_s), {why}. pytriton-daemon status shows the "
                 "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))

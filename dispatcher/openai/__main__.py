@@ -1,4 +1,4 @@
-"""The front's process: serves on a socket that the daemon listens on, until the daemon exits or stops it."""
+"""The frontend's process: serves on a socket that the daemon listens on, until the daemon exits or stops it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from aiohttp import web
 from pytriton.dispatcher.http_server.connections import all_descriptors
 from pytriton.dispatcher.openai.keys import KeysError
 from pytriton.dispatcher.openai.protocol import Protocol
-from pytriton.dispatcher.openai.server import Front
-from pytriton.dispatcher.openai.state import METRICS, READY, State
+from pytriton.dispatcher.openai.server import ApiServer
+from pytriton.dispatcher.openai.state import METRICS, READY, ApiState
 
 try:  # saves a fifth of the CPU time per token
     import uvloop
@@ -30,11 +30,11 @@ except ImportError:
 
 #: Seconds for requests in progress after the daemon has announced its stop.
 _GRACE_S = 30.0
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 def main() -> int:
-    """Run the front; return its exit code."""
+    """Run the frontend; return its exit code."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--listen", type=int, required=True, help="descriptor of the listening socket"
@@ -56,22 +56,22 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    reader, writer = await asyncio.open_connection(sock=states, limit=_MOST_BYTES)
-    decode = msgspec.json.Decoder(State).decode
-    front = Front(decode(await reader.readline()), _say, most=all_descriptors())
-    logging.basicConfig(handlers=[front.complaints])
+    reader, writer = await asyncio.open_connection(sock=states, limit=_MAX_BYTES)
+    decode = msgspec.json.Decoder(ApiState).decode
+    frontend = ApiServer(decode(await reader.readline()), _say, most=all_descriptors())
+    logging.basicConfig(handlers=[frontend.complaints])
     runner = web.AppRunner(
-        front.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
+        frontend.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
     )
     await runner.setup()
     server = runner.server
     assert server is not None
-    watching = asyncio.ensure_future(front.connections.watch(server))
+    watching = asyncio.ensure_future(frontend.connections.watch(server))
 
     def connected() -> Protocol:
         return Protocol(
             server,
-            front.unreadable,
+            frontend.unreadable,
             loop=loop,
             access_log=None,
             auto_decompress=False,  # `Bodies` decompresses after authorization
@@ -84,9 +84,9 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
         try:
             while line := await reader.readline():
                 if line == METRICS:
-                    writer.write(msgspec.json.encode(front.meters.told()) + b"\n")
+                    writer.write(msgspec.json.encode(frontend.meters.collect()) + b"\n")
                 else:
-                    await front.use(decode(line))
+                    await frontend.use(decode(line))
         except Exception as error:  # the next process receives the whole state again
             _say(
                 f"stopping: cannot receive updates from the daemon: {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from pytriton.dispatcher.http_server.decompression import Decompressor, EncodingError
-from pytriton.dispatcher.openai.state import Answering
+from pytriton.dispatcher.openai.state import ApiSettings
 from pytriton.openai.errors import APIError
 
 if sys.version_info >= (3, 11):
@@ -34,7 +34,7 @@ class Bodies:
         self._held: dict[int, int] = {}
         self._all = 0
 
-    async def read(self, request: web.BaseRequest, limits: Answering) -> bytes:
+    async def read(self, request: web.BaseRequest, limits: ApiSettings) -> bytes:
         """Return the body of a request.
 
         Raises:
@@ -54,7 +54,7 @@ class Bodies:
                 code="invalid_body",
             ) from None
 
-    async def _read(self, request: web.BaseRequest, limits: Answering) -> bytes:
+    async def _read(self, request: web.BaseRequest, limits: ApiSettings) -> bytes:
         data = bytearray()
         inflating = Decompressor(request.headers.get("Content-Encoding", ""))
         while chunk := await request.content.readany():
@@ -68,7 +68,7 @@ class Bodies:
         return bytes(data)
 
     def _hold(
-        self, request: web.BaseRequest, data: bytearray, piece: bytes, limits: Answering
+        self, request: web.BaseRequest, data: bytearray, piece: bytes, limits: ApiSettings
     ) -> None:
         data += piece
         if len(data) > limits.max_body_size:
@@ -99,7 +99,7 @@ async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
         return await awaitable
 
 
-def _too_large(limits: Answering) -> APIError:
+def _too_large(limits: ApiSettings) -> APIError:
     return APIError(
         f"The body is larger than the {limits.max_body_size} bytes that this server accepts.", 413,
         code="request_too_large",

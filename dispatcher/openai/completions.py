@@ -21,8 +21,8 @@ from pytriton.openai.parts import remote_urls
 from pytriton.openai.response_writer import json_text
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.openai.server import Asking, Front
-    from pytriton.dispatcher.openai.upstream import Texts
+    from pytriton.dispatcher.openai.server import ApiServer, Asking
+    from pytriton.dispatcher.openai.upstream import AnswerTexts
 
 __all__ = ["TextRoute"]
 
@@ -36,7 +36,7 @@ _EVENTS = {
 #: Seconds for a client to read the end of its stream, after the answer is complete or has timed out.
 _END_S = 15.0
 #: Maximum length of a logged failure.
-_MOST_LOGGED = 500
+_MAX_LOGGED = 500
 #: Number of turns of the event loop to wait for written data to be sent.
 _TURNS = 2
 _read_usage = msgspec.json.Decoder(Usage).decode
@@ -46,8 +46,8 @@ _read_error = msgspec.json.Decoder(WireError).decode
 class TextRoute:
     """One of the three text routes."""
 
-    def __init__(self, front: Front, kind: str) -> None:
-        self._front = front
+    def __init__(self, frontend: ApiServer, kind: str) -> None:
+        self._frontend = frontend
         self._kind = kind
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -56,18 +56,18 @@ class TextRoute:
         Raises:
             APIError: the request failed before anything was sent
         """
-        front = self._front
-        asking = await front.asking(request)
+        frontend = self._frontend
+        asking = await frontend.asking(request)
         body = read_body(asking.data, BODIES[self._kind])
         asked = body.model
-        model = front.model(asking, asked, self._kind, partial(tokens_of, body))
-        if not front.state.answering.remote_urls:
+        model = frontend.model(asking, asked, self._kind, partial(tokens_of, body))
+        if not frontend.state.answering.remote_urls:
             _refuse_remote(body)
         streamed = bool(body.stream)
         del body  # the parsed body takes far more memory than its bytes
         envelope = self._envelope(asked, asking.data)
-        with front.slot():
-            sending = Sending(front, asking, model.name, self._kind, streamed=streamed)
+        with frontend.slot():
+            sending = Sending(frontend, asking, model.name, self._kind, streamed=streamed)
             return await sending.run(envelope)
 
     def _envelope(self, asked: str, data: bytes) -> bytes:
@@ -90,9 +90,9 @@ class Sending:
     """The answer to one request."""
 
     def __init__(
-        self, front: Front, asking: Asking, model: str, kind: str, *, streamed: bool
+        self, frontend: ApiServer, asking: Asking, model: str, kind: str, *, streamed: bool
     ) -> None:
-        self._front = front
+        self._frontend = frontend
         self._asking = asking
         self._model = model
         self._kind = kind
@@ -100,13 +100,13 @@ class Sending:
         self._response: web.StreamResponse | None = None
         self._writing = asyncio.Lock()
         self._first_at: float | None = None
-        self._wrote_at = front.clock()
+        self._wrote_at = frontend.clock()
         self._usage = Usage()
         self._events = 0
         self._body = b""
         self._ended = False
         self._in_chunks = False  #: the stream has started, with HTTP chunked encoding
-        self._coming: Texts | None = None
+        self._coming: AnswerTexts | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
         """Send the request to the model and answer the client.
@@ -139,8 +139,8 @@ class Sending:
 
     def _log(self, failure: APIError) -> None:
         """Log a failure in a single line, whatever text the model produced."""
-        line = " ".join(failure.message[: 2 * _MOST_LOGGED].split())[:_MOST_LOGGED]
-        self._front.say(f"model {self._model}, request {self._front.request_id}: {line}")
+        line = " ".join(failure.message[: 2 * _MAX_LOGGED].split())[:_MAX_LOGGED]
+        self._frontend.say(f"model {self._model}, request {self._frontend.request_id}: {line}")
 
     async def _to_the_end(self, writing: Awaitable[None]) -> None:
         """Write the end of a stream; abort if the client does not read it, so that it does not occupy a request slot.
@@ -157,7 +157,7 @@ class Sending:
             raise ConnectionAbortedError("the client did not read its answer") from None
 
     async def _in_time(self, envelope: bytes) -> None:
-        timeout_s = self._front.state.answering.timeout_s
+        timeout_s = self._frontend.state.answering.timeout_s
         try:
             await within(self._exchange(envelope), timeout_s)
         except asyncio.TimeoutError:
@@ -169,12 +169,12 @@ class Sending:
         except (
             Exception
         ) as error:  # catch it here, since a stream that has started cannot send an error response
-            raise self._front.fault(error) from error
+            raise self._frontend.fault(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
-        answering = self._front.state.answering
+        answering = self._frontend.state.answering
         pulse_s = answering.keepalive_s if self._streamed else None
-        async with self._front.triton.texts(self._model, envelope, pulse_s) as coming:
+        async with self._frontend.triton.texts(self._model, envelope, pulse_s) as coming:
             self._coming = coming
             try:
                 await self._take(coming)
@@ -187,7 +187,7 @@ class Sending:
                 "The model stopped in the middle of its answer.", 500, code="model_error"
             )
 
-    async def _take(self, coming: Texts) -> None:
+    async def _take(self, coming: AnswerTexts) -> None:
         if self._streamed:
             coming.at_once = self._pass_on
         async for texts in coming:
@@ -203,8 +203,8 @@ class Sending:
             elif data and coming.awaits_word:
                 await self._hand_over(coming)
 
-    async def _hand_over(self, coming: Texts) -> None:
-        """Let the native front write the following events, if only their bytes go to the client.
+    async def _hand_over(self, coming: AnswerTexts) -> None:
+        """Let the native frontend write the following events, if only their bytes go to the client.
 
         It receives the connection's descriptor, so all data written here must have been sent.
         """
@@ -224,12 +224,12 @@ class Sending:
         else:
             coming.keep()
 
-    async def _take_back(self, coming: Texts) -> None:
+    async def _take_back(self, coming: AnswerTexts) -> None:
         """Resume writing to the client from this process."""
         if coming.relaying:
-            await coming.take_back()
+            await coming.close()
         self._events += coming.relayed
-        self._wrote_at = self._front.clock()
+        self._wrote_at = self._frontend.clock()
 
     def _cut(self) -> None:
         """Abort the client's connection, since nothing can follow an incomplete chunk.
@@ -256,7 +256,7 @@ class Sending:
             return f"{rest}data: [DONE]\n\n" if done else rest
         if kind == "e":
             error = _read_error(text[1:]).error()
-            self._front.reached()
+            self._frontend.reached()
             raise error
         raise _unreadable()
 
@@ -278,13 +278,13 @@ class Sending:
             data += text[1:]
         if data:
             self._events += data.count("\n\n")
-            self._wrote_at = self._front.clock()
+            self._wrote_at = self._frontend.clock()
             encoded = data.encode()
             transport.write(b"%x\r\n%b\r\n" % (len(encoded), encoded))
         return True
 
     async def _send(self, data: bytes) -> None:
-        now = self._front.clock()
+        now = self._frontend.clock()
         if self._first_at is None:
             self._first_at = now
         self._wrote_at = now
@@ -297,7 +297,7 @@ class Sending:
         response, coming = self._response, self._coming
         assert response is not None
         if coming is not None and coming.relaying:
-            return  # skip a comment: the native front is writing now
+            return  # skip a comment: the native frontend is writing now
         if coming is not None and not coming.whole:
             self._cut()
         await response.write(data)
@@ -311,7 +311,7 @@ class Sending:
         caller = self._asking.caller
         headers = {
             **_EVENTS,
-            **self._front.headers(request),
+            **self._frontend.headers(request),
             **(caller.headers() if caller else {}),
         }
         response = web.StreamResponse(headers=headers)
@@ -334,15 +334,15 @@ class Sending:
 
     async def _pulse(self) -> None:
         """Send a comment when nothing else was sent for a while, because intermediate proxies close silent connections."""
-        every_s = self._front.state.answering.keepalive_s
+        every_s = self._frontend.state.answering.keepalive_s
         while every_s > 0:
             if self._coming is not None and self._coming.relaying:
-                self._wrote_at = self._front.clock()  # the native front sends comments itself
-            left_s = self._wrote_at + every_s - self._front.clock()
+                self._wrote_at = self._frontend.clock()  # the native frontend sends comments itself
+            left_s = self._wrote_at + every_s - self._frontend.clock()
             if left_s > 0:
                 await asyncio.sleep(left_s)
                 continue
-            self._wrote_at = self._front.clock()
+            self._wrote_at = self._frontend.clock()
             try:
                 await self._write(b": keep-alive\n\n")
             except ConnectionError:
@@ -359,12 +359,12 @@ class Sending:
             await self._write(f"data: {json_text(error.body())}\n\ndata: [DONE]\n\n".encode())
 
     def _measure(self, error: str) -> None:
-        now, began = self._front.clock(), self._asking.began
+        now, began = self._frontend.clock(), self._asking.began
         usage = self._usage
         # An aborted stream reported no usage, so count each event as a token.
-        told = usage.prompt_tokens + usage.completion_tokens
-        self._asking.used(told if self._ended else self._events)
-        self._front.meters.answered(
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        self._asking.used(tokens if self._ended else self._events)
+        self._frontend.meters.answered(
             self._model,
             _OPERATIONS[self._kind],
             now - began,

@@ -19,20 +19,20 @@ from pytriton.openai.errors import APIError
 from pytriton.openai.requests import prompts_of
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.openai.server import Asking, Front
-    from pytriton.dispatcher.openai.state import Served
+    from pytriton.dispatcher.openai.server import ApiServer, Asking
+    from pytriton.dispatcher.openai.state import ApiModel
     from pytriton.dispatcher.openai.upstream import Vectors
 
 __all__ = ["answer_embeddings", "answer_tensors"]
 
 _Text = TypeVar("_Text", bound="str | list[int]")
 #: Maximum number of texts per request, as in OpenAI's API.
-_MOST_TEXTS = 2048
+_MAX_TEXTS = 2048
 #: Maximum number of concurrent batches per request; each uses its own connection.
-_MOST_AT_ONCE = 8
+_MAX_AT_ONCE = 8
 
 
-async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
+async def answer_embeddings(frontend: ApiServer, request: web.Request) -> web.Response:
     """Answer a request to `/v1/embeddings`.
 
     Raises:
@@ -40,11 +40,11 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     """
     from pytriton.dispatcher.openai.server import answer_of
 
-    asking = await front.asking(request)
+    asking = await frontend.asking(request)
     body = read_body(asking.data, EmbeddingsBody)
-    model = front.model(asking, body.model, "embeddings", partial(tokens_of, body))
+    model = frontend.model(asking, body.model, "embeddings", partial(tokens_of, body))
     rows, tokens = await _rows(
-        front, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
+        frontend, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
     )
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
@@ -57,7 +57,7 @@ async def answer_embeddings(front: Front, request: web.Request) -> web.Response:
     )
 
 
-async def answer_tensors(front: Front, request: web.Request) -> web.Response:
+async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Response:
     """Answer a request in KServe's form: texts without a second axis, and a response with only the embeddings.
 
     LiteLLM's provider `triton/` sends this form. tritonserver rejects it, because its inputs have an axis in addition
@@ -68,10 +68,12 @@ async def answer_tensors(front: Front, request: web.Request) -> web.Response:
     """
     from pytriton.dispatcher.openai.server import answer_of
 
-    asking = await front.asking(request)
+    asking = await frontend.asking(request)
     body = read_body(asking.data, TensorsBody)
-    model = front.model(asking, request.match_info["name"], "embeddings", partial(tokens_of, body))
-    rows, _ = await _rows(front, asking, model, _texts("inputs[0].data", body.inputs[0].data))
+    model = frontend.model(
+        asking, request.match_info["name"], "embeddings", partial(tokens_of, body)
+    )
+    rows, _ = await _rows(frontend, asking, model, _texts("inputs[0].data", body.inputs[0].data))
     embedding = {
         "name": EMBEDDING,
         "datatype": "FP32",
@@ -87,9 +89,9 @@ def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
     Raises:
         APIError: there are too many
     """
-    if len(given) > _MOST_TEXTS:
+    if len(given) > _MAX_TEXTS:
         raise APIError(
-            f"'{place}' has {len(given)} texts, but at most {_MOST_TEXTS} are allowed. Split the request.",
+            f"'{place}' has {len(given)} texts, but at most {_MAX_TEXTS} are allowed. Split the request.",
             param=place,
             code="invalid_value",
         )
@@ -97,9 +99,9 @@ def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
 
 
 async def _rows(
-    front: Front,
+    frontend: ApiServer,
     asking: Asking,
-    model: Served,
+    model: ApiModel,
     given: Sequence[str | list[int]],
     dimensions: int | None = None,
 ) -> tuple[Any, int]:
@@ -112,9 +114,9 @@ async def _rows(
     error = "cancelled"
     tokens = 0
     try:
-        with front.slot():
+        with frontend.slot():
             vectors = await _within(
-                _embed(front, model, texts, dimensions), front.state.answering.timeout_s
+                _embed(frontend, model, texts, dimensions), frontend.state.answering.timeout_s
             )
         tokens = sum(one.tokens for one in vectors)
         rows = _joined(vectors)
@@ -125,8 +127,10 @@ async def _rows(
         raise
     finally:
         asking.used(tokens)
-        took_s = front.clock() - asking.began
-        front.meters.answered(model.name, "embeddings", took_s, prompt_tokens=tokens, error=error)
+        took_s = frontend.clock() - asking.began
+        frontend.meters.answered(
+            model.name, "embeddings", took_s, prompt_tokens=tokens, error=error
+        )
     return rows, tokens
 
 
@@ -140,21 +144,21 @@ async def _within(asking: Any, timeout_s: float) -> Any:
 
 
 async def _embed(
-    front: Front, model: Served, texts: list[bytes], dimensions: int | None
+    frontend: ApiServer, model: ApiModel, texts: list[bytes], dimensions: int | None
 ) -> list[Vectors]:
     name, most = model.name, model.most_texts
     if len(texts) <= most:
-        return [await front.triton.embed(name, texts, dimensions)]
+        return [await frontend.triton.embed(name, texts, dimensions)]
     found: dict[int, Vectors] = {}
     left = iter(range(0, len(texts), most))
 
     async def ask() -> None:
         for start in left:  # all tasks take from the same iterator
             batch = texts[start : start + most]
-            found[start] = await front.triton.embed(name, batch, dimensions)
+            found[start] = await frontend.triton.embed(name, batch, dimensions)
 
     asking = [
-        asyncio.ensure_future(ask()) for _ in range(min(_MOST_AT_ONCE, -(-len(texts) // most)))
+        asyncio.ensure_future(ask()) for _ in range(min(_MAX_AT_ONCE, -(-len(texts) // most)))
     ]
     try:
         await asyncio.gather(*asking)

@@ -1,6 +1,6 @@
 """Reads a streaming answer from tritonserver with minimal work per piece.
 
-A token arrives in some hundred bytes. A general HTTP client spent an eighth of the front's CPU time on them. This one
+A token arrives in some hundred bytes. A general HTTP client spent an eighth of the frontend's CPU time on them. This one
 supports only what a stream needs: one request per connection, and an answer in chunks or of a known length. With `tap`,
 data is passed on as soon as the loop has read it, without waking a task.
 """
@@ -21,15 +21,15 @@ from pytriton.dispatcher.openai.state import Upstream
 __all__ = ["RELAY", "BrokenAnswer", "EventStream"]
 
 #: Header that offers, and in the answer accepts, a hand-over of the client's connection:
-#: proxy_backend/front/relay/relay.h.
+#: proxy_backend/frontend/relay/relay.h.
 RELAY = "Pytriton-Relay"
 
 _CONNECT_S = 10.0
 #: Maximum sizes of the answer's headers and of the line before a chunk.
-_MOST_HEAD = 1 << 16
-_MOST_LINE = 1 << 10
+_MAX_HEAD = 1 << 16
+_MAX_LINE = 1 << 10
 #: Reading pauses when more bytes than this are waiting.
-_MOST_WAITING = 1 << 20
+_MAX_WAITING = 1 << 20
 
 
 class BrokenAnswer(ConnectionError):
@@ -154,7 +154,7 @@ class EventStream(asyncio.Protocol):
         if self._waiter is not None:
             if self.tap is None or not self._tapped(self.tap):
                 self._wake()
-        elif len(self._waiting) > _MOST_WAITING and self._transport is not None:
+        elif len(self._waiting) > _MAX_WAITING and self._transport is not None:
             self._transport.pause_reading()
             self._paused = True
 
@@ -189,7 +189,7 @@ class EventStream(asyncio.Protocol):
 
     async def _head(self) -> None:
         while (end := self._waiting.find(b"\r\n\r\n")) < 0:
-            if len(self._waiting) > _MOST_HEAD:
+            if len(self._waiting) > _MAX_HEAD:
                 raise BrokenAnswer("the headers of the answer are too long")
             await self._more()
         first, *lines = bytes(self._waiting[:end]).decode("latin-1").split("\r\n")
@@ -256,9 +256,9 @@ class EventStream(asyncio.Protocol):
                     raise BrokenAnswer("a chunk of the answer is longer than declared")
                 at += 2
                 self._in_chunk = False
-            end = data.find(b"\r\n", at, at + _MOST_LINE)
+            end = data.find(b"\r\n", at, at + _MAX_LINE)
             if end < 0:
-                if size - at >= _MOST_LINE:
+                if size - at >= _MAX_LINE:
                     raise BrokenAnswer("a chunk of the answer has no length")
                 break
             self._left = _length(data[at:end])
@@ -271,7 +271,7 @@ class EventStream(asyncio.Protocol):
 
 def _only_chunk(data: bytes) -> bytes | None:
     """Return the content of `data` if it is exactly one complete chunk, otherwise None."""
-    end = data.find(b"\r\n", 0, _MOST_LINE)
+    end = data.find(b"\r\n", 0, _MAX_LINE)
     digits = data[:end]
     if end < 1 or not digits.isalnum() or not data.endswith(b"\r\n"):
         return None

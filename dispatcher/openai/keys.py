@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Caller", "Holding", "KeyFile", "KeysError"]
+__all__ = ["Holding", "KeyFile", "KeyOwner", "KeysError"]
 
 #: Interval between checks of the file.
 _POLL_INTERVAL_S = 1.0
@@ -89,7 +89,7 @@ class Bucket:
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
-class Caller:
+class KeyOwner:
     """The owner of a key, with the state of its quotas."""
 
     def __init__(self, entry: KeyEntry, clock: Callable[[], float]) -> None:
@@ -162,8 +162,8 @@ class Caller:
 class Holding:
     """The tokens of a quota that are reserved for a request in progress."""
 
-    def __init__(self, caller: Caller, tokens: int) -> None:
-        self._caller: Caller | None = caller
+    def __init__(self, caller: KeyOwner, tokens: int) -> None:
+        self._caller: KeyOwner | None = caller
         self._tokens = tokens
 
     def settle(self, used: int | None) -> None:
@@ -189,7 +189,7 @@ class KeyFile:
         self._clock = clock
         self._stamp: Any = None
         self._looked_at = clock()
-        self._callers: list[tuple[bytes, Caller]] = []
+        self._callers: list[tuple[bytes, KeyOwner]] = []
         if path is not None:
             self._stamp = _stamp(path)
             self._callers = self._read(path)
@@ -199,7 +199,7 @@ class KeyFile:
         """Whether a key is required."""
         return self._path is not None
 
-    def caller(self, authorization: str) -> Caller | None:
+    def caller(self, authorization: str) -> KeyOwner | None:
         """Return the owner of the key in an Authorization header; None if no key is required.
 
         Every key is compared in constant time, so the duration reveals nothing.
@@ -244,11 +244,11 @@ class KeyFile:
         except (KeysError, OSError) as error:
             self._complain(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
-    def _read(self, path: Path) -> list[tuple[bytes, Caller]]:
+    def _read(self, path: Path) -> list[tuple[bytes, KeyOwner]]:
         """Return the callers in the file; those with an unchanged entry keep the state of their quotas."""
         known = {caller.entry: caller for _, caller in self._callers}
         return [
-            (entry.digest(), known.get(entry) or Caller(entry, self._clock))
+            (entry.digest(), known.get(entry) or KeyOwner(entry, self._clock))
             for entry in _entries(path)
         ]
 

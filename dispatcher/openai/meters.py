@@ -1,4 +1,4 @@
-"""The front's metrics, named after OpenTelemetry's conventions for generative AI, in Prometheus' text format."""
+"""The frontend's metrics, named after OpenTelemetry's conventions for generative AI, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from pytriton.dispatcher.openai.state import Told
+from pytriton.dispatcher.openai.state import MetricData
 
 __all__ = ["Meters"]
 
 #: Maximum number of distinct error codes, since a callable can invent any; OpenTelemetry's name for the rest.
-_MOST_CODES, _OTHER = 64, "_OTHER"
+_MAX_CODES, _OTHER = 64, "_OTHER"
 _CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 #: The bucket bounds that the conventions define.
@@ -60,8 +60,8 @@ class _Histogram:
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 
-    def told(self, shows: Callable[[str], bool]) -> Told:
-        told = Told(self._name, "histogram", self._help, [])
+    def collect(self, shows: Callable[[str], bool]) -> MetricData:
+        metrics = MetricData(self._name, "histogram", self._help, [])
         for labels, series in self._series.items():
             if not shows(dict(labels)[_MODEL]):
                 continue
@@ -71,12 +71,12 @@ class _Histogram:
                 below += count
                 values.append(("_bucket", bound, below))
             values += [("_sum", "", series[-1]), ("_count", "", below)]
-            told.series.append((list(labels), values))
-        return told
+            metrics.series.append((list(labels), values))
+        return metrics
 
 
 class Meters:
-    """All metrics of the front. Only registered models are counted by name, so clients cannot create labels.
+    """All metrics of the frontend. Only registered models are counted by name, so clients cannot create labels.
 
     Args:
         now: returns the time at which counting starts
@@ -136,35 +136,38 @@ class Meters:
     def _known(self, code: str) -> str:
         """Return the label for an error code. Their number is limited, because each creates a permanent series."""
         if code not in self._codes:
-            if len(self._codes) >= _MOST_CODES or not _CODE.fullmatch(code):
+            if len(self._codes) >= _MAX_CODES or not _CODE.fullmatch(code):
                 return _OTHER
             self._codes.add(code)
         return code
 
-    def told(self, shows: Callable[[str], bool] = lambda model: True) -> list[Told]:
+    def collect(self, shows: Callable[[str], bool] = lambda model: True) -> list[MetricData]:
         """Return all metrics, limited to the models that `shows` accepts."""
         codes = sorted(self.refused.items())
-        told = [
-            Told(
+        metrics = [
+            MetricData(
                 "pytriton_openai_active_requests",
                 "gauge",
                 "Requests in progress.",
                 [([], [("", "", self.active)])],
             ),
-            Told(
+            MetricData(
                 "pytriton_openai_refused_requests",
                 "counter",
                 "Requests refused before they reached a model.",
                 [([("code", code)], [("_total", "", count)]) for code, count in codes],
             ),
-            *(one.told(shows) for one in (self._duration, self._first, self._each, self._tokens)),
+            *(
+                one.collect(shows)
+                for one in (self._duration, self._first, self._each, self._tokens)
+            ),
         ]
-        return [msgspec.structs.replace(one, since=self._since) for one in told]
+        return [msgspec.structs.replace(one, since=self._since) for one in metrics]
 
     def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
         """Return the same in Prometheus' text format."""
         lines = []
-        for metric in self.told(shows):
+        for metric in self.collect(shows):
             name = f"{metric.name}_total" if metric.kind == "counter" else metric.name
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
             for labels, values in metric.series:

@@ -1,4 +1,4 @@
-"""A client's connection to the front.
+"""A client's connection to the frontend.
 
 Invalid HTTP is answered in the API's error format. A client that has closed its sending half can still read its answer.
 """

@@ -1,4 +1,4 @@
-"""The front's routes: authorization, request handling, and the answers that need no model."""
+"""The frontend's routes: authorization, request handling, and the answers that need no model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pytriton.dispatcher.http_server.connections import Connections
 from pytriton.dispatcher.http_server.error_log import ErrorLog, place_of
 from pytriton.dispatcher.openai.body_reader import Bodies, within
 from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
-from pytriton.dispatcher.openai.keys import Caller, Holding, KeyFile
+from pytriton.dispatcher.openai.keys import Holding, KeyFile, KeyOwner
 from pytriton.dispatcher.openai.meters import Meters
-from pytriton.dispatcher.openai.state import Served, State
-from pytriton.dispatcher.openai.upstream import Triton
+from pytriton.dispatcher.openai.state import ApiModel, ApiState
+from pytriton.dispatcher.openai.upstream import TritonPool
 from pytriton.openai.errors import APIError
 
-__all__ = ["Asking", "Front"]
+__all__ = ["ApiServer", "Asking"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ class _About:
     """
 
     request_id: str
-    caller: Caller | None = None
+    caller: KeyOwner | None = None
     holding: Holding | None = None
     reached: bool = False
 
@@ -76,7 +76,7 @@ class Asking:
     """
 
     def __init__(
-        self, request: web.Request, data: bytes, caller: Caller | None, began: float
+        self, request: web.Request, data: bytes, caller: KeyOwner | None, began: float
     ) -> None:
         self.request = request
         self.data = data
@@ -90,12 +90,12 @@ class Asking:
             self.holding.settle(tokens)
 
 
-class Front:
+class ApiServer:
     """The state shared by all requests. `say` writes a log line; `most` is the maximum number of connections."""
 
     def __init__(
         self,
-        state: State,
+        state: ApiState,
         say: Say,
         clock: Callable[[], float] = time.monotonic,
         most: int = 1 << 16,
@@ -106,7 +106,7 @@ class Front:
         self.say = say
         path = state.answering.keys_file
         self.keys = KeyFile(None if path is None else Path(path), say, clock)
-        self.triton = Triton(state.upstream)
+        self.triton = TritonPool(state.upstream)
         self.complaints = ErrorLog(say, clock)
         self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
         self._bodies = Bodies()
@@ -138,13 +138,13 @@ class Front:
         app.on_cleanup.append(self._close)
         return app
 
-    async def use(self, state: State) -> None:
+    async def use(self, state: ApiState) -> None:
         """Apply a new state from the daemon."""
         former = self.triton if state.upstream != self.state.upstream else None
         self.state = state
         self._models = _by_id(state.models)
         if former is not None:
-            self.triton = Triton(state.upstream)
+            self.triton = TritonPool(state.upstream)
             await former.close()
 
     async def _close(self, app: web.Application) -> None:
@@ -152,7 +152,7 @@ class Front:
 
     # ── used by the routes ───────────────────────────────────────────────────────────────────────
 
-    def caller(self, request: web.Request) -> Caller | None:
+    def caller(self, request: web.Request) -> KeyOwner | None:
         """Return the caller that the key belongs to.
 
         Raises:
@@ -179,7 +179,7 @@ class Front:
 
     def model(
         self, asking: Asking, name: str, kind: str, tokens_of: Callable[[int], int]
-    ) -> Served:
+    ) -> ApiModel:
         """Return the requested model, and count the request against the caller's quota.
 
         Args:
@@ -204,7 +204,7 @@ class Front:
             )  # fmt: skip
         return found
 
-    def _shown(self, caller: Caller | None, name: str) -> Served:
+    def _shown(self, caller: KeyOwner | None, name: str) -> ApiModel:
         """Return a model. One that the key does not permit is reported as missing, so that keys cannot discover it.
 
         Raises:
@@ -285,13 +285,13 @@ class Front:
     def fault(self, error: Exception) -> APIError:
         """Count an internal error; return the error for the client."""
         self.complaints.count(f"internal errors: {type(error).__name__} {place_of(error)}")
-        return APIError("Internal error of the OpenAI front.", 500)
+        return APIError("Internal error of the OpenAI frontend.", 500)
 
     def unreadable(self, status: int, why: str) -> web.Response:
         """Return the answer to a request that is not valid HTTP."""
         text = f"The request is not valid HTTP: {why or 'it is malformed'}."
         if status >= 500:
-            text = "Internal error of the OpenAI front."
+            text = "Internal error of the OpenAI frontend."
         else:
             self.meters.refuse("invalid_http")
         error = APIError(text, status, code="invalid_http" if status < 500 else None)
@@ -385,21 +385,21 @@ def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = Non
     )
 
 
-def _by_id(models: Iterable[Served]) -> dict[str, Served]:
+def _by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
     """Return the models by name and alias. Names take precedence over aliases, and earlier aliases over later ones."""
-    found: dict[str, Served] = {one.name: one for one in models}
+    found: dict[str, ApiModel] = {one.name: one for one in models}
     for one in models:
         for alias in one.card.aliases:
             found.setdefault(alias, one)
     return found
 
 
-def _may_use(caller: Caller | None, asked: str, model: Served) -> bool:
+def _may_use(caller: KeyOwner | None, asked: str, model: ApiModel) -> bool:
     """Return whether a caller's key permits a model, by its name or by the requested alias."""
     return caller is None or caller.may_use(model.name) or caller.may_use(asked)
 
 
-def shown_model(model: Served, name: str) -> dict[str, Any]:
+def shown_model(model: ApiModel, name: str) -> dict[str, Any]:
     """Return a model as shown by `/v1/models` under one of its ids."""
     card = model.card
     shown: dict[str, Any] = {

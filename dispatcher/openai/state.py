@@ -1,7 +1,7 @@
-"""The messages between the daemon and its OpenAI front, one per line on a private socket.
+"""The messages between the daemon and its OpenAI frontend, one per line on a private socket.
 
-The daemon sends its `State` as JSON; each replaces the previous one. The front sends `READY` once it serves. The daemon
-sends `METRICS`, and the front answers with a list of `Told`.
+The daemon sends its `ApiState` as JSON; each replaces the previous one. The frontend sends `READY` once it serves. The daemon
+sends `METRICS`, and the frontend answers with a list of `MetricData`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton._protocol.messages import OpenAICard
 
-__all__ = ["METRICS", "READY", "Answering", "Served", "State", "Told", "Upstream"]
+__all__ = ["METRICS", "READY", "ApiModel", "ApiSettings", "ApiState", "MetricData", "Upstream"]
 
 READY, METRICS = b"ready\n", b"metrics\n"
 
@@ -28,7 +28,7 @@ class Upstream(msgspec.Struct, frozen=True):
     token: Optional[str] = None
 
 
-class Served(msgspec.Struct, frozen=True):
+class ApiModel(msgspec.Struct, frozen=True):
     """A model behind the API. `most_texts` is the maximum number of texts per embedding request."""
 
     name: str
@@ -38,8 +38,8 @@ class Served(msgspec.Struct, frozen=True):
     most_texts: int = 1
 
 
-class Answering(msgspec.Struct, frozen=True):
-    """Settings of the front: the daemon's `openai_*`, see settings/openai_settings.py.
+class ApiSettings(msgspec.Struct, frozen=True):
+    """Settings of the frontend: the daemon's `openai_*`, see settings/openai_settings.py.
 
     The last three are fixed: seconds for the first headers of a new connection, for the next request after an answer,
     and for a body to arrive.
@@ -57,23 +57,23 @@ class Answering(msgspec.Struct, frozen=True):
     body_s: float = 60.0
 
 
-class State(msgspec.Struct, frozen=True):
-    """The complete state. It must arrive before the front serves requests."""
+class ApiState(msgspec.Struct, frozen=True):
+    """The complete state. It must arrive before the frontend serves requests."""
 
-    answering: Answering
+    answering: ApiSettings
     upstream: Upstream
-    models: list[Served] = []
+    models: list[ApiModel] = []
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A metric counted by the front.
+class MetricData(msgspec.Struct, frozen=True):
+    """A metric counted by the frontend.
 
     Attributes:
         name: name without the suffix of its kind
         kind: "counter", "gauge" or "histogram"
         help: help text
         series: labels, and values by name suffix and bucket bound ("" if none)
-        since: start of counting (seconds since the epoch); 0 if a front of an earlier version does not report it
+        since: start of counting (seconds since the epoch); 0 if a frontend of an earlier version does not report it
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Supervises the OpenAI front from the daemon: its socket, its process and restarts, and the state sent to it."""
+"""Supervises the OpenAI frontend from the daemon: its socket, its process and restarts, and the state sent to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import structlog
 from pytriton._host.ports import PortError, listening
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.openai.state import METRICS, READY, State, Told
+from pytriton.dispatcher.openai.state import METRICS, READY, ApiState, MetricData
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.child import Child, bound_to_us, describe_exit
@@ -28,27 +28,27 @@ _log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096
 #: Back-off before a restart, in seconds; the first restart in a row is immediate.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_INITIAL_DELAY_S, _MAX_DELAY_S = 0.5, 30.0
 #: A process that lived this long resets the back-off.
 _GOOD_LIFE_S = 60.0
 #: Timeout and maximum size of the process's metrics.
-_METRICS_S, _METRICS_MOST = 1.0, 64 << 20
+_METRICS_S, _MAX_METRICS_BYTES = 1.0, 64 << 20
 _NO_HTTP = (
-    "the OpenAI API needs tritonserver's HTTP, which allow_http = false disables; the native front provides it regardless: "
-    "set front to native, or allow_http to true"
+    "the OpenAI API needs tritonserver's HTTP, which allow_http = false disables; the native frontend provides it regardless: "
+    "set frontend to native, or allow_http to true"
 )
-_read_metrics = msgspec.json.Decoder(list[Told]).decode
+_read_metrics = msgspec.json.Decoder(list[MetricData]).decode
 
 
 class OpenAIFront:
-    """The OpenAI front of one daemon. It is not started until a model requires it.
+    """The OpenAI frontend of one daemon. It is not started until a model requires it.
 
     Args:
         config: the daemon's settings
         library: the directory that contains only `pytriton`
         kill_on_death: kills the process when the daemon is killed
-        describe: returns the current state for the front
-        news: signals of changes that may affect that state
+        describe: returns the current state for the frontend
+        changes: signals of changes that may affect that state
     """
 
     def __init__(
@@ -56,26 +56,26 @@ class OpenAIFront:
         config: DaemonConfig,
         library: Path,
         kill_on_death: KillOnDeath,
-        describe: Callable[[], State],
-        news: Sequence[ChangeSignal],
+        describe: Callable[[], ApiState],
+        changes: Sequence[ChangeSignal],
     ) -> None:
         self._address = config.openai_address
         self._port = config.openai_port
         self._library = library
         self._kill_on_death = kill_on_death
         self._describe = describe
-        self._news = news
+        self._changes = changes
         self._listener: socket.socket | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._channel = -1  #: descriptor of the socket to the process
         self._writer: asyncio.StreamWriter | None = None  #: set once the process has sent READY
-        self._asked: asyncio.Future[list[Told]] | None = None  #: pending request for metrics
+        self._asked: asyncio.Future[list[MetricData]] | None = None  #: pending request for metrics
         self._problem = ""
 
     @property
     def url(self) -> str:
-        """The URL for clients; "" while no model requires the front."""
+        """The URL for clients; "" while no model requires the frontend."""
         if self._listener is None:
             return ""
         port = self._listener.getsockname()[1]
@@ -91,7 +91,7 @@ class OpenAIFront:
         """Return a problem that needs attention, or ""."""
         return self._problem
 
-    async def metrics(self) -> list[Told]:
+    async def metrics(self) -> list[MetricData]:
         """Return the process's metrics; an empty list if it does not run or does not answer in time."""
         if self._writer is None:
             return []
@@ -116,13 +116,13 @@ class OpenAIFront:
             self._listener = listening(self._address, self._port, "openai_port", backlog=_BACKLOG)
         except PortError as error:
             raise RemoteFailure(
-                ErrorKind.INVALID, f"the OpenAI front cannot listen: {error}"
+                ErrorKind.INVALID, f"the OpenAI frontend cannot listen: {error}"
             ) from error
         self._keeping = asyncio.ensure_future(self._keep())
         _log.info("the OpenAI API is served", url=self.url)
 
     async def run(self) -> None:
-        """Open the front when a served model requires it, for example one that was restored."""
+        """Open the frontend when a served model requires it, for example one that was restored."""
         while True:
             changed = self._changed()
             if self._listener is None and self._describe().models:
@@ -133,8 +133,8 @@ class OpenAIFront:
             await changed
 
     @property
-    def settled(self) -> bool:
-        """Whether the front is closed, or its process serves and has received the whole state."""
+    def is_quiescent(self) -> bool:
+        """Whether the frontend is closed, or its process serves and has received the whole state."""
         if self._listener is None:
             return True
         # A partially written line would be lost by an upgrade.
@@ -181,27 +181,27 @@ class OpenAIFront:
             child = channel = None
             if loop.time() - began > _GOOD_LIFE_S:
                 pause_s = 0.0
-            self._problem = f"the OpenAI front {how}; it restarts in {pause_s:g} s"
-            _log.error("OpenAI front exited unexpectedly", how=how, again_in_s=pause_s)
+            self._problem = f"the OpenAI frontend {how}; it restarts in {pause_s:g} s"
+            _log.error("OpenAI frontend exited unexpectedly", how=how, again_in_s=pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
+            pause_s = min(_MAX_DELAY_S, pause_s * 2 or _INITIAL_DELAY_S)
 
     async def _live(self, child: Child, channel: socket.socket, *, ready: bool = False) -> str:
         """Send state changes to a process; return how it exited. `ready`: it has already reported ready."""
         self._child = child
-        reader, writer = await asyncio.open_connection(sock=channel, limit=_METRICS_MOST)
+        reader, writer = await asyncio.open_connection(sock=channel, limit=_MAX_METRICS_BYTES)
         if ready:
             self._writer = writer
         self._channel = channel.fileno()
-        telling = asyncio.ensure_future(self._tell(writer))
+        state_task = asyncio.ensure_future(self._send_state(writer))
         hearing = asyncio.ensure_future(self._hear(reader, writer))
         try:
             return describe_exit(await asyncio.shield(child.exited))
         finally:
             self._channel = -1
             self._writer = None
-            self._tell_metrics([])
-            telling.cancel()
+            self._resolve_metrics([])
+            state_task.cancel()
             hearing.cancel()
             writer.close()
             if child.exited.done():
@@ -232,16 +232,16 @@ class OpenAIFront:
     def _log_line(self, pid: int, line: bytes) -> None:
         logs.log_child_line(logs.child_logger(source="openai"), line)
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        told = b""
+    async def _send_state(self, writer: asyncio.StreamWriter) -> None:
+        sent = b""
         try:
             while True:
                 changed = self._changed()
                 said = msgspec.json.encode(self._describe()) + b"\n"
-                if said != told:
+                if said != sent:
                     writer.write(said)
                     await writer.drain()
-                    told = said
+                    sent = said
                 await changed
         except ConnectionError:
             return  # the process has exited, which is handled elsewhere
@@ -253,27 +253,27 @@ class OpenAIFront:
                 self._writer = writer  # the state must be the first line that it reads
                 continue
             try:
-                self._tell_metrics(_read_metrics(line))
+                self._resolve_metrics(_read_metrics(line))
             except msgspec.DecodeError:
                 # The rest of a line that the previous version of the daemon had started to read.
-                self._tell_metrics([])
+                self._resolve_metrics([])
 
-    def _tell_metrics(self, metrics: list[Told]) -> None:
+    def _resolve_metrics(self, metrics: list[MetricData]) -> None:
         if self._asked is not None:
             self._asked.set_result(metrics)
             self._asked = None
 
     def _changed(self) -> asyncio.Future[None]:
-        """Return a future that is done when the front's state may have changed."""
+        """Return a future that is done when the frontend's state may have changed."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = [asyncio.ensure_future(one.next.wait()) for one in self._news]
+        waiting = [asyncio.ensure_future(one.next.wait()) for one in self._changes]
 
-        def tell(_: object) -> None:
+        def notify(_: object) -> None:
             if not changed.done():
                 changed.set_result(None)
 
         for one in waiting:
-            one.add_done_callback(tell)
+            one.add_done_callback(notify)
         changed.add_done_callback(lambda _: [one.cancel() for one in waiting])
         return changed
 

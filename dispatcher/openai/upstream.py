@@ -1,4 +1,4 @@
-"""The front's client of tritonserver: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
+"""The frontend's client of tritonserver: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pytriton.dispatcher.openai.state import Upstream
 from pytriton.openai.embeddings import DIMENSIONS
 from pytriton.openai.errors import APIError
 
-__all__ = ["Texts", "Triton", "Vectors"]
+__all__ = ["AnswerTexts", "TritonPool", "Vectors"]
 
 #: Header with the length of the JSON before the tensors.
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 #: Maximum size of an incomplete event.
-_MOST_BYTES = 256 << 20
-#: Timeout for the native front to return a client's connection, which it does immediately.
+_MAX_BYTES = 256 << 20
+#: Timeout for the native frontend to return a client's connection, which it does immediately.
 _BACK_S = 5.0
 #: Parts of Triton's messages when its queue is full or the model is unavailable; others are errors of the model.
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
@@ -52,7 +52,7 @@ class Vectors(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class Triton:
+class TritonPool:
     """A connection pool to one tritonserver. Closing a connection before the end of an answer cancels its request."""
 
     def __init__(self, upstream: Upstream) -> None:
@@ -91,13 +91,13 @@ class Triton:
     @asynccontextmanager
     async def texts(
         self, model: str, request: bytes, pulse_s: float | None = None
-    ) -> AsyncIterator[Texts]:
+    ) -> AsyncIterator[AnswerTexts]:
         """Request texts from a model.
 
         Args:
             model: name of the model
             request: request to the model
-            pulse_s: permits a hand-over of the client's connection (`Texts.hand_over`), with a comment after this many
+            pulse_s: permits a hand-over of the client's connection (`AnswerTexts.hand_over`), with a comment after this many
                 seconds without data; 0: no comments; None: no hand-over
 
         Raises:
@@ -114,8 +114,8 @@ class Triton:
         try:
             if answer.status != 200:
                 with _reached():
-                    raise _refused(answer.status, await answer.read_all(_MOST_BYTES))
-            yield Texts(answer)  # errors here may concern the client's connection, too
+                    raise _refused(answer.status, await answer.read_all(_MAX_BYTES))
+            yield AnswerTexts(answer)  # errors here may concern the client's connection, too
         finally:
             answer.close()
 
@@ -192,18 +192,18 @@ def _path(model: str) -> str:
     return f"/v2/models/{quote(model, safe='')}"
 
 
-class Texts:
+class AnswerTexts:
     """The texts of one answer: `at_once` is offered them first, the iterator yields the others.
 
     Each iteration yields all texts received so far.
 
-    With the native front there is a third way: after the first events, it can write the following ones to the client
+    With the native frontend there is a third way: after the first events, it can write the following ones to the client
     itself, in chunks. It waits until `hand_over` or `keep` is called. From `hand_over` until `relaying` is false, this
-    process must not write to the client. See proxy_backend/front/relay/relay.h.
+    process must not write to the client. See proxy_backend/frontend/relay/relay.h.
 
     Attributes:
         awaits_word: one of the two must be called after the first event
-        relaying: the native front is writing to the client
+        relaying: the native frontend is writing to the client
         relayed: number of events that it has written
         whole: its output ends with a complete chunk; otherwise nothing can follow it
     """
@@ -225,7 +225,7 @@ class Texts:
         self._answer.say(b"n")
 
     def hand_over(self, client: int) -> None:
-        """Let the native front write the following events to a client's descriptor, which the caller keeps."""
+        """Let the native frontend write the following events to a client's descriptor, which the caller keeps."""
         self.awaits_word = False
         try:
             self._answer.say_with(b"g", client)
@@ -233,7 +233,7 @@ class Texts:
         except OSError:  # for example, too many descriptors in flight
             self.keep()
 
-    async def take_back(self) -> None:
+    async def close(self) -> None:
         """Take the client's connection back before the answer ends; texts received until then are dropped."""
         self.at_once = None
         self._answer.say(b"s")
@@ -273,7 +273,7 @@ class Texts:
         An event with a large text arrives in many pieces; each is scanned only once.
         """
         if self._left and not self._ends(data):
-            if self._left_size + len(data) > _MOST_BYTES:
+            if self._left_size + len(data) > _MAX_BYTES:
                 raise APIError("The model's answer is too large.", 500)
             self._keep(data)
             return []
@@ -300,7 +300,7 @@ class Texts:
             return False
         if self._left:
             if not self._ends(data):
-                fits = self._left_size + len(data) <= _MOST_BYTES
+                fits = self._left_size + len(data) <= _MAX_BYTES
                 if fits:
                     self._keep(data)
                 return fits  # otherwise the iterator yields them
@@ -323,7 +323,7 @@ class Texts:
                 self._note(event)
                 continue
             self.relaying = (
-                False  # the front announces the end first, unless nothing was handed over
+                False  # the frontend announces the end first, unless nothing was handed over
             )
             said = _read_event(event[5:])
             if said.error is not None:
@@ -332,7 +332,7 @@ class Texts:
         return texts, None
 
     def _note(self, event: bytes) -> None:
-        """Handle a status message of the native front; repeated ones are harmless."""
+        """Handle a status message of the native frontend; repeated ones are harmless."""
         word, _, count = event.partition(b": ")
         if word == b"slow":
             self.whole = False

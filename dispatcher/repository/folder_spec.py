@@ -51,14 +51,14 @@ class Workshop:
         """The interpreter of the workers."""
         return self.python or sys.executable
 
-    def world(self, python: str, folder: Path, packages: str) -> messages.World:
+    def world(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
         """Return the workers' environment. The daemon's variables are forwarded like a registrant's."""
-        own = rules.travelling(os.environ, own_interpreter=python == sys.executable)
+        own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.wanted(os.environ, self.env)}
         if packages:
             variables[_PACKAGES_VARIABLE] = packages
-        stayed = rules.staying(os.environ, variables)
-        return messages.World(python, [], str(folder), variables, stayed=stayed)
+        stayed = rules.local_variables(os.environ, variables)
+        return messages.WorkerEnvironment(python, [], str(folder), variables, stayed=stayed)
 
 
 async def specification(
@@ -134,7 +134,7 @@ async def _of_file(
         devices=devices,
         autoscale=autoscale,
         factory=True,
-        lanes=complete.lanes_for(config),
+        max_inflight_batches=complete.lanes_for(config),
         versions=sorted(files) if len(files) > 1 else [],
         # In the worker, which imports the framework anyway: a process that only looks would take as long again.
         completed_by_workers=not complete.is_complete(config),

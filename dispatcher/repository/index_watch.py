@@ -19,7 +19,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 #: Polling interval: tritonserver does not notify.
 _EVERY_S = 5.0
 #: Maximum wait of a status request for the index.
-_LONGEST_S = 1.0
+_MAX_DELAY_S = 1.0
 
 
 class IndexWatch:
@@ -39,7 +39,7 @@ class IndexWatch:
     async def look(self) -> None:
         """Compare now. Skip this if tritonserver does not answer in time."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._look(), _LONGEST_S)
+            await asyncio.wait_for(self._look(), _MAX_DELAY_S)
 
     async def _look(self) -> None:
         if not self._server.ready:
@@ -54,6 +54,6 @@ class IndexWatch:
             states = await self._server.repository_states()
         except RemoteFailure:
             return
-        for mark, before, tell, name in marks:
+        for mark, before, on_state, name in marks:
             if before is not None and mark() == before:
-                tell(states.get(name, "") == "READY")
+                on_state(states.get(name, "") == "READY")

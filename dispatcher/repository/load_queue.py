@@ -102,16 +102,16 @@ class LoadQueue:
     async def until_up(self) -> None:
         """Wait until tritonserver is up and has reloaded its previous models."""
         while True:
-            changes = [
-                asyncio.ensure_future(news.next.wait())
-                for news in (self._server.news, self._registry.news)
+            waits = [
+                asyncio.ensure_future(signal.next.wait())
+                for signal in (self._server.changes, self._registry.changes)
             ]
             try:
                 if self._server.ready and not self._known.server_lost:
                     return
-                await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for change in changes:
+                for change in waits:
                     change.cancel()
 
     async def _try_alone(self, name: str) -> None:
@@ -120,7 +120,7 @@ class LoadQueue:
                 return
         known = self._known.of(name)
         _not_loaded(known, known.reason)
-        self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
+        self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=known.reason)
 
     async def _try(self, name: str) -> bool:
         """Load a model or store the failure in its record; return False if tritonserver exited during the load."""
@@ -134,11 +134,11 @@ class LoadQueue:
             return False
         except RemoteFailure as failure:
             _not_loaded(known, failure.text)
-            self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
+            self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=failure.text)
         except Exception as error:  # on any error, continue with the other models
             _not_loaded(known, f"internal error: {error!r}")
             _log.exception("internal error: a model of a repository was not loaded")
-            self._events.tell(kinds.NOT_LOADED, model=name, reason=known.reason)
+            self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=known.reason)
         return True
 
 

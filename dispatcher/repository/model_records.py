@@ -208,8 +208,8 @@ class ModelRecords(dict[str, ModelRecord]):
         """Return the models that tritonserver itself serves, for `IndexWatch`; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, known in self.items():
-            mark, tell = partial(self._mark, known), partial(self._seen, name, known)
-            found.append((mark, mark(), tell, name))
+            mark, on_state = partial(self._mark, known), partial(self._seen, name, known)
+            found.append((mark, mark(), on_state, name))
         return found
 
     def _mark(self, known: ModelRecord) -> object:
@@ -234,7 +234,7 @@ class ModelRecords(dict[str, ModelRecord]):
         if known.state != "ready":
             return known.state
         up = self._server.ready and not self.server_lost and self._ready().issuperset(known.steps)
-        return "ready" if up else "unready"
+        return "ready" if up else "not_ready"
 
     def _ready(self) -> set[str]:
         """Return the models that can be steps of an ensemble."""

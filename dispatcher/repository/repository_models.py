@@ -27,7 +27,7 @@ from pytriton.dispatcher.repository.file_watch import FileWatch
 from pytriton.dispatcher.repository.load_queue import LoadQueue
 from pytriton.dispatcher.repository.materialize import BadFileName, MaterializedFiles
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel
-from pytriton.dispatcher.repository.model_loading import ModelLoading
+from pytriton.dispatcher.repository.model_loader import ModelLoader
 from pytriton.dispatcher.repository.model_records import (
     TRITONSERVER,
     ModelRecord,
@@ -73,7 +73,7 @@ class RepositoryModels:
         self._registry = registry
         self._places = Places(config.model_repository, models, server, registry)
         self.known = ModelRecords(server, registry)
-        self._loading = ModelLoading(
+        self._loading = ModelLoader(
             config,
             models=models,
             backends=backends,
@@ -120,7 +120,7 @@ class RepositoryModels:
         self._begun = True
         await self._many.at_start(wanted, await self._places.ensembles(names))
         self.tried = True
-        self._registry.news.tell()
+        self._registry.changes.notify()
 
     async def load_again(self) -> None:
         """Load the models that tritonserver itself serves again, after it restarted."""
@@ -148,7 +148,7 @@ class RepositoryModels:
         if not survived:  # the next server loads all models that are ready
             return
         self.known.server_lost = False
-        self._registry.news.tell()
+        self._registry.changes.notify()
 
     async def _load_missing(self, name: str) -> bool:
         """Load a model into a restarted tritonserver; return False if it exited during the load."""
@@ -162,7 +162,7 @@ class RepositoryModels:
                 return False
             except RemoteFailure as failure:
                 known.state, known.reason = "failed", failure.text
-                self._events.tell(kinds.NOT_LOADED, model=name, reason=failure.text)
+                self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=failure.text)
             else:
                 known.state, known.reason = "ready", ""
         return True
@@ -174,7 +174,7 @@ class RepositoryModels:
             if known.served_by == TRITONSERVER and not known.lock.locked():
                 known.state, known.reason, known.ends = state, reason, ends
         self.known.server_lost = False
-        self._registry.news.tell()
+        self._registry.changes.notify()
 
     def use(self, config: DaemonConfig) -> None:
         """Apply changed settings."""
@@ -204,7 +204,7 @@ class RepositoryModels:
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether no model is being loaded or unloaded."""
         return self.tried and not any(one.lock.locked() for one in self.known.values())
 
@@ -284,7 +284,7 @@ class RepositoryModels:
             known_model.state, known_model.reason = "ready", ""
             known_model.as_step = bool(above) and (before.as_step or not before.served_by)
             known_model.loaded_at = time.time()
-        self._registry.news.tell()
+        self._registry.changes.notify()
         _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
 
     async def unload(self, name: str) -> None:
@@ -409,4 +409,4 @@ class RepositoryModels:
                 await self._many.until_up()
                 await self._try_to_unload(name, self.unload(name))
             elif self.known.forget_failure(name):
-                self._registry.news.tell()
+                self._registry.changes.notify()

@@ -41,11 +41,11 @@ class Places:
         self._server = server
         self._registry = registry
         #: Repositories logged as unreadable, and why.
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def problems(self) -> list[str]:
         """Return why repositories could not be read during the last search, one sentence each."""
-        return [f"a model repository was skipped: {why}" for why in self._told.values()]
+        return [f"a model repository was skipped: {why}" for why in self._reported.values()]
 
     async def names(self) -> dict[str, str]:
         """Return name -> repository; the first repository with a name takes precedence."""
@@ -61,12 +61,12 @@ class Places:
             try:
                 names = await asyncio.to_thread(model_folders.model_names, Path(place))
             except UnservableModel as error:
-                if self._told.get(place) != str(error):  # log it only once
+                if self._reported.get(place) != str(error):  # log it only once
                     _log.error("skipping a model repository", reason=str(error))
-                self._told[place] = str(error)
+                self._reported[place] = str(error)
                 unreadable.add(place)
                 continue
-            self._told.pop(place, None)
+            self._reported.pop(place, None)
             for name in names:
                 found.setdefault(name, place)
         for name in await self._cloud_names():

@@ -19,7 +19,7 @@ class ChangeSignal:
         """The event that the next change sets."""
         return self._next
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Signal a change to all waiting tasks."""
         self._next.set()
         self._next = asyncio.Event()

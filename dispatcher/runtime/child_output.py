@@ -1,6 +1,6 @@
 """The output of a child process, read from its pipe and logged line by line.
 
-    pipe ──▶ _readable ──▶ blocks of whole lines, up to _MOST_WAITING bytes ──▶ _hand_on ──▶ on_line
+    pipe ──▶ _readable ──▶ blocks of whole lines, up to _MAX_WAITING bytes ──▶ _hand_on ──▶ on_line
 
 A child never waits for the log when it prints: reading is cheap, but a log record costs some 30 µs. A child that prints
 faster than that fills the queue here. Then lines are dropped, and a note says how many, until half of the queue has
@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
-from pytriton._protocol.records import LONGEST_LINE
+from pytriton._protocol.records import MAX_LINE_LENGTH
 
 #: Pipe size, to buffer output while the event loop is busy. The kernel may allow less.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
-_MOST_WAITING = 4 << 20
+_MAX_WAITING = 4 << 20
 #: How long lines are logged before the event loop gets to run other callbacks.
 _TURN_S = 0.003
 #: After a child's exit: timeouts for the arrival of its last lines (a grandchild may hold the pipe open), and for
@@ -97,13 +97,13 @@ class ChildOutput:
             self._rest = data[end:]
         else:
             self._rest += data
-        while len(self._rest) >= LONGEST_LINE:
-            self._take(self._rest[:LONGEST_LINE] + b"\n")
-            self._rest = self._rest[LONGEST_LINE:]
+        while len(self._rest) >= MAX_LINE_LENGTH:
+            self._take(self._rest[:MAX_LINE_LENGTH] + b"\n")
+            self._rest = self._rest[MAX_LINE_LENGTH:]
 
     def _take(self, block: bytes) -> None:
         """Queue whole lines for the log, or count them as dropped."""
-        if self._left_out or self._waiting >= _MOST_WAITING:
+        if self._left_out or self._waiting >= _MAX_WAITING:
             self._left_out += len(block)
             LEFT_OUT.lines += block.count(b"\n")
             return
@@ -131,9 +131,9 @@ class ChildOutput:
                 if not self._lines:
                     self._lines.extend(self._blocks.popleft()[:-1].split(b"\n"))
                 line = self._lines.popleft()
-                if len(line) > LONGEST_LINE:
-                    self._lines.appendleft(line[LONGEST_LINE:])
-                    line = line[:LONGEST_LINE]
+                if len(line) > MAX_LINE_LENGTH:
+                    self._lines.appendleft(line[MAX_LINE_LENGTH:])
+                    line = line[:MAX_LINE_LENGTH]
                 else:
                     self._waiting -= 1  # its line ending
                 self._waiting -= len(line)
@@ -141,7 +141,7 @@ class ChildOutput:
                 if time.monotonic() > until:
                     break
         finally:
-            if self._left_out and self._waiting <= _MOST_WAITING // 2:
+            if self._left_out and self._waiting <= _MAX_WAITING // 2:
                 self._note()
             if self._lines or self._blocks:
                 self._hand_on_soon()

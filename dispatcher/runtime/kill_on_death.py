@@ -116,11 +116,11 @@ class KillOnDeath:
 
     def add(self, group: int) -> None:
         """Add a process group to the list."""
-        self._tell(f"+{group}\n")
+        self._send(f"+{group}\n")
 
     def remove(self, group: int) -> None:
         """Remove a process group from the list: all of its processes have exited."""
-        self._tell(f"-{group}\n")
+        self._send(f"-{group}\n")
 
     def close(self) -> None:
         """Close the helper's input. It kills the remaining groups and the processes that left them, and exits."""
@@ -128,7 +128,7 @@ class KillOnDeath:
         with contextlib.suppress(ChildProcessError):  # already reaped
             os.waitpid(self.pid, 0)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         try:
             self._input.write(line.encode())
         except BrokenPipeError:

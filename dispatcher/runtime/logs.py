@@ -27,7 +27,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton._protocol.journal import is_journal, print_error, with_priority
-from pytriton._protocol.records import LONGEST_LINE, decoded
+from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
 
 __all__ = [
     "LogFile", "TritonLogSettings", "child_logger", "close", "close_model_log", "configure", "log_child_line",
@@ -55,7 +55,7 @@ _NO_GPU_NOISE = (
 )
 #: Exists if the driver of NVIDIA's GPUs is loaded.
 _GPU_DRIVER = Path("/proc/driver/nvidia")
-#: The line in which the native frontend reports its log settings (proxy_backend/front/admin/log_settings.c). Text
+#: The line in which the native frontend reports its log settings (proxy_backend/frontend/admin/log_settings.c). Text
 #: from clients never begins a line of tritonserver's log.
 _TRITON_LOG_SETTINGS = re.compile(
     rb"\x1elog settings: info=([01]) warning=([01]) error=([01]) verbose=(\d{1,10})"
@@ -106,7 +106,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
             errors="backslashreplace",
         )
         self._failed = False
-        self._told = False
+        self._failure_reported = False
 
     def _open(self) -> TextIOWrapper:
         # 0600: logs contain what models print, which may be data from clients.
@@ -124,12 +124,12 @@ class LogFile(logging.handlers.RotatingFileHandler):
         """Append one or more lines. Return whether that succeeded."""
         self._failed = False
         self.handle(logging.makeLogRecord({"msg": line}))
-        self._told = self._failed
+        self._failure_reported = self._failed
         return not self._failed
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._failed = True
-        if not self._told:
+        if not self._failure_reported:
             reason = sys.exc_info()[1]
             print_error(f"pytriton-daemon: cannot write {self.baseFilename}: {reason}")
 
@@ -386,8 +386,8 @@ def _text(line: bytes) -> str:
     line = line.rstrip(b"\r\n \t")
     if b"\r" in line:
         line = line[line.rindex(b"\r") + 1 :]
-    more = len(line) - LONGEST_LINE
-    text = line[:LONGEST_LINE].decode("utf-8", "backslashreplace")
+    more = len(line) - MAX_LINE_LENGTH
+    text = line[:MAX_LINE_LENGTH].decode("utf-8", "backslashreplace")
     return f"{text} [… {more} bytes more were cut]" if more > 0 else text
 
 

@@ -68,7 +68,7 @@ class Owner:
         self.pid = pids[0]
         self._folders: Sequence[Path] = ()
         self.private = False
-        self._tell: Callable[[], object] = _interrupt_main_thread
+        self._notify: Callable[[], object] = _interrupt_main_thread
         self._patience_s = _MARGIN_S
         self._pidfds = {}
         for pid in pids:
@@ -111,7 +111,7 @@ class Owner:
 
         If this process still runs `patience_s` seconds (and a margin) after that, it exits at once.
         """
-        self._tell = lambda: loop.call_soon_threadsafe(act, self)
+        self._notify = lambda: loop.call_soon_threadsafe(act, self)
         self._patience_s = patience_s + _MARGIN_S
 
     def end_all(self) -> NoReturn:
@@ -134,7 +134,7 @@ class Owner:
         with contextlib.suppress(
             RuntimeError
         ):  # the loop is closed, so this process is exiting anyway
-            self._tell()
+            self._notify()
         threading.Event().wait(self._patience_s)
         self.end_all()
 

@@ -6,7 +6,7 @@ instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
 
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                │         ▲ ▼        ▲        (a registration that fails goes the same way)
-               │       UNREADY ─────┤        (no worker can serve: unloaded from Triton until one can)
+               │       NOT_READY ───┤        (no worker can serve: unloaded from Triton until one can)
                │       UNLOADED ────┤        (a client of tritonserver unloaded it: until one loads it)
                └────────────────────┘
 
@@ -38,7 +38,7 @@ class ModelState(enum.Enum):
 
     STARTING = "starting"
     READY = "ready"
-    UNREADY = "unready"
+    NOT_READY = "not_ready"
     UNLOADED = "unloaded"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -70,9 +70,9 @@ CHANGES: dict[enum.Enum, tuple[enum.Enum, ...]] = {
     _I.STOPPING: (_I.STOPPED,),
     _I.STOPPED: (),
     _M.STARTING: (_M.READY, _M.STOPPING),
-    _M.READY: (_M.UNREADY, _M.UNLOADED, _M.STOPPING),
+    _M.READY: (_M.NOT_READY, _M.UNLOADED, _M.STOPPING),
     _M.UNLOADED: (_M.READY, _M.STOPPING),
-    _M.UNREADY: (_M.READY, _M.STOPPING),
+    _M.NOT_READY: (_M.READY, _M.STOPPING),
     _M.STOPPING: (_M.STOPPED,),
     _M.STOPPED: (),
     _S.STARTING: (_S.READY, _S.STOPPING, _S.STOPPED),

@@ -45,16 +45,16 @@ class ChildState(msgspec.Struct, frozen=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """A worker that serves. `gauge` is the descriptor of its statistics page."""
+    """A worker that serves. `stats` is the descriptor of its statistics page."""
 
     name: str
     child: ChildState
-    gauge: int
+    stats: int
     lane_path: str
     started_at: float
-    unwilling: Optional[str] = None
+    not_ready_reason: Optional[str] = None
     #: Why it must be recycled.
-    spent: Optional[str] = None
+    recycle_due: Optional[str] = None
     protocol: int = _UNSAID
 
 
@@ -65,7 +65,7 @@ class SupervisedState(msgspec.Struct, frozen=True):
     worker: Optional[WorkerState] = None
     restarts: int = 0
     last_exit: Optional[str] = None
-    ends: list[messages.WorkerEnd] = []
+    exits: list[messages.WorkerExit] = []
 
 
 class PoolState(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class PoolState(msgspec.Struct, frozen=True):
     supervised: list[SupervisedState]
     #: Proxy -> worker; "" if it has not requested one.
     routes: dict[str, str]
-    asleep: bool = False
+    suspended: bool = False
 
 
 class RegistrationState(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
         key: of the registration; its proxies refer to it
         kept: whether its payloads are in the state directory; otherwise they are included here
         owner: the process that it is bound to, if any
-        state: "ready", "unready" or "unloaded"
+        state: "ready", "not_ready" or "unloaded"
         mended: counts configurations that restarted all proxies; of the one that tritonserver has
         identity: distinguishes it from others of its name in the stored model sizes
     """
@@ -102,29 +102,29 @@ class RegistrationState(msgspec.Struct, frozen=True):
     identity: str = ""
 
 
-class InstanceTallyState(msgspec.Struct, frozen=True):
+class InstanceCountersState(msgspec.Struct, frozen=True):
     """Totals of an instance's exited workers: their counters, and their exits by reason."""
 
     version: int
     instance: int
     counts: list[Any]
-    ends: dict[str, int]
+    exits: dict[str, int]
     starts: int
     #: Metrics defined by callables.
     user_series: Families = {}
 
 
-class TallyState(msgspec.Struct, frozen=True):
+class ModelCountersState(msgspec.Struct, frozen=True):
     """The counters of a model."""
 
     name: str
-    instances: list[InstanceTallyState]
+    instances: list[InstanceCountersState]
     retries: int = 0
     poison: int = 0
     failed: dict[str, int] = {}
     records_logged: int = 0
     records_left_out: int = 0
-    wakes: int = 0
+    resumes: int = 0
     former: list[Any] = []
 
 
@@ -136,7 +136,7 @@ class ListenerState(msgspec.Struct, frozen=True):
     path: Optional[str] = None
 
 
-class ServerState(msgspec.Struct, frozen=True):
+class ServerSnapshot(msgspec.Struct, frozen=True):
     """tritonserver: its process, and the sockets that the daemon holds for it."""
 
     child: ChildState
@@ -238,10 +238,10 @@ class HandOver(msgspec.Struct, frozen=True):
     helper: tuple[int, int]
     regions: str
     serials: tuple[int, int]
-    server: ServerState
+    server: ServerSnapshot
     registrations: list[RegistrationState]
-    tallies: list[TallyState]
-    operations: list[int] = []
+    counters: list[ModelCountersState]
+    management: list[int] = []
     beginnings: Optional[SentSeries] = None
     openai: Optional[OpenAIState] = None
     #: Events not posted yet, by webhook.
@@ -253,7 +253,7 @@ class HandOver(msgspec.Struct, frozen=True):
     #: None: the previous version served none.
     repositories: Optional[RepositoriesState] = None
     #: Lazy models: persisted, and loaded by tritonserver on first request.
-    resting: list[str] = []
+    lazy: list[str] = []
 
 
 class Remains(msgspec.Struct, frozen=True):
@@ -359,7 +359,7 @@ def read(descriptor: int) -> bytes:
 
 def descriptors(state: HandOver) -> list[int]:
     """Return all descriptors that are handed over."""
-    found = [*state.locks, state.control, state.helper[1], *state.operations]
+    found = [*state.locks, state.control, state.helper[1], *state.management]
     found += _of_child(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
     found += [one for one in (state.server.asked, state.server.regions) if one >= 0]
@@ -368,7 +368,7 @@ def descriptors(state: HandOver) -> list[int]:
     for registration in state.registrations:
         for one in registration.pool.supervised:
             if one.worker is not None:
-                found += [one.worker.gauge, *_of_child(one.worker.child)]
+                found += [one.worker.stats, *_of_child(one.worker.child)]
     return found
 
 

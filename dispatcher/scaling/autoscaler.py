@@ -1,7 +1,7 @@
 """The autoscaler: a loop that samples the load of models, decides, and scales them.
 
     gauges of workers  ──▶ samples ──▶ elastic/policy.py: how many instances each model should have
-    tritonserver's queue ─┘       ──▶ elastic/sharing.py: how many fit on the machine ──▶ BackgroundChanges.follow_load
+    tritonserver's queue ─┘       ──▶ elastic/machine_share.py: how many fit on the machine ──▶ BackgroundChanges.follow_load
 
 It reads shared memory and /proc, and queries tritonserver's metrics while a model is busy; no batch waits for it. Each
 decision is emitted as an event with its figures, and shown by `status`.
@@ -20,9 +20,9 @@ import structlog
 from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
+from pytriton.dispatcher.elastic.machine_share import Cost, Grant, MachineResources, Want, share_out
 from pytriton.dispatcher.elastic.policy import Decision, decide
 from pytriton.dispatcher.elastic.samples import Sample, Window
-from pytriton.dispatcher.elastic.sharing import Cost, Grant, Room, Want, share_out
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.telemetry.events import kinds
@@ -47,7 +47,7 @@ _MAX_BACKOFF_S = 300.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Taken(NamedTuple):
+class ResourceUse(NamedTuple):
     """The resources used by a model's worker processes: total CPU seconds so far, average bytes of memory per process."""
 
     cpu_s: float
@@ -69,17 +69,17 @@ class _Followed:
         self.paused_until = float("-inf")
         self._slept = False
         self.idle = True  #: whether the last sample had no requests
-        self._before: tuple[float, Counts, Taken] | None = None
+        self._before: tuple[float, Counts, ResourceUse] | None = None
 
-    def look(self, at: float, counts: Counts, taken: Taken, queued: int = 0) -> None:
+    def look(self, at: float, counts: Counts, taken: ResourceUse, queued: int = 0) -> None:
         """Add a sample of the load since the last call; `queued` requests are waiting in tritonserver."""
         before, self._before = self._before, (at, counts, taken)
         if before is None or at <= before[0]:
             return
         then, former, took = before
-        if self.registration.pool.sleep.now or self._slept:
+        if self.registration.pool.suspension.now or self._slept:
             self.window.changed_at = at
-        self._slept = self.registration.pool.sleep.now
+        self._slept = self.registration.pool.suspension.now
         elapsed = at - then
         ready = len(self.registration.pool.ready_workers())
         worked_s = max(0, counts.busy_ns - former.busy_ns) / 1e9
@@ -125,9 +125,9 @@ class _Followed:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether it is not waking and runs no batch, including batches that the gauges have not counted yet."""
+        """Whether it is not resuming and runs no batch, including batches that the gauges have not counted yet."""
         pool = self.registration.pool
-        return not pool.sleep.waking and not pool.busy
+        return not pool.suspension.resuming and not pool.busy
 
     def idle_s(self, at: float) -> float:
         """Return the time since its last request, in seconds."""
@@ -138,8 +138,8 @@ class _Followed:
         """Describe its current scaling for users."""
         rules, registration = self.rules, self.registration
         text = f"{rules.least} to {rules.most} instances, now {registration.instances}"
-        if registration.pool.sleep.asleep:
-            return f"{text}, {registration.pool.sleep.text()}; a request wakes it"
+        if registration.pool.suspension.suspended:
+            return f"{text}, {registration.pool.suspension.text()}; a request resumes it"
         if self.decision is not None:
             text += f", load {self.decision.load:.1f}"
         if self.grant.limit:
@@ -165,8 +165,8 @@ class Autoscaler:
         registry: Registry,
         *,
         counts: Callable[[Registration], Counts] | None = None,
-        taken: Callable[[Registration], Taken] | None = None,
-        room: Callable[[], Room] | None = None,
+        taken: Callable[[Registration], ResourceUse] | None = None,
+        room: Callable[[], MachineResources] | None = None,
         queued: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
         self.counts = counts or self._counts
@@ -192,15 +192,15 @@ class Autoscaler:
 
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Do not query it if all models are idle."""
-        waking = any(one.pool.sleep.waking for one in self._registry)
+        resuming = any(one.pool.suspension.resuming for one in self._registry)
         if self.queued is None or not (
-            waking or any(not one.idle for one in self._followed.values())
+            resuming or any(not one.idle for one in self._followed.values())
         ):
             return {}
         queued = await self.queued()
         for one in list(self._registry):  # a copy, as models may change during the loop
-            if one.pool.sleep.waking:
-                one.pool.sleep.queued = queued.get(one.spec.name, 0)
+            if one.pool.suspension.resuming:
+                one.pool.suspension.queued = queued.get(one.spec.name, 0)
                 await one.pool.wake()
         return queued
 
@@ -213,7 +213,7 @@ class Autoscaler:
         for one in self._followed.values():
             if (
                 not one.idle and one.registration.pool.can_serve
-            ):  # a spare may serve while it sleeps
+            ):  # a standby worker may serve while it is suspended
                 one.registration.pool.wake_up()
             waiting = queued.get(one.registration.spec.name, 0)
             one.look(now, self.counts(one.registration), self.taken(one.registration), waiting)
@@ -227,8 +227,8 @@ class Autoscaler:
         for registration in self._registry:
             rules = registration.spec.autoscale
             if rules is None:
-                sleep = registration.pool.sleep
-                registration.scaling = sleep.text() if sleep.asleep else ""
+                suspension = registration.pool.suspension
+                registration.scaling = suspension.text() if suspension.suspended else ""
                 continue
             known = self._followed.get(registration.key)
             if known is None or known.rules != rules:
@@ -258,8 +258,8 @@ class Autoscaler:
             changed = await adaptations.follow_load(registration, instances, idle_s=idle_s)
             if changed:
                 one.pause_s = 0.0
-            if changed and instances:  # falling asleep has emitted its own event
-                registration.events.tell(
+            if changed and instances:  # being suspended has emitted its own event
+                registration.events.emit(
                     kinds.SCALED,
                     who=_WHO,
                     reason=why,
@@ -268,8 +268,8 @@ class Autoscaler:
         except RemoteFailure as failure:
             one.pause_s = min(_MAX_BACKOFF_S, 2 * one.pause_s or _BACKOFF_S)
             one.paused_until = clock() + one.pause_s
-            registration.events.tell(
-                kinds.NOT_SCALED,
+            registration.events.emit(
+                kinds.SCALE_FAILED,
                 who=_WHO,
                 reason=f"{failure.text}; it is tried again in {one.pause_s:.0f} s",
                 numbers={"instances": instances, "before": before},
@@ -279,8 +279,8 @@ class Autoscaler:
             one.changing = None
 
     def _counts(self, registration: Registration) -> Counts:
-        tally = self._registry.ledger.get(registration.spec.name)
-        return tally.done().total if tally is not None else NOTHING
+        counters = self._registry.counter_registry.get(registration.spec.name)
+        return counters.done().total if counters is not None else NOTHING
 
 
 async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
@@ -291,18 +291,18 @@ async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
     return await asyncio.get_running_loop().run_in_executor(None, where)
 
 
-def taken_by(registration: Registration) -> Taken:
+def taken_by(registration: Registration) -> ResourceUse:
     """Return the resources used by a model's worker processes."""
     pids = [info.pid for info in registration.pool.infos() if info.pid is not None]
     seen = [memory for memory in map(memory_of, pids) if memory is not None]
     own = sum(max(0, one.resident - one.shared) for one in seen)
-    return Taken(sum(map(_cpu_s, pids)), own // len(seen) if seen else 0)
+    return ResourceUse(sum(map(_cpu_s, pids)), own // len(seen) if seen else 0)
 
 
-def machine_room() -> Room:
+def machine_room() -> MachineResources:
     """Return the resources of this machine, or of the part of it that the daemon may use."""
     free = linux.available_memory()
-    return Room(usable_cpus(), int(free * (1 - _RESERVE)))
+    return MachineResources(usable_cpus(), int(free * (1 - _RESERVE)))
 
 
 def _cpu_s(pid: int) -> float:

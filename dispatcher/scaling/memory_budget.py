@@ -1,4 +1,4 @@
-"""The memory budget: a loop that measures workers, grants memory claims, and puts idle models to sleep for others.
+"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models for others.
 
     workers' memory ──▶ accounts ──▶ elastic/memory.py: grants and models to suspend ──▶ adaptations.put_to_sleep
 
@@ -18,12 +18,13 @@ import structlog
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.parsing import budget_of
 from pytriton._protocol import linux, messages
-from pytriton._protocol.files.shared_entries import Entry
+from pytriton._protocol.files.shared_entries import SharedEntry
+from pytriton.dispatcher.elastic.machine_share import MachineResources
 from pytriton.dispatcher.elastic.memory import (
     MEMORY,
     Amounts,
     Claim,
-    Holder,
+    MemoryHolder,
     Size,
     added,
     amounts_text,
@@ -32,8 +33,7 @@ from pytriton.dispatcher.elastic.memory import (
     plan,
     resource_text,
 )
-from pytriton.dispatcher.elastic.sharing import Room
-from pytriton.dispatcher.models.admission import why_it_cannot_sleep
+from pytriton.dispatcher.models.admission import why_it_cannot_suspend
 from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
@@ -41,13 +41,13 @@ from pytriton.dispatcher.telemetry.metrics import nvidia_smi
 from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
 from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_claim import Waiting
+from pytriton.dispatcher.workers.memory_claim import PendingClaim
 
 _log = structlog.get_logger(__name__)
 
 #: Interval between steps, with and without pending claims.
 _PENDING_TICK_S, _TICK_S = 0.05, 0.5
-#: How long a newly loaded model is not put to sleep before its first batch.
+#: How long a newly loaded model is not suspended before its first batch.
 _SETTLED_S = 1.0
 #: How long a claim must wait before an event reports it.
 _REPORT_AFTER_S = 0.25
@@ -82,7 +82,7 @@ class _Use:
     def look(self, registration: Registration, now: float) -> bool:
         """Update the use of a model; return whether it is idle and has settled after its load."""
         pool = registration.pool
-        answered = pool.at_rest()
+        answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)
         if answered is None or mark != self._mark:
             self.at = now
@@ -103,7 +103,7 @@ class MemoryBudget:
     Args:
         registry: The models and the accounts of their pools.
         kept: Persistent store of known sizes.
-        any_may_sleep: Whether models may be put to sleep that have not opted in.
+        suspend_any_idle_model: Whether models may be suspended that have not opted in.
         shared: Returns the mappings that workers share, by digest.
 
     Attributes:
@@ -116,8 +116,8 @@ class MemoryBudget:
         registry: Registry,
         kept: SizeStore,
         *,
-        any_may_sleep: bool = False,
-        shared: Callable[[], Mapping[str, Entry]] = dict,
+        suspend_any_idle_model: bool = False,
+        shared: Callable[[], Mapping[str, SharedEntry]] = dict,
     ) -> None:
         self.memory: MemoryOf = self._memory_of
         self.gpu: Mapping[int, int] = {}
@@ -125,10 +125,10 @@ class MemoryBudget:
         self._kept = kept
         self._registry = registry
         self._accounts = registry.accounts
-        self._parking = registry.parking
-        self._any_may_sleep = any_may_sleep
+        self._prestarted = registry.prestarted
+        self._suspend_any = suspend_any_idle_model
         self._uses: dict[str, _Use] = {}
-        #: Memory that will be freed by models that are falling asleep.
+        #: Memory that will be freed by models that are being suspended.
         self._falling: dict[str, Amounts] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -142,7 +142,7 @@ class MemoryBudget:
         self._tasks.add(asyncio.get_running_loop().create_task(self._persist_sizes()))
         try:
             while True:
-                news = self._accounts.news.next
+                change = self._accounts.changes.next
                 pause_s = _TICK_S
                 try:
                     self.step()
@@ -150,13 +150,13 @@ class MemoryBudget:
                 except Exception:
                     _log.exception("internal error in the memory budget; no claims granted")
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(news.wait(), pause_s)
+                    await asyncio.wait_for(change.wait(), pause_s)
         finally:
             for task in self._tasks:
                 task.cancel()
 
     def step(self) -> None:
-        """Measure, grant claims and put models to sleep once."""
+        """Measure, grant claims and suspend models once."""
         now = asyncio.get_running_loop().time()
         self._measure()
         free = self.free()
@@ -169,13 +169,17 @@ class MemoryBudget:
             self._accounts.grant(key)
         self._put_off()
         gives = {one.key: one.gives for one in holders}
-        for key, claim in planned.sleep.items():
+        for key, claim in planned.suspend.items():
             for_whom = waiting[claim].account.spec.name if claim else ""
             self._begin_sleep(key, gives[key], for_whom, now)
         for key, one in waiting.items():
-            if key not in planned.granted and not one.told and now - one.since >= _REPORT_AFTER_S:
-                one.told = True
-                self._tell_waits(one, free, [k for k, c in planned.sleep.items() if c == key])
+            if (
+                key not in planned.granted
+                and not one.is_reported
+                and now - one.since >= _REPORT_AFTER_S
+            ):
+                one.is_reported = True
+                self._report_waiting(one, free, [k for k, c in planned.suspend.items() if c == key])
 
     async def _persist_sizes(self) -> None:
         while True:
@@ -195,7 +199,7 @@ class MemoryBudget:
         for one in new:
             one.put_off = True
         if new:
-            self._accounts.news.tell()
+            self._accounts.changes.notify()
 
     def _claims(self) -> list[Claim]:
         keys = {one.pool.account: key for key, one in self._registry.keys.items()}
@@ -204,7 +208,9 @@ class MemoryBudget:
             for claim, one in zip(self._accounts.claims(), self._accounts.waiting)
         ]
 
-    def _judge(self, holders: Sequence[Holder], free: Amounts, coming: Amounts, now: float) -> None:
+    def _judge(
+        self, holders: Sequence[MemoryHolder], free: Amounts, coming: Amounts, now: float
+    ) -> None:
         """Handle claims that can never be granted: lower estimated sizes first, and refuse the claim after a while."""
         for claim, one in zip(self._claims(), list(self._accounts.waiting)):
             if now - max(one.since, one.judged_at) < _JUDGE_INTERVAL_S:
@@ -218,8 +224,8 @@ class MemoryBudget:
             if now - one.since >= _REFUSE_AFTER_S and not one.patient and not self._may_change(one):
                 one.account.refuse(one)
 
-    def _may_change(self, waiting: Waiting) -> bool:
-        """Whether other models may soon free memory without going to sleep."""
+    def _may_change(self, waiting: PendingClaim) -> bool:
+        """Whether other models may soon free memory without being suspended."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.keys.values())
         return ending or bool(self._falling) or any(one.is_changing for one in others)
@@ -235,11 +241,11 @@ class MemoryBudget:
         """Return the memory used by or granted to all workers, including prestarted ones and shared mappings."""
         used = self._accounts.used()
         used[MEMORY] = used.get(MEMORY, 0)
-        used[MEMORY] += sum(self.memory(worker.pid).memory for worker in self._parking.workers())
+        used[MEMORY] += sum(self.memory(worker.pid).memory for worker in self._prestarted.workers())
         return used
 
-    def room(self, machine: Room) -> Room:
-        """Return the resources for more instances: of the machine, limited by the budgets with idle models asleep."""
+    def room(self, machine: MachineResources) -> MachineResources:
+        """Return the resources for more instances: of the machine, limited by the budgets with idle models suspended."""
         if not self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()
@@ -285,45 +291,45 @@ class MemoryBudget:
                 account.shared = own
                 account.loaded(max(sizes.get(pid, Size()) for pid in serving))
 
-    # ── candidates for sleep ─────────────────────────────────────────────────────────────────────
+    # ── candidates for suspension ─────────────────────────────────────────────────────────────────────
 
-    def _holders(self, now: float) -> Iterator[Holder]:
+    def _holders(self, now: float) -> Iterator[MemoryHolder]:
         waits = {one.account for one in self._accounts.waiting}
-        for number, (account, worker) in enumerate(self._parking.items()):
+        for number, (account, worker) in enumerate(self._prestarted.items()):
             if account not in waits:
                 size = self.memory(worker.pid).memory
-                yield Holder(f"{_PARKED}{worker.name}", {MEMORY: size}, number - 1e9, True)
+                yield MemoryHolder(f"{_PARKED}{worker.name}", {MEMORY: size}, number - 1e9, True)
         uses: dict[str, _Use] = {}
         for key, registration in self._registry.keys.items():
             use = uses[key] = self._uses.get(key) or _Use(now)
-            at_rest = use.look(registration, now)
+            is_idle = use.look(registration, now)
             if key in self._falling or not registration.pool.account.granted:
                 continue
-            willing = self._is_willing(registration.spec)
-            idle = at_rest and willing and self._may_sleep_now(registration)
-            yield Holder(key, registration.pool.gives, use.at, idle, willing)
+            suspendable = self._is_suspendable(registration.spec)
+            idle = is_idle and suspendable and self._may_suspend_now(registration)
+            yield MemoryHolder(key, registration.pool.gives, use.at, idle, suspendable)
         self._uses = uses
 
-    def _is_willing(self, spec: messages.ModelSpec) -> bool:
+    def _is_suspendable(self, spec: messages.ModelSpec) -> bool:
         says_so = spec.lazy or (spec.autoscale is not None and spec.autoscale.least == 0)
-        return (says_so or self._any_may_sleep) and not why_it_cannot_sleep(spec)
+        return (says_so or self._suspend_any) and not why_it_cannot_suspend(spec)
 
-    def _may_sleep_now(self, registration: Registration) -> bool:
+    def _may_suspend_now(self, registration: Registration) -> bool:
         pool = registration.pool
         return (
-            not pool.sleep.asleep
-            and (pool.can_serve or pool.is_hopeless)
-            and not (pool.sleep.waking and not pool.is_hopeless)
-            and self._registry.adaptations.is_at_rest(registration)
+            not pool.suspension.suspended
+            and (pool.can_serve or pool.is_crash_looping)
+            and not (pool.suspension.resuming and not pool.is_crash_looping)
+            and self._registry.adaptations.is_quiescent(registration)
         )
 
-    # ── putting models to sleep ──────────────────────────────────────────────────────────────────
+    # ── suspending models ──────────────────────────────────────────────────────────────────
 
     def _begin_sleep(self, key: str, gives: Amounts, for_whom: str, now: float) -> None:
         self._falling[key] = gives
         why = f"model {for_whom} needs its memory" if for_whom else "the budget is exceeded"
         if key.startswith(_PARKED):
-            doing = self._parking.drop_named(key[len(_PARKED) :])
+            doing = self._prestarted.drop_named(key[len(_PARKED) :])
         else:
             doing = self._put_to_sleep(self._registry.keys[key], gives, why, now)
         task = asyncio.get_running_loop().create_task(doing)
@@ -336,25 +342,25 @@ class MemoryBudget:
         idle_s = max(0.0, now - self._uses[registration.key].at)
         why = f"{why}: this frees {amounts_text(gives)}, and it had no requests for {idle_s:.1f} s"
         if await self._registry.adaptations.put_to_sleep(registration, idle_s, why):
-            self._accounts.slept += 1
+            self._accounts.suspended += 1
 
     def _slept(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._falling.pop(key, None)
         if not task.cancelled() and task.exception() is not None:
-            _log.error(
-                "could not put a model to sleep", registration=key, exc_info=task.exception()
-            )
-        self._accounts.news.tell()
+            _log.error("could not suspend a model", registration=key, exc_info=task.exception())
+        self._accounts.changes.notify()
 
-    def _tell_waits(self, one: Waiting, free: Mapping[str, int], victims: list[str]) -> None:
+    def _report_waiting(
+        self, one: PendingClaim, free: Mapping[str, int], victims: list[str]
+    ) -> None:
         names = [key.partition("#")[0] for key in victims if not key.startswith(_PARKED)]
         why = (
-            f"{', '.join(names)} sleeps for it"
+            f"{', '.join(names)} is suspended for it"
             if names
-            else "other models are stopping, or no model that may sleep is idle"
+            else "other models are stopping, or no model that may be suspended is idle"
         )
-        one.account.tell_waits(one.needs(), free, why)
+        one.account.report_waiting(one.needs(), free, why)
 
     async def _measure_gpus(self) -> None:
         nvml = GpuMemory()

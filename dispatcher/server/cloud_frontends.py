@@ -75,8 +75,8 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
     return found
 
 
-def told(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the clouds' paths and models for the native frontend's settings; see program/settings.h."""
+def cloud_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the clouds' paths and models for the native frontend's settings; see startup/settings.h."""
     return {
         "vertex": {
             "health": environment.get("AIP_HEALTH_ROUTE"),

@@ -1,4 +1,4 @@
-"""The interface between the daemon and the program that runs as tritonserver: a *front* around Triton's core.
+"""The interface between the daemon and the program that runs as tritonserver: a *frontend* around Triton's core.
 
     tritonserver.py     what the daemon uses: load, unload, states, readiness; one object for the daemon's lifetime
       ▼
@@ -8,7 +8,7 @@
       ▼
     frontends/          the kinds: NVIDIA's executable (triton_frontend.py), our own program (native_frontend.py)
 
-services.py chooses the front. The modules above this interface do not depend on that choice.
+services.py chooses the frontend. The modules above this interface do not depend on that choice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pytriton._host.install.server_runtime import ServerRuntime
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.runtime.child import Child, OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import ServerState
+from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot
 from pytriton.dispatcher.server.endpoints import Endpoints
-from pytriton.dispatcher.server.readiness_gate import Models
+from pytriton.dispatcher.server.readiness_gate import GateModels
 
 _log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ MODEL_CONTROL_SOCKET = "models.sock"
 #: Becomes LD_PRELOAD of tritonserver (private_shm.py).
 PRELOAD_VARIABLE = "PYTRITON_PRELOAD"
 
-#: A front allocates fresh memory for each large response. By default glibc returns large freed blocks to the kernel at
+#: A frontend allocates fresh memory for each large response. By default glibc returns large freed blocks to the kernel at
 #: once and raises these thresholds, up to these values, only as it sees larger blocks freed. Setting them from the
 #: start means that responses of 6 MB touch no new pages (500 each before), which saves a sixth of the CPU time. A
 #: user's own values take precedence.
@@ -48,7 +48,7 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The directories and callbacks that every front receives.
+    """The directories and callbacks that every frontend receives.
 
     Attributes:
         runtime: the installation of Triton
@@ -85,7 +85,7 @@ class ServerPlace:
                 )
 
 
-class Refused(Exception):
+class ServerRefused(Exception):
     """The server rejected a request; the text says why."""
 
 
@@ -93,7 +93,7 @@ class Unreached(Exception):
     """The server did not answer: the connection failed or was closed before the answer."""
 
 
-class Work(NamedTuple):
+class ClientWork(NamedTuple):
     """What clients have in progress at a process.
 
     Attributes:
@@ -142,10 +142,10 @@ class ReadinessGate(Protocol):
     @property
     def in_repository(self) -> bool: ...
 
-    async def open(self, server: Models) -> None:
+    async def open(self, server: GateModels) -> None:
         """Let the server report ready once all its models are; raise RemoteFailure on failure."""
 
-    async def close(self, server: Models) -> None:
+    async def close(self, server: GateModels) -> None:
         """Make the server report "not ready". Does nothing if the server is not up."""
 
 
@@ -165,7 +165,7 @@ class Awaited(NamedTuple):
         return Awaited(*([name for name in names if name not in others] for names in self))
 
 
-class Front(Protocol):
+class Frontend(Protocol):
     """A kind of program around Triton's core. Created once; `start` is called for each process."""
 
     @property
@@ -174,7 +174,7 @@ class Front(Protocol):
 
     @property
     def endpoints(self) -> Endpoints:
-        """The endpoints where clients reach the front."""
+        """The endpoints where clients reach the frontend."""
 
     @property
     def http_socket(self) -> Path | None:
@@ -217,7 +217,7 @@ class Front(Protocol):
         """Let requests wait for the models that `names` returns when a process starts; `asked` is called with each
         model's name.
 
-        Such a request resumes when the model is loaded, when `forget_awaited` is called, or after `wake_timeout_s`.
+        Such a request resumes when the model is loaded, when `forget_awaited` is called, or after `resume_timeout_s`.
         """
 
     async def forget_awaited(self, name: str) -> None:
@@ -240,7 +240,7 @@ class Front(Protocol):
             Refused, Unreached, TimeoutError: the successor does not serve; the former process still does.
         """
 
-    async def work(self, pid: int) -> Work:
+    async def work(self, pid: int) -> ClientWork:
         """Return what clients have in progress at a process; raises Refused, Unreached."""
 
     async def leave(self) -> None:
@@ -274,12 +274,12 @@ class Front(Protocol):
 
 @runtime_checkable
 class HandsOver(Protocol):
-    """A front whose process keeps running while the daemon upgrades itself in place."""
+    """A frontend whose process keeps running while the daemon upgrades itself in place."""
 
-    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
+    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerSnapshot:
         """Return the state that the next version adopts."""
 
-    def adopt(self, state: ServerState) -> Child:
+    def adopt(self, state: ServerSnapshot) -> Child:
         """Adopt that state; raises OSError if the process or a socket is gone."""
 
 

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 #: A tritonserver that was up this long is not part of a crash loop.
 _HEALTHY_S = 60.0
 #: The pause before the second start in a row. The first is immediate; each further pause doubles.
-_FIRST_PAUSE_S = 0.5
+_INITIAL_DELAY_S = 0.5
 
 
 class ServerWatch:
@@ -41,7 +41,7 @@ class ServerWatch:
         events: receives the events
 
     Attributes:
-        restarts: number of starts by cause: "ended" (unexpected exit), "planned", or "replaced" (by a server started
+        restarts: number of starts by cause: "exited" (unexpected exit), "planned", or "replaced" (by a server started
             beside it)
     """
 
@@ -77,11 +77,11 @@ class ServerWatch:
         while True:
             end = await self._server.ended()
             self._lost()
-            self.restarts["planned" if self._planned else "ended"] += 1
+            self.restarts["planned" if self._planned else "exited"] += 1
             if self._planned:
                 self._planned = False
             else:
-                self._events.tell(kinds.SERVER_ENDED, reason=end)
+                self._events.emit(kinds.SERVER_EXITED, reason=end)
                 self._count(end)
             while not await self._start():
                 if self._limit is not None and self._failures > self._limit:
@@ -113,17 +113,17 @@ class ServerWatch:
                 self._undo()
             if not isinstance(error, Exception):
                 raise
-            self._events.tell(kinds.SERVER_NOT_REPLACED, reason=str(error))
+            self._events.emit(kinds.SERVER_REPLACE_FAILED, reason=str(error))
             raise
         self.restarts["replaced"] += 1
         self._up_since = time.monotonic()
-        self._events.tell(kinds.SERVER_REPLACED, numbers={"pid": pid})
+        self._events.emit(kinds.SERVER_REPLACED, numbers={"pid": pid})
         return pid
 
-    def tell_started(self) -> None:
+    def emit_started(self) -> None:
         """Emit an event that tritonserver is up."""
         took_s = round(time.monotonic() - self._began, 3)
-        self._events.tell(
+        self._events.emit(
             kinds.SERVER_STARTED, numbers={"pid": self._server.info().pid or 0, "took_s": took_s}
         )
 
@@ -158,8 +158,8 @@ class ServerWatch:
         pause_s = self._pause_s()
         if pause_s:
             self._next_start = time.monotonic() + pause_s
-            self._events.tell(
-                kinds.SERVER_LATER,
+            self._events.emit(
+                kinds.SERVER_BACKOFF,
                 reason=self._last,
                 numbers={"failures": self._failures, "next_try_s": pause_s},
             )
@@ -169,11 +169,11 @@ class ServerWatch:
             self._began = time.monotonic()
             loaded = await self._server.start(self._preload())
             self._up_since = time.monotonic()
-            self.tell_started()
+            self.emit_started()
             await self._load_again(loaded)
         except Exception as error:  # any failure may be temporary
             _log.exception("could not restart tritonserver")
-            self._events.tell(kinds.SERVER_FAILED, reason=str(error) or type(error).__name__)
+            self._events.emit(kinds.SERVER_FAILED, reason=str(error) or type(error).__name__)
             self._lost()
             self._count(str(error) or type(error).__name__)
             return False
@@ -183,4 +183,4 @@ class ServerWatch:
         if self._failures <= 1:
             return 0.0
         exponent = min(self._failures - 2, 30)
-        return min(self._longest_pause_s, _FIRST_PAUSE_S * 2.0**exponent)
+        return min(self._longest_pause_s, _INITIAL_DELAY_S * 2.0**exponent)

@@ -15,8 +15,8 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child, describe_exit
 from pytriton.dispatcher.server import admin_token, liveness
-from pytriton.dispatcher.server.frontend import Front, Refused, Unreached
-from pytriton.dispatcher.server.preloading import GATE
+from pytriton.dispatcher.server.frontend import Frontend, ServerRefused, Unreached
+from pytriton.dispatcher.server.preload_layout import GATE
 
 _log = structlog.get_logger(__name__)
 
@@ -59,11 +59,11 @@ class ServerProcess:
         admin: the connection
     """
 
-    def __init__(self, config: DaemonConfig, front: Front, child: Child) -> None:
+    def __init__(self, config: DaemonConfig, frontend: Frontend, child: Child) -> None:
         self.pid = child.pid
-        self.admin = front.connect(child.pid)
+        self.admin = frontend.connect(child.pid)
         self._config = config
-        self._front = front
+        self._frontend = frontend
         self._child = child
         self._watch: asyncio.Task[None] | None = None
         self._hung = ""  #: how the process was found to hang, if so
@@ -74,19 +74,19 @@ class ServerProcess:
     async def start(
         cls,
         config: DaemonConfig,
-        front: Front,
+        frontend: Frontend,
         preload: Sequence[str],
         *,
         vertex: bool,
         beside: bool = False,
     ) -> ServerProcess:
-        """Start a process; `until_ready` waits until it is ready. For the arguments, see `Front.start`."""
-        return cls(config, front, await front.start(preload, vertex=vertex, beside=beside))
+        """Start a process; `until_ready` waits until it is ready. For the arguments, see `Frontend.start`."""
+        return cls(config, frontend, await frontend.start(preload, vertex=vertex, beside=beside))
 
     @classmethod
-    def adopt(cls, config: DaemonConfig, front: Front, child: Child) -> ServerProcess:
+    def adopt(cls, config: DaemonConfig, frontend: Frontend, child: Child) -> ServerProcess:
         """Adopt a process that the previous version of the daemon started and that is ready."""
-        one = cls(config, front, child)
+        one = cls(config, frontend, child)
         one._watch = asyncio.create_task(one._kill_when_hung())
         return one
 
@@ -112,11 +112,11 @@ class ServerProcess:
         try:
             states = await self.admin.repository_states()
             self.version = await self.admin.version()
-        except (Refused, Unreached) as error:
+        except (ServerRefused, Unreached) as error:
             raise ServerStartError(
                 f"tritonserver is up but does not work ({error}). Its last output:\n{self._last_lines()}"
             ) from error
-        self._front.conceal(self.pid)
+        self._frontend.conceal(self.pid)
         self._watch = asyncio.create_task(self._kill_when_hung())
         return states
 
@@ -131,7 +131,7 @@ class ServerProcess:
         printed = self._child.next_line_with(what.encode())
         try:
             await self.admin.load(name, config)
-        except Refused as error:
+        except ServerRefused as error:
             if _NOT_POLLED not in str(error):
                 raise
             await asyncio.wait([printed], timeout=_LINE_S)
@@ -139,7 +139,7 @@ class ServerProcess:
                 raise
             line = printed.result().decode(errors="backslashreplace")
             reason = logs.unquoted(line.rstrip().partition("] ")[2]).partition(what)[2]
-            raise Refused(f"{error}: {reason}") from error
+            raise ServerRefused(f"{error}: {reason}") from error
         finally:
             printed.cancel()
 
@@ -182,7 +182,7 @@ class ServerProcess:
             await asyncio.wait([self._watch])
         await self.admin.close()
         await self._child.stop(grace_s)
-        self._front.forget(self.pid)
+        self._frontend.forget(self.pid)
 
     def kill(self) -> None:
         """Kill the process and its descendants immediately."""
@@ -216,8 +216,8 @@ class ServerProcess:
             if not await self.admin.is_live():
                 self._silence = "it reports that it is not live"
                 return False
-            await self._front.check_open()
-        except (Refused, Unreached, OSError) as error:
+            await self._frontend.check_open()
+        except (ServerRefused, Unreached, OSError) as error:
             self._silence = str(error)
             _log.debug("tritonserver does not answer yet", error=self._silence)
             return False
@@ -230,7 +230,7 @@ class ServerProcess:
         if not interval_s or not await liveness.wait_hung(
             self._child,
             self.admin,
-            lambda: self._front.connect(self.pid),
+            lambda: self._frontend.connect(self.pid),
             interval_s=interval_s,
             timeout_s=timeout_s,
         ):

@@ -27,14 +27,14 @@ from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.states import ServerState, StateMachine
 from pytriton.dispatcher.runtime.task_limits import headroom
 from pytriton.dispatcher.runtime.tasks import uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import ServerState as HandedServer
+from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot as HandedServer
 from pytriton.dispatcher.runtime.upgrade_snapshot import UnusableHandOver
-from pytriton.dispatcher.server import cloud_frontends, preloading, readiness_gate
+from pytriton.dispatcher.server import cloud_frontends, preload_layout, readiness_gate
 from pytriton.dispatcher.server.frontend import (
-    Front,
+    Frontend,
     HandsOver,
-    Refused,
     ServerPlace,
+    ServerRefused,
     Unreached,
 )
 from pytriton.dispatcher.server.own_repository import BACKEND
@@ -92,17 +92,17 @@ class TritonServer:
     """One tritonserver process at a time, restarted by the daemon after an unexpected exit.
 
     Attributes:
-        news: notifies of state changes
+        changes: notifies of state changes
         vertex_model: the model of Vertex AI's frontend, if that is up: NVIDIA's requires a loaded model when it starts
         on_retired: called with the pid of a replaced process when it has exited
     """
 
-    def __init__(self, config: DaemonConfig, place: ServerPlace, front: Front) -> None:
+    def __init__(self, config: DaemonConfig, place: ServerPlace, frontend: Frontend) -> None:
         self._config = config
         self._place = place
-        self._front = front
+        self._frontend = frontend
         self._machine = StateMachine(ServerState.STARTING)
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self._process: ServerProcess | None = None
         self._beside: ServerProcess | None = None  #: the other process during a replacement
         self._retired: dict[int, _Retired] = {}
@@ -116,7 +116,7 @@ class TritonServer:
         self.placed = asyncio.Event()
         self.placed.set()
         self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
-        self._gate = front.make_gate(self._backend) if readiness_gate.is_gated(config) else None
+        self._gate = frontend.make_gate(self._backend) if readiness_gate.is_gated(config) else None
         self.vertex_model: str | None = None
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
@@ -127,7 +127,7 @@ class TritonServer:
         Raises:
             PortError: a port is in use (the text names the process that holds it) or configured twice.
         """
-        self._front.settle()
+        self._frontend.settle()
 
     async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
         """Start the process and return when it is ready to load models.
@@ -143,21 +143,21 @@ class TritonServer:
         """
         preload = preload or {}
         vertex = cloud_frontends.vertex_model(self._config.tritonserver_options)
-        there = vertex in preload or not self._front.vertex_needs_model
+        there = vertex in preload or not self._frontend.vertex_needs_model
         self.vertex_model = vertex if there else None
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
         models = self._place.models
         gated = self._gate is not None and self._gate.in_repository
         preload = self._that_fit(preload)
-        names = preloading.lay_out(models, preload, gate=gated)
+        names = preload_layout.lay_out(models, preload, gate=gated)
         self._process = await ServerProcess.start(
-            self._config, self._front, names, vertex=self.vertex_model is not None
+            self._config, self._frontend, names, vertex=self.vertex_model is not None
         )
         states = await self._process.until_ready()
-        preloading.clear(models, names)
+        preload_layout.clear(models, names)
         self._change(ServerState.READY)
-        urls = self._front.endpoints.urls()
+        urls = self._frontend.endpoints.urls()
         _log.info("tritonserver is ready", server_pid=self._process.pid, **urls)
         verbose = self._config.tritonserver_options.get("log-verbose", "0")
         if verbose not in ("0", "false"):
@@ -168,10 +168,10 @@ class TritonServer:
     @property
     def hands_over(self) -> bool:
         """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
-        return isinstance(self._front, HandsOver) and self.proxy_is_native
+        return isinstance(self._frontend, HandsOver) and self.proxy_is_native
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether one process serves, and none is starting or stopping."""
         return self.is_alone and not self._retired
 
@@ -184,34 +184,34 @@ class TritonServer:
         """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
 
         Raises:
-            RemoteFailure: this front cannot be handed over, or tritonserver has just exited.
+            RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited.
         """
         process = self._running
-        if not isinstance(self._front, HandsOver):
-            raise RemoteFailure(ErrorKind.INVALID, "this requires front=native")
+        if not isinstance(self._frontend, HandsOver):
+            raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
         if process is None:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
-        return self._front.hand_over(process.pid, process.child, restarts)
+        return self._frontend.hand_over(process.pid, process.child, restarts)
 
     def adopt(self, state: HandedServer) -> None:
         """Adopt the process of the previous version of this daemon.
 
         Raises:
             OSError: the process is not ours.
-            UnusableHandOver: this front cannot adopt it.
+            UnusableHandOver: this frontend cannot adopt it.
         """
-        if not isinstance(self._front, HandsOver):
+        if not isinstance(self._frontend, HandsOver):
             raise UnusableHandOver(
-                "cannot adopt the running native front: this daemon does not use it"
+                "cannot adopt the running native frontend: this daemon does not use it"
             )
-        child = self._front.adopt(state)
-        self._process = ServerProcess.adopt(self._config, self._front, child)
+        child = self._frontend.adopt(state)
+        self._process = ServerProcess.adopt(self._config, self._frontend, child)
         self._change(ServerState.READY)
 
     def use(self, config: DaemonConfig) -> None:
         """Use these settings for processes that start from now on."""
         self._config = config
-        self._front.use(config)
+        self._frontend.use(config)
 
     async def quit(self, busy: Callable[[], bool]) -> None:
         """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
@@ -226,9 +226,9 @@ class TritonServer:
             ending = asyncio.ensure_future(process.ended())
             try:
                 while not ending.done() and not self._has_replaced(process):
-                    news = asyncio.ensure_future(self.news.next.wait())
-                    await asyncio.wait({ending, news}, return_when=asyncio.FIRST_COMPLETED)
-                    news.cancel()
+                    change = asyncio.ensure_future(self.changes.next.wait())
+                    await asyncio.wait({ending, change}, return_when=asyncio.FIRST_COMPLETED)
+                    change.cancel()
                 if ending.done():
                     async with self._replacing:  # wait for a replacement that has already started
                         if process is self._process:
@@ -258,11 +258,11 @@ class TritonServer:
             force: replace even while sequences are in progress; their next requests fail then
 
         Raises:
-            RemoteFailure: this front cannot do that, tritonserver is not up, or sequences are in progress.
+            RemoteFailure: this frontend cannot do that, tritonserver is not up, or sequences are in progress.
             ServerStartError: the new process did not come up or exited; the former keeps serving.
         """
-        if not self._front.replaces:
-            raise RemoteFailure(ErrorKind.INVALID, "replacing the server requires front=native")
+        if not self._frontend.replaces:
+            raise RemoteFailure(ErrorKind.INVALID, "replacing the server requires frontend=native")
         async with self._replacing:
             former = self._running
             if former is None or not self.ready:
@@ -290,7 +290,7 @@ class TritonServer:
                 self._retire(former)
             finally:
                 self.placed.set()
-                self.news.tell()
+                self.changes.notify()
             _log.info("tritonserver was replaced", server_pid=successor.pid, former_pid=former.pid)
             return successor.pid
 
@@ -303,8 +303,8 @@ class TritonServer:
             ServerStartError: `successor` does not serve; `former` does.
         """
         try:
-            return await self._front.change_over(former.pid, successor.pid, force=force)
-        except (Refused, Unreached, asyncio.TimeoutError) as error:
+            return await self._frontend.change_over(former.pid, successor.pid, force=force)
+        except (ServerRefused, Unreached, asyncio.TimeoutError) as error:
             await successor.ends_now()
             why = str(error) or "it did not answer in time"
             raise ServerStartError(why if successor.running else await successor.ended()) from error
@@ -312,8 +312,8 @@ class TritonServer:
     async def _refuse_in_sequences(self, process: ServerProcess) -> None:
         """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
         try:
-            count = (await self._front.work(process.pid)).sequences
-        except (Refused, Unreached):  # it has just exited, or does not report this
+            count = (await self._frontend.work(process.pid)).sequences
+        except (ServerRefused, Unreached):  # it has just exited, or does not report this
             return
         if count:
             raise _in_sequences(str(count))
@@ -337,7 +337,7 @@ class TritonServer:
             await process.stop()
             del self._retired[process.pid]
             self.on_retired(process.pid)
-            self.news.tell()
+            self.changes.notify()
         _log.info("replaced tritonserver exited", server_pid=process.pid)
 
     async def _follow(self, retired: _Retired, limit_s: float) -> None:
@@ -347,8 +347,8 @@ class TritonServer:
             await asyncio.wait([process.child.exited], timeout=min(_POLL_INTERVAL_S, left_s))
             if not process.running:
                 return
-            with contextlib.suppress(Refused, Unreached):
-                work = await self._front.work(process.pid)
+            with contextlib.suppress(ServerRefused, Unreached):
+                work = await self._frontend.work(process.pid)
                 retired.info = msgspec.structs.replace(
                     retired.info, connections=work.connections, requests=work.requests
                 )
@@ -369,24 +369,24 @@ class TritonServer:
         """Apply the same change to retiring processes, since their remaining connections may depend on it."""
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(ask, running), return_exceptions=True):
-            if isinstance(result, (Refused, Unreached)):
+            if isinstance(result, (ServerRefused, Unreached)):
                 _log.info("could not apply a change to a replaced tritonserver", reason=str(result))
             elif isinstance(result, BaseException):
                 raise result
 
     async def leave(self) -> None:
         """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
-        await self._front.leave()
+        await self._frontend.leave()
 
     async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Start another process that does not accept requests yet; return the models that it has loaded."""
         models = self._place.models
         preload = self._that_fit(preload)
-        names = preloading.lay_out(models, preload, gate=False)
+        names = preload_layout.lay_out(models, preload, gate=False)
         self._change(ServerState.STARTING)  # model changes wait in this state
         try:
             process = await ServerProcess.start(
-                self._config, self._front, names, vertex=False, beside=True
+                self._config, self._frontend, names, vertex=False, beside=True
             )
             self._beside = process  # its proxies attach while it starts
             try:
@@ -396,7 +396,7 @@ class TritonServer:
                 await process.stop(0)
                 raise
         finally:
-            preloading.clear(models, names)
+            preload_layout.clear(models, names)
             self._change(ServerState.READY)
         return {name for name in preload if states.get(name) == "READY"}
 
@@ -413,7 +413,7 @@ class TritonServer:
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
-        self._front.close()
+        self._frontend.close()
         tasks = [one.task for one in self._retired.values() if one.task is not None]
         for task in tasks:
             task.cancel()
@@ -460,7 +460,7 @@ class TritonServer:
         except RemoteFailure as failure:
             if isinstance(failure, ServerLost) or process is None or load.abandoned.is_set():
                 raise
-            if not isinstance(failure.__cause__, Refused) and await process.ends_now():
+            if not isinstance(failure.__cause__, ServerRefused) and await process.ends_now():
                 how = f"tritonserver (pid {process.pid}) {process.how_it_ended()} while it loaded model {name}"
                 kind = ServerCrashed if load.alone and process.crashed else ServerLost
                 raise kind(ErrorKind.UNAVAILABLE, how) from failure
@@ -606,9 +606,9 @@ class TritonServer:
             state=self.state.value,
             pid=self._running.pid if self._running is not None else None,
             version=self._version(),
-            binary=str(self._front.program),
+            binary=str(self._frontend.program),
             retiring=[one.info for one in self._retired.values() if one.process.running],
-            **self._front.endpoints.urls(),
+            **self._frontend.endpoints.urls(),
         )
 
     def _version(self) -> str:
@@ -641,7 +641,7 @@ class TritonServer:
 
     def _change(self, state: ServerState) -> None:
         self._machine.change(state)
-        self.news.tell()
+        self.changes.notify()
 
     async def _ask(self, verb: str, what: str, ask: Callable[[ServerProcess], Awaitable[T]]) -> T:
         process = self._running
@@ -650,7 +650,7 @@ class TritonServer:
             raise ServerLost(ErrorKind.UNAVAILABLE, text)
         try:
             return await ask(process)
-        except (Refused, Unreached) as error:
+        except (ServerRefused, Unreached) as error:
             text = f"tritonserver did not {verb} {what}: {error}"
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error
 

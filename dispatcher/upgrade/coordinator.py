@@ -41,7 +41,7 @@ from pytriton.dispatcher.shutdown import ShutdownController
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.event_log import EventLog
 from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
-from pytriton.dispatcher.telemetry.http.operations import Operations
+from pytriton.dispatcher.telemetry.http.management import Management
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
 from pytriton.dispatcher.upgrade.takeover import SIGNALS, TakeOver, arguments_of, ask
@@ -80,10 +80,10 @@ class Parts:
     server_watch: ServerWatch
     registry: Registry
     repository_models: RepositoryModels
-    temporary: ClientBoundModels
+    client_bound_models: ClientBoundModels
     workers: WorkerFactory
     openai: OpenAIFront
-    operations: Operations
+    management: Management
     requests: RequestCollector
     events: EventLog
     webhooks: Webhooks
@@ -95,7 +95,7 @@ class Parts:
     is_private: bool = False
 
 
-class Upgrade:
+class UpgradeCoordinator:
     """The upgrades of one daemon, on both sides. One runs at a time.
 
     Args:
@@ -136,7 +136,7 @@ class Upgrade:
         adopted = parts.registry.adoption.adopt(state, self._adopt_worker)
         for left, registration in zip(state.registrations, adopted):
             if left.owner is not None:
-                parts.temporary.add(registration, left.owner)
+                parts.client_bound_models.add(registration, left.owner)
         if state.repositories is not None:
             parts.repository_models.adopt(state.repositories)
         if state.openai is not None:
@@ -144,7 +144,7 @@ class Upgrade:
         parts.webhooks.adopt(state.unposted)
         self._renewing = asyncio.create_task(parts.renewing.run(state))
         handed.done = True
-        parts.events.events.tell(
+        parts.events.events.emit(
             kinds.UPGRADED,
             reason=f"from version {state.versions[-1]} to {own_version()}",
             numbers={"upgrades": state.upgrades, "models": len(adopted)},
@@ -164,49 +164,49 @@ class Upgrade:
 
     # ── the running version's side ───────────────────────────────────────────────────────────────
 
-    async def prepare(self, wish: messages.Upgrade) -> None:
+    async def prepare(self, request: messages.Upgrade) -> None:
         """Check that the next version can take over, and make changes wait. `begin` must follow.
 
         Raises:
             RemoteFailure: an upgrade is not possible, or not now; the text says why. Nothing has changed.
         """
-        if not 0 <= wish.wait_s <= _MAX_WAIT_S:
-            text = f"{wish.wait_s} is not between 0 and {_MAX_WAIT_S} s"
+        if not 0 <= request.wait_s <= _MAX_WAIT_S:
+            text = f"{request.wait_s} is not between 0 and {_MAX_WAIT_S} s"
             raise RemoteFailure(ErrorKind.INVALID, text)
         if self._under_way:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
         self._under_way = True
         try:
             self._refuse_impossible()
-            await self._until(self._server_unsettled, wish.wait_s)
-            can = await self._can_now(wish.python or sys.executable)
+            await self._until(self._why_server_not_quiescent, request.wait_s)
+            can = await self._can_now(request.python or sys.executable)
             self.parts.control.hold()
             # If models are suspended and resumed all the time, there would be no quiescent moment.
             self.parts.registry.adaptations.hold()
             self.parts.repository_models.watch.hold()
-            await self.parts.registry.parking.hold()
+            await self.parts.registry.prestarted.hold()
             await self.parts.workers.forks.hold()
-            await self._until(self._unsettled, wish.wait_s)
+            await self._until(self._why_not_quiescent, request.wait_s)
             if not can:  # nothing changes any more, so the answer stays valid
-                await self._ask(wish.python or sys.executable)
+                await self._ask(request.python or sys.executable)
             self._refuse_impossible()  # something may have changed since
         except BaseException as error:
             self._go_on(error.text if isinstance(error, RemoteFailure) else "it was cancelled")
             raise
 
-    def begin(self, wish: messages.Upgrade) -> None:
+    def begin(self, request: messages.Upgrade) -> None:
         """Start to become the next version in a task. The client that requested it has been answered."""
-        self._task = asyncio.create_task(self._go(wish))
+        self._task = asyncio.create_task(self._go(request))
 
     def _go_on(self, why: str) -> None:
         """Stay this version."""
         self.parts.control.release()
-        self.parts.registry.parking.release()
+        self.parts.registry.prestarted.release()
         self.parts.workers.forks.release()
         self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
         self.parts.repository_models.watch.release()
         self._under_way = False
-        self.parts.events.events.tell(kinds.NOT_UPGRADED, reason=why)
+        self.parts.events.events.emit(kinds.UPGRADE_FAILED, reason=why)
 
     # ── whether it can be ────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +218,7 @@ class Upgrade:
         if parts.status.phase != "ready":
             why = f"it is {parts.status.phase}"
         elif not parts.server.hands_over:
-            why = "it needs the native front and the compiled proxy (pytriton-daemon doctor)"
+            why = "it needs the native frontend and the compiled proxy (pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
         elif parts.is_private:
@@ -229,7 +229,7 @@ class Upgrade:
             )
             raise RemoteFailure(ErrorKind.INVALID, text)
 
-    def _unsettled(self) -> str:
+    def _why_not_quiescent(self) -> str:
         """Describe a change under way that prevents a handover; "" if there is none."""
         parts = self.parts
         if parts.ending.asked.is_set():
@@ -238,31 +238,31 @@ class Upgrade:
             return f"the daemon is {parts.status.phase}"
         if parts.control.changing:
             return "a client is changing something"
-        if why := self._server_unsettled():
+        if why := self._why_server_not_quiescent():
             return why
-        if not parts.openai.settled:
-            return "the OpenAI front is being started or updated"
-        if not parts.repository_models.settled:
+        if not parts.openai.is_quiescent:
+            return "the OpenAI frontend is being started or updated"
+        if not parts.repository_models.is_quiescent:
             return "a model of a repository is being loaded or unloaded"
-        if parts.temporary.ending:
+        if parts.client_bound_models.ending:
             return "a client-bound model is being unregistered"
-        if not parts.registry.parking.settled:
+        if not parts.registry.prestarted.is_quiescent:
             return "a prestarted worker is being ended"
-        if not parts.workers.forks.settled:
+        if not parts.workers.forks.is_quiescent:
             return "a fork server is being ended"
-        return parts.registry.adoption.unsettled()
+        return parts.registry.adoption.why_not_quiescent()
 
-    def _server_unsettled(self) -> str:
+    def _why_server_not_quiescent(self) -> str:
         server = self.parts.server
-        if server.settled:
+        if server.is_quiescent:
             return ""
         if server.is_alone:
             return "a tritonserver that was replaced still has requests: `status` shows until when"
         return "tritonserver is being started or replaced"
 
-    async def _until(self, unsettled: Callable[[], str], wait_s: float) -> None:
+    async def _until(self, why_not_quiescent: Callable[[], str], wait_s: float) -> None:
         deadline = asyncio.get_running_loop().time() + wait_s
-        while why := unsettled():
+        while why := why_not_quiescent():
             if asyncio.get_running_loop().time() > deadline:
                 text = f"the daemon was not upgraded: after {wait_s:g} s, {why}. Try again"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
@@ -285,20 +285,20 @@ class Upgrade:
 
     async def _ask(self, python: str) -> None:
         """Ask the next version whether it could take over. Raises RemoteFailure if it could not, or does not run."""
-        verdict = await ask(python, upgrade_snapshot.encode(self._state()))
-        if not verdict.can:
-            text = f"version {verdict.version} cannot take over: {verdict.why}"
+        report = await ask(python, upgrade_snapshot.encode(self._state()))
+        if not report.can:
+            text = f"version {report.version} cannot take over: {report.why}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         self._python = python
-        _log.info("the next version can take over", version=verdict.version, python=python)
+        _log.info("the next version can take over", version=report.version, python=python)
 
     # ── the hand-over ────────────────────────────────────────────────────────────────────────────
 
-    async def _go(self, wish: messages.Upgrade) -> None:
+    async def _go(self, request: messages.Upgrade) -> None:
         parts = self.parts
         why, is_silent = "", False
         try:
-            await self._until(self._unsettled, wish.wait_s)
+            await self._until(self._why_not_quiescent, request.wait_s)
             is_silent = True
             parts.notifier.reloading()
             await parts.control.suspend()
@@ -345,7 +345,7 @@ class Upgrade:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             self._refuse_impossible()
-            if why := self._unsettled():
+            if why := self._why_not_quiescent():
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
             self._execute_next(leave_signals)  # nothing may be awaited before this
 
@@ -394,14 +394,16 @@ class Upgrade:
             regions=parts.regions,
             serials=(parts.workers.serial, registry.adoption.serial),
             server=parts.server.hand_over(parts.server_watch.restarts),
-            registrations=registry.adoption.hand_over(parts.temporary.owner_of),
-            tallies=[tally.hand_over(name) for name, tally in registry.ledger.items()],
-            operations=parts.operations.descriptors,
-            beginnings=parts.operations.beginnings,
+            registrations=registry.adoption.hand_over(parts.client_bound_models.owner_of),
+            counters=[
+                counters.hand_over(name) for name, counters in registry.counter_registry.items()
+            ],
+            management=parts.management.descriptors,
+            beginnings=parts.management.beginnings,
             openai=parts.openai.hand_over(),
             unposted=parts.webhooks.unposted(),
             events=parts.events.serial,
             sizes=dict(registry.accounts.sizes),
             repositories=parts.repository_models.hand_over(),
-            resting=[entry.spec.name for entry in registry.restoring.resting()],
+            lazy=[entry.spec.name for entry in registry.restoring.lazy_entries()],
         )

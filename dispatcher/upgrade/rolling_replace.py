@@ -74,7 +74,7 @@ class RollingReplacer:
         except RemoteFailure:  # it has exited, and its model may be gone, too
             return
         if worker.alive:
-            worker.is_spent(_why(protocol))
+            worker.request_recycle(_why(protocol))
             await asyncio.wait([worker.exited], timeout=_MAX_DELAY_S)
 
 

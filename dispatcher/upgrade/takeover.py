@@ -49,7 +49,7 @@ _KILL_TIMEOUT_S = 10.0
 _PORTS = ("http", "grpc", "metrics")
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CompatibilityReport(msgspec.Struct, frozen=True):
     """The next version's answer: whether it can take over, and if not, why."""
 
     can: bool
@@ -75,7 +75,7 @@ class Origin(NamedTuple):
 BY_ITSELF = Origin()
 
 
-def judge(document: bytes) -> Verdict:
+def check_compatibility(document: bytes) -> CompatibilityReport:
     """Check whether this version could take over from the daemon that sent this document."""
     from importlib.metadata import (
         version,  # takes 20 ms, which a normal start does not need
@@ -96,23 +96,27 @@ def judge(document: bytes) -> Verdict:
         try:
             runtime = find_or_install_server(choice_of(config), lambda line: None)
         except ServerRuntimeError as error:
-            return Verdict(False, own, str(error))
-        if runtime.front is None or runtime.native is None:
-            return Verdict(False, own, "its native front or its compiled proxy cannot be used here")
+            return CompatibilityReport(False, own, str(error))
+        if runtime.frontend is None or runtime.native is None:
+            return CompatibilityReport(
+                False, own, "its native frontend or its compiled proxy cannot be used here"
+            )
         try:
             kept = [one.spec.name for one in state.registrations if one.kept]
             run.check_files(config, kept)
             _try_to_lay_out(runtime, Path(config.runtime_dir))
         except run.FileErrors as error:
-            return Verdict(False, own, str(error))
+            return CompatibilityReport(False, own, str(error))
         except (OSError, ServerRuntimeError) as error:
-            return Verdict(False, own, f"it needs room in the runtime directory: {error}")
+            return CompatibilityReport(
+                False, own, f"it needs room in the runtime directory: {error}"
+            )
     except (UnusableHandOver, ConfigError) as error:
-        return Verdict(False, own, str(error))
-    return Verdict(True, own)
+        return CompatibilityReport(False, own, str(error))
+    return CompatibilityReport(True, own)
 
 
-async def ask(python: str, document: bytes) -> Verdict:
+async def ask(python: str, document: bytes) -> CompatibilityReport:
     """Run another version in a separate process, and return its verdict.
 
     Raises:
@@ -142,7 +146,7 @@ async def ask(python: str, document: bytes) -> Verdict:
                 os.killpg(asked.pid, signal.SIGKILL)
             await asked.wait()
     try:
-        return msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=Verdict)
+        return msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=CompatibilityReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
         last = complained.decode(errors="replace").strip()[-2000:]
         text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
@@ -169,9 +173,9 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
         remove(trial)
 
 
-def say(verdict: Verdict) -> None:
+def say(report: CompatibilityReport) -> None:
     """Write a verdict to where the daemon reads it."""
-    sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.sleep import WakeBounds
+from pytriton.dispatcher.workers.suspension import WakeBounds
 
 #: Number of consecutive failures that make a crash loop.
 CRASH_LOOP = 3
@@ -23,7 +23,7 @@ class RestartPolicy:
     """Start timeout, back-off and restart limit of workers.
 
     The first restart is immediate. `limit` is the number of consecutive restarts; None means unlimited. `wake_bounds`
-    limits how long batches wait for a sleeping model to wake.
+    limits how long batches wait for a suspended model to wake.
     """
 
     start_timeout_s: float

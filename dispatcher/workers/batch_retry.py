@@ -15,11 +15,11 @@ from collections.abc import Coroutine, Mapping
 from pytriton._protocol import messages
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.request_names import clean
-from pytriton._protocol.lanes.stats_page import Reading
+from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton._protocol.messages import Verdict
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.process.worker import Worker
 
 #: Maximum delay between a broken lane and the notification that its worker exited.
@@ -43,7 +43,7 @@ class BatchRetry:
 
     Attributes:
         spec: The registration's declaration.
-        given_up_for: Why no batch is retried any more; None while batches are retried.
+        disabled_reason: Why no batch is retried any more; None while batches are retried.
         stopping: Whether the workers are being stopped.
     """
 
@@ -51,14 +51,14 @@ class BatchRetry:
         self,
         spec: messages.ModelSpec,
         workers: Mapping[str, Worker],
-        tally: Tally | None = None,
+        counters: ModelCounters | None = None,
         events: Events = LOG_ONLY,
     ) -> None:
-        self.given_up_for: str | None = None
+        self.disabled_reason: str | None = None
         self.stopping = False
         self.spec = spec
         self._workers = workers
-        self._tally = tally or Tally()
+        self._counters = counters or ModelCounters()
         self._events = events
         #: Workers that were idle while a batch waited for them, and how many batches they had started.
         self._idle_at: dict[str, int] = {}
@@ -70,17 +70,17 @@ class BatchRetry:
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
         """Decide about a batch whose worker was lost after accepting it."""
-        if self.given_up_for is not None:
-            return Verdict("fail", self.given_up_for, whole=True)
+        if self.disabled_reason is not None:
+            return Verdict("fail", self.disabled_reason, whole=True)
         name = self.spec.name
         is_poison = self._is_poison(lost)
         if self._may_retry and not lost.final and not is_poison:
-            self._tell(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
-            self._tally.retries += lost.requests
+            self._emit(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
+            self._counters.retries += lost.requests
             return Verdict("retry")
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
-            self._tally.poison += 1
+            self._counters.poison += 1
             text += f"; so did {lost.losses - 1} more before, so this batch is blamed for it and is not retried"
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
@@ -102,44 +102,44 @@ class BatchRetry:
         worker = self._workers.get(name)
         if limit_s is None or worker is None or not worker.alive:
             return Verdict("wait", wait_s=_EXIT_NOTICE_S)  # the proxy will see the lane close
-        gauge = worker.gauge.read()
-        busy_s = gauge.busy_s
-        if taken and gauge.overlaps and overdue.taken_ms < _RESPONSE_S * 1000:
+        stats = worker.stats.read()
+        busy_s = stats.busy_s
+        if taken and stats.overlaps and overdue.taken_ms < _RESPONSE_S * 1000:
             # The worker enforces the timeout itself, unless its event loop is blocked.
             return Verdict("wait", wait_s=_RESPONSE_S)
-        if taken and self._has_answered(gauge, overdue.taken_ms / 1000):
+        if taken and self._has_answered(stats, overdue.taken_ms / 1000):
             what = "it finished a batch, but its response never arrived"
             return self._hangs(worker, overdue, what)
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
         if busy_s is None and taken:  # the response may be on its way
             return Verdict("wait", wait_s=min(limit_s, _RESPONSE_S))
-        if busy_s is None and self._idle_at.get(name) != gauge.begun:
+        if busy_s is None and self._idle_at.get(name) != stats.begun:
             # It may have answered the batch since the proxy checked. Check once more that it is still idle.
-            self._idle_at[name] = gauge.begun
+            self._idle_at[name] = stats.begun
             return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
         return self._hangs(worker, overdue, what)
 
-    def _has_answered(self, gauge: Reading, taken_s: float) -> bool:
+    def _has_answered(self, stats: StatsReading, taken_s: float) -> bool:
         """Whether a worker has finished a batch it accepted `taken_s` seconds ago, and its response is overdue."""
         if taken_s == 0:  # first report: the response may still be on its way
             return False
-        if gauge.begun == gauge.answered:
+        if stats.begun == stats.answered:
             return True
         streams = self.spec.python_model is not None and self.spec.python_model.streams
         policy = self.spec.config.get("model_transaction_policy", {})
-        if streams or policy.get("decoupled") or gauge.overlaps:
+        if streams or policy.get("decoupled") or stats.overlaps:
             return False
         # Otherwise it is running a later batch.
-        return gauge.busy_s is not None and gauge.busy_s < taken_s - _BATCH_START_S
+        return stats.busy_s is not None and stats.busy_s < taken_s - _BATCH_START_S
 
     def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
         limit_s = self.spec.execution_timeout_s or 0.0
-        self._tell(
+        self._emit(
             kinds.HANG,
             name,
             with_id(what, clean(overdue.request_id)),
@@ -154,14 +154,14 @@ class BatchRetry:
             and overdue.losses == 0
             and self._had_company(overdue, worker)
         ):
-            self._tally.retries += overdue.requests
+            self._counters.retries += overdue.requests
             return Verdict("retry")
         text = (
             f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
         )
         verdict = self._failed(overdue, text, _MAX_HANGS)
-        self._tally.poison += overdue.losses > 0
+        self._counters.poison += overdue.losses > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
 
@@ -170,17 +170,19 @@ class BatchRetry:
     ) -> None:
         """Count the failed requests: one if the batch's requests are being tried one by one, otherwise all."""
         apart = asked.in_row > 0 and not verdict.whole
-        self._tally.failed[how] += 1 if apart else asked.requests
+        self._counters.failed[how] += 1 if apart else asked.requests
 
     @property
     def _may_retry(self) -> bool:
-        return self.spec.on_crash == "retry" and not self.stopping and self.given_up_for is None
+        return self.spec.on_crash == "retry" and not self.stopping and self.disabled_reason is None
 
     def _had_company(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
         """Whether another request, in the same batch or running concurrently, may be the one that hangs."""
-        if worker.gauge.read().overlaps:
+        if worker.stats.read().overlaps:
             return True
-        merges = self.spec.lanes > 1 and self.spec.config.get("max_batch_size", 0) > 1
+        merges = (
+            self.spec.max_inflight_batches > 1 and self.spec.config.get("max_batch_size", 0) > 1
+        )
         return overdue.requests > 1 or merges
 
     def _failed(
@@ -196,17 +198,17 @@ class BatchRetry:
             )
         reason = with_id(text, clean(asked.request_id))
         if asked.losses >= _POISON_LOSSES:
-            self._tell(kinds.POISON, asked.worker, reason, numbers={"losses": asked.losses})
+            self._emit(kinds.POISON, asked.worker, reason, numbers={"losses": asked.losses})
         else:
-            self._tell(kinds.BATCH_FAILED, asked.worker, reason, numbers={"in_row": in_row})
+            self._emit(kinds.BATCH_FAILED, asked.worker, reason, numbers={"in_row": in_row})
         return Verdict("fail", text, whole=whole)
 
-    def _tell(
-        self, kind: kinds.Kind, worker: str, reason: str = "", *, numbers: Mapping[str, float]
+    def _emit(
+        self, kind: kinds.EventKind, worker: str, reason: str = "", *, numbers: Mapping[str, float]
     ) -> None:
         known = self._workers.get(worker)
         instance = known.instance if known is not None else None
-        self._events.tell(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
+        self._events.emit(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
         """Describe how a worker ended whose lane broke during a batch."""

@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 
 
-class Waiting:
+class PendingCalls:
     """The pending calls reported by proxies: which worker waits for which models."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int, str], list[str]] = {}
 
-    def tell(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
+    def record(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
         """Record that a worker waits for `models`, in calls reported by `proxy` in the given process."""
         self._models[worker, process, proxy] = list(models)
         self._models = {

@@ -40,7 +40,7 @@ async def until_first_ready(supervisors: Sequence[Supervisor], report: ReportPro
         await report(messages.Progress("loading", f"worker {done} of {total} loaded", done, total))
 
 
-async def heal(model: str, supervisors: Sequence[Supervisor], report: ReportProgress) -> None:
+async def retry_now(model: str, supervisors: Sequence[Supervisor], report: ReportProgress) -> None:
     """Immediately retry to load a worker for each instance that has none.
 
     Raises:
@@ -51,8 +51,8 @@ async def heal(model: str, supervisors: Sequence[Supervisor], report: ReportProg
         return
     text = f"loading {workers(len(lacking))} to replace exited ones"
     await report(messages.Progress("loading", text, 0, len(lacking)))
-    healed = asyncio.gather(*(one.heal() for one in lacking), return_exceptions=True)
-    for supervisor, failure in zip(lacking, await healed):
+    attempts = asyncio.gather(*(one.retry_now() for one in lacking), return_exceptions=True)
+    for supervisor, failure in zip(lacking, await attempts):
         if isinstance(failure, RemoteFailure):
             raise RemoteFailure(
                 failure.kind,

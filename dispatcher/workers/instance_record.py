@@ -34,20 +34,20 @@ class InstanceRecord:
         self.streak = Streak()
         self._index = index
         self._version = version
-        self._ends: list[messages.WorkerEnd] = []
+        self._exits: list[messages.WorkerExit] = []
 
-    def add(self, end: messages.WorkerEnd) -> None:
+    def add(self, end: messages.WorkerExit) -> None:
         """Record how a worker ended."""
         self.last_exit = end.how
-        self._ends = [*self._ends[1 - _MAX_EXITS_KEPT :], end]
+        self._exits = [*self._exits[1 - _MAX_EXITS_KEPT :], end]
 
     def adopt(self, state: SupervisedState) -> None:
         """Restore the history from before an upgrade."""
-        self.restarts, self.last_exit, self._ends = state.restarts, state.last_exit, state.ends
+        self.restarts, self.last_exit, self._exits = state.restarts, state.last_exit, state.exits
 
     def hand_over(self, slot: int, worker: WorkerState | None) -> SupervisedState:
         """Return the state to hand over in an upgrade."""
-        return SupervisedState(slot, worker, self.restarts, self.last_exit, self._ends)
+        return SupervisedState(slot, worker, self.restarts, self.last_exit, self._exits)
 
     def problem(self, state: InstanceState, *, lacks_worker: bool, proven: bool) -> str | None:
         """Describe a crash loop or a reached restart limit and the next step; return None if there is neither.
@@ -62,7 +62,7 @@ class InstanceRecord:
         ended = streak.fruitless if lacks_worker else streak.fruitless - streak.failures
         if not given_up and (ended < CRASH_LOOP or proven):
             return None
-        how = "has been given up" if given_up else "is in a crash loop"
+        how = "has reached its restart limit" if given_up else "is in a crash loop"
         if given_up:
             then = "no other one is started (worker_restart_limit) until you scale or replace it"
         elif streak.next_try_at is not None:
@@ -82,7 +82,7 @@ class InstanceRecord:
         devices: Sequence[str | None],
         lanes: int,
         *,
-        spare: bool,
+        standby: bool,
         proven: bool,
     ) -> messages.InstanceInfo:
         """Return the instance as shown by `status`.
@@ -92,12 +92,14 @@ class InstanceRecord:
             worker: The current worker; None if none is alive.
             devices: Devices of the model.
             lanes: Number of proxies that the worker serves.
-            spare: Whether the instance is a spare.
+            standby: Whether the instance is a standby worker.
             proven: Whether the worker has shown that it serves.
         """
-        done = worker.gauge.read() if worker is not None else None
+        done = worker.stats.read() if worker is not None else None
         ready = state is InstanceState.READY
-        shown = "unready" if ready and worker is not None and worker.unwilling else state.value
+        shown = (
+            "not_ready" if ready and worker is not None and worker.not_ready_reason else state.value
+        )
         if ready and worker is None:
             shown = InstanceState.BACKOFF.value  # the state that follows once its exit is recorded
         return messages.InstanceInfo(
@@ -108,11 +110,11 @@ class InstanceRecord:
             lanes=lanes,
             restarts=self.restarts,
             last_exit=self.last_exit,
-            spare=spare,
+            standby=standby,
             batches=done.answered if done is not None else 0,
             busy_s=done.busy_s if done is not None else None,
-            ends=self._ends,
+            exits=self._exits,
             version=self._version,
-            fruitless_ends=0 if proven else self.streak.fruitless,
+            consecutive_exits=0 if proven else self.streak.fruitless,
             next_try_at=self.streak.next_try_at,
         )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from pytriton._protocol import messages
 from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.sleep import Sleep
 from pytriton.dispatcher.workers.supervisor import Supervisor
+from pytriton.dispatcher.workers.suspension import Suspension
 
 
 class Instances:
@@ -15,22 +15,24 @@ class Instances:
 
     Args:
         spec: The model's declaration.
-        sleep: Sleep state of the pool's workers.
+        suspension: Suspension state of the pool's workers.
         native: Whether the proxies are native (compiled) ones.
 
     Attributes:
         spec: The model's declaration, with the current number of instances.
         supervisors: By slot. The pool adds and removes supervisors at the end.
         stopping: Whether all workers are being stopped.
-        given_up_for: Why no more workers will be started; None if they may be.
+        disabled_reason: Why no more workers will be started; None if they may be.
     """
 
-    def __init__(self, spec: messages.ModelSpec, sleep: Sleep, *, native: bool = False) -> None:
+    def __init__(
+        self, spec: messages.ModelSpec, suspension: Suspension, *, native: bool = False
+    ) -> None:
         self.spec = spec
         self.supervisors: list[Supervisor] = []
         self.stopping = False
-        self.given_up_for: str | None = None
-        self._sleep = sleep
+        self.disabled_reason: str | None = None
+        self._suspension = suspension
         self._native = native
         self._overlaps = False  #: whether a worker has reported overlapping batches
 
@@ -42,11 +44,11 @@ class Instances:
         """
         spec = self.spec
         if not self._native or self._is_streamed:
-            return spec.lanes
+            return spec.max_inflight_batches
         if not self._overlaps:
             serving = [one.serving for one in self.supervisors if one.serving is not None]
-            self._overlaps = any(worker.gauge.read().overlaps for worker in serving)
-        return spec.max_concurrency if self._overlaps else spec.lanes
+            self._overlaps = any(worker.stats.read().overlaps for worker in serving)
+        return spec.max_concurrency if self._overlaps else spec.max_inflight_batches
 
     @property
     def _is_streamed(self) -> bool:
@@ -63,11 +65,15 @@ class Instances:
         """Return the names of the ready workers, optionally of one version."""
         return [one.serving.name for one in self._of(version) if one.serving is not None]
 
-    def is_hopeless(self, version: int | None = None) -> bool:
+    def is_crash_looping(self, version: int | None = None) -> bool:
         """Return whether every instance has hit its restart limit or is in a crash loop."""
-        if self.given_up_for is not None or self._sleep.asleep or self._sleep.lacks_room:
-            return self.given_up_for is not None
-        return all(supervisor.is_hopeless for supervisor in self._of(version))
+        if (
+            self.disabled_reason is not None
+            or self._suspension.suspended
+            or self._suspension.lacks_room
+        ):
+            return self.disabled_reason is not None
+        return all(supervisor.is_crash_looping for supervisor in self._of(version))
 
     def problems(self) -> list[str]:
         """Return one sentence about each instance whose workers keep exiting."""
@@ -82,16 +88,16 @@ class Instances:
         """Return one sentence for each instance that is degraded. Spares do not count."""
         found = []
         for one in self.supervisors:
-            if self._is_spare(one):
+            if self._is_standby(one):
                 continue
             text, worker = one.problem(), one.worker
             if (
                 text is None
                 and worker is not None
                 and worker.alive
-                and worker.unwilling is not None
+                and worker.not_ready_reason is not None
             ):
-                why = worker.unwilling or "it gives no reason"
+                why = worker.not_ready_reason or "it gives no reason"
                 text = f"instance {one.index}: the model's own is_ready says no: {why}"
             if text is not None:
                 found.append(text)
@@ -100,8 +106,8 @@ class Instances:
     def why_nobody(self, version: int | None = None) -> str:
         """Explain why no worker is available or expected soon, optionally for one version."""
         name = self.spec.name
-        if self.given_up_for is not None:
-            return self.given_up_for
+        if self.disabled_reason is not None:
+            return self.disabled_reason
         if self.stopping:
             return f"model {name} is being stopped"
         problems = "; ".join(text for text in (one.problem() for one in self._of(version)) if text)
@@ -112,13 +118,13 @@ class Instances:
         return [
             supervisor.info(
                 lanes_of(supervisor.worker.name) if supervisor.worker is not None else 0,
-                spare=self._is_spare(supervisor),
+                standby=self._is_standby(supervisor),
             )
             for supervisor in self.supervisors
         ]
 
-    def _is_spare(self, supervisor: Supervisor) -> bool:
-        return self._sleep.asleep or supervisor.index >= self.spec.instances
+    def _is_standby(self, supervisor: Supervisor) -> bool:
+        return self._suspension.suspended or supervisor.index >= self.spec.instances
 
     def _of(self, version: int | None) -> list[Supervisor]:
         """Return the supervisors whose workers serve `version`; None selects all."""

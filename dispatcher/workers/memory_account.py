@@ -14,8 +14,8 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.elastic.memory import (
-    LEAST_ESTIMATE,
     MEMORY,
+    MIN_ESTIMATE,
     Amounts,
     Size,
     added,
@@ -26,7 +26,7 @@ from pytriton.dispatcher.elastic.memory import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.memory_claim import Waiting
+from pytriton.dispatcher.workers.memory_claim import PendingClaim
 from pytriton.dispatcher.workers.process import slots
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Account:
     @property
     def _known_or_declared(self) -> Size:
         """The larger of the declared size and the one measured after loading; 0 if neither is known."""
-        declared = Size(self.spec.memory or 0, self.spec.gpu_memory or 0)
+        declared = Size(self.spec.memory_request or 0, self.spec.gpu_memory_request or 0)
         return declared.at_least(self.known or Size())
 
     @property
@@ -115,7 +115,7 @@ class Account:
     def _certain(self) -> Size:
         """A lower bound of a worker's size: what is declared or was measured, also while it is loading."""
         peak = self._peak
-        if self.spec.memory is None and peak.memory and not self._lived:
+        if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
         return self._known_or_declared.at_least(peak)
 
@@ -124,7 +124,7 @@ class Account:
         limit = self._accounts.limits.get(kind, 0)
         most = round(limit * _MAX_ESTIMATED_SHARE) // max(1, slots.count(self.spec))
         if self._modest:
-            return min(most, max(LEAST_ESTIMATE, 2 * payload))
+            return min(most, max(MIN_ESTIMATE, 2 * payload))
         return min(most, estimate(self._accounts.usual(self, kind), payload, limit))
 
     def ask_for_less(self) -> None:
@@ -261,7 +261,7 @@ class Account:
         if not self.granted:
             self._modest = False
         patient = self._patient and not self._serves and not is_wake
-        before, waiting = self.granted, Waiting(self, count)
+        before, waiting = self.granted, PendingClaim(self, count)
         try:
             await self._wait(waiting, timeout_s, patient=patient)
         except asyncio.CancelledError:
@@ -277,7 +277,7 @@ class Account:
         """
         if not self.bounded:
             return await load()
-        waiting = Waiting(self, 0)
+        waiting = PendingClaim(self, 0)
         try:
             await self._wait(waiting, timeout_s)
             return await load()
@@ -290,7 +290,7 @@ class Account:
         """Return the memory of an additional worker once it has replaced another one."""
         if self.beside:
             self.beside -= 1
-            self._accounts.news.tell()
+            self._accounts.changes.notify()
 
     def want_less(self, count: int) -> None:
         """Lower pending claims to a total of `count` workers."""
@@ -307,12 +307,14 @@ class Account:
         """Whether memory is too scarce for optional uses such as prestarted workers."""
         return self.bounded and self._accounts.crowded
 
-    async def _wait(self, waiting: Waiting, timeout_s: float, *, patient: bool = False) -> None:
+    async def _wait(
+        self, waiting: PendingClaim, timeout_s: float, *, patient: bool = False
+    ) -> None:
         """Wait until a claim is granted. `patient`: restart the timeout whenever any claim is granted."""
         accounts, clock = self._accounts, asyncio.get_running_loop().time
         waiting.patient = patient
         accounts.waiting.append(waiting)
-        accounts.news.tell()
+        accounts.changes.notify()
         try:
             left_s = timeout_s
             while not waiting.done.done() and left_s > 0:
@@ -322,12 +324,12 @@ class Account:
         finally:
             if waiting in accounts.waiting:
                 accounts.waiting.remove(waiting)
-            accounts.news.tell()
+            accounts.changes.notify()
         if not waiting.done.done():
             raise self._no_room(waiting)
         waiting.done.result()
 
-    def refuse(self, waiting: Waiting) -> None:
+    def refuse(self, waiting: PendingClaim) -> None:
         """Refuse a claim of this account before its timeout, because it can never be granted."""
         self._accounts.waiting.remove(waiting)
         waiting.done.set_exception(self._no_room(waiting))
@@ -350,7 +352,7 @@ class Account:
         self._leaving = [one for one in self._leaving if one is not leaving]
         if not self.granted and not self._leaving:
             self._peak, self._serves = Size(), False
-        self._accounts.news.tell()
+        self._accounts.changes.notify()
 
     def withdraw(self, why: str) -> None:
         """Refuse all pending claims of this account, because the pool is being stopped."""
@@ -363,21 +365,21 @@ class Account:
         """Close the account of a pool that has stopped."""
         if self in self._accounts.open_accounts:
             self._accounts.open_accounts.remove(self)
-        self._accounts.news.tell()
+        self._accounts.changes.notify()
 
     # ── events and error texts ───────────────────────────────────────────────────────────────────
 
-    def tell_waits(self, needs: Amounts, free: Amounts, why: str) -> None:
+    def report_waiting(self, needs: Amounts, free: Amounts, why: str) -> None:
         """Emit the event that a claim waits for memory."""
         self._accounts.waits += 1
         available = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
-        self._events.tell(
-            kinds.WAITS_FOR_MEMORY,
+        self._events.emit(
+            kinds.WAITING_FOR_MEMORY,
             reason=f"it needs {amounts_text(needs)}, and {available} is free; {why}",
             numbers={"needs": needs.get(MEMORY, 0), "free": free.get(MEMORY, 0)},
         )
 
-    def _no_room(self, waiting: Waiting) -> RemoteFailure:
+    def _no_room(self, waiting: PendingClaim) -> RemoteFailure:
         needs, waited_s = waiting.needs(), asyncio.get_running_loop().time() - waiting.since
         name, limits, used = self.spec.name, self._accounts.limits, self._accounts.used()
         kind, needed, free = MEMORY, needs.get(MEMORY, 0), 0
@@ -387,11 +389,13 @@ class Account:
         text = (
             f"model {name} needs {size_text(needed)} of {setting_text(kind)}, but only {size_text(free)} of "
             f"{size_text(limits.get(kind, 0))} were free for {waited_s:.0f} s: "
-            f"{waiting.hindrance or 'all others are busy, or may not sleep; try again later'}"
+            f"{waiting.hindrance or 'all others are busy, or may not be suspended; try again later'}"
         )
         self._refused(text, needed, limits.get(kind, 0))
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)
 
     def _refused(self, why: str, needed: int, limit: int) -> None:
         self._accounts.refusals += 1
-        self._events.tell(kinds.NO_MEMORY, reason=why, numbers={"needs": needed, "budget": limit})
+        self._events.emit(
+            kinds.INSUFFICIENT_MEMORY, reason=why, numbers={"needs": needed, "budget": limit}
+        )

@@ -1,8 +1,8 @@
 """The memory accounts of all pools: what their workers use of the memory budgets, and the pending claims.
 
 Each pool has an account (memory_account.py). A pool claims memory before it starts workers, and returns it when they
-have exited. `dispatcher/scaling/memory_budget.py` measures usage, decides which claims to grant, and puts idle models
-to sleep for them. Without a budget, every claim is granted at once.
+have exited. `dispatcher/scaling/memory_budget.py` measures usage, decides which claims to grant, and suspends idle models
+for them. Without a budget, every claim is granted at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 from pytriton._protocol import messages
 from pytriton.dispatcher.elastic.known_size import KnownSize
-from pytriton.dispatcher.elastic.memory import LEAST_ESTIMATE, MEMORY, Amounts, Claim, added
+from pytriton.dispatcher.elastic.memory import MEMORY, MIN_ESTIMATE, Amounts, Claim, added
 from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_claim import Waiting
+from pytriton.dispatcher.workers.memory_claim import PendingClaim
 
 #: Maximum number of model names whose size is remembered.
 _MAX_SIZES = 10_000
@@ -33,9 +33,9 @@ class MemoryAccounts:
     Attributes:
         mapped: Shared mappings of all workers, digest -> bytes. Each counts once.
         waiting: Pending claims, oldest first.
-        news: Notified when memory is claimed or returned.
+        changes: Notified when memory is claimed or returned.
         waits, refusals: Number of claims that had to wait, and that were refused.
-        slept: Number of times that a model was put to sleep for another one.
+        suspended: Number of times that a model was suspended for another one.
         last_grant: Time of the last grant.
         sizes: Known sizes of models by name, persisted for the next start of the daemon.
     """
@@ -46,9 +46,9 @@ class MemoryAccounts:
         self.limits: dict[str, int] = dict(limits or {})
         self.gpus: dict[str, str] = dict(gpus or {})
         self.mapped: dict[str, int] = {}
-        self.waiting: list[Waiting] = []
-        self.news = ChangeSignal()
-        self.waits = self.refusals = self.slept = 0
+        self.waiting: list[PendingClaim] = []
+        self.changes = ChangeSignal()
+        self.waits = self.refusals = self.suspended = 0
         self.last_grant = 0.0
         self.open_accounts: list[Account] = []
         self.sizes: dict[str, KnownSize] = {}
@@ -115,10 +115,10 @@ class MemoryAccounts:
 
     async def _until_waits(self, model: str) -> None:
         while True:
-            news = self.news.next
+            change = self.changes.next
             if any(one.put_off and one.account.spec.name == model for one in self.waiting):
                 return
-            await news.wait()
+            await change.wait()
 
     def used(self) -> dict[str, int]:
         """Return the memory used by or granted to all workers, by resource."""
@@ -144,7 +144,7 @@ class MemoryAccounts:
         """Whether memory is too scarce for optional uses such as prestarted workers."""
         if self.waiting or not self.limits:
             return bool(self.waiting)
-        return self.used()[MEMORY] + LEAST_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
+        return self.used()[MEMORY] + MIN_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
 
     def usual(self, account: Account, kind: str) -> list[int]:
         """Return the known worker sizes of all other accounts, including the model's previous registration."""

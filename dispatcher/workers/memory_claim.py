@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.workers.memory_account import Account
 
 
-class Waiting:
+class PendingClaim:
     """A pending claim.
 
     Attributes:
@@ -19,7 +19,7 @@ class Waiting:
         count: Total number of workers to have memory for; 0 for one temporary additional worker.
         since: When the claim was made.
         done: Resolves when the claim is granted.
-        told: Whether the wait has been reported as an event.
+        is_reported: Whether the wait has been reported as an event.
         put_off: Whether the claim was considered and not granted.
         patient: Whether no client waits for the claim, so that it may wait for long.
         judged_at: When it was last checked whether the claim can ever be granted.
@@ -33,7 +33,7 @@ class Waiting:
         self.since = loop.time()
         self.done: asyncio.Future[None] = loop.create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.told = self.put_off = self.patient = False
+        self.is_reported = self.put_off = self.patient = False
         self.judged_at = 0.0
         self.hindrance = ""
 

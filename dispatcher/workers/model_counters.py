@@ -1,7 +1,7 @@
 """Counters of a model across its workers: the work done, worker exits, and retried requests.
 
-A worker counts in the shared page of its gauge. When the worker exits, its counts are added to those of its instance.
-So counters survive a worker and a replacement of the model: a tally belongs to a model name, and is removed with it.
+A worker counts in its statistics page. When the worker exits, its counts are added to those of its instance.
+So counters survive a worker and a replacement of the model: counters belong to a model name, and are removed with it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, Union
 
-from pytriton._protocol.lanes.request_records import Taken
+from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.lanes.user_series import Families, with_ended
-from pytriton.dispatcher.runtime.upgrade_snapshot import InstanceTallyState, TallyState
+from pytriton.dispatcher.runtime.upgrade_snapshot import InstanceCountersState, ModelCountersState
 from pytriton.dispatcher.workers.process.worker import Worker
 
 #: The version, the instance number, and the records that its worker has written.
-_Records = tuple[int, int, Taken]
+_Records = tuple[int, int, CollectedRecords]
 #: Maximum number of exited workers whose uncollected records are kept.
 _MAX_UNCOLLECTED = 100
 #: Which calls of a new model are recorded until the first collection: minimum duration in ns, maximum number.
@@ -30,12 +30,12 @@ _MAX_VERSIONS = 50
 _MAX_COUNT = (1 << 63) - 1
 
 
-class InstanceTally:
+class InstanceCounters:
     """The counters of one instance of one version.
 
     Attributes:
         ended: Work done by workers that have exited.
-        ends: Number of worker exits, by reason.
+        exits: Number of worker exits, by reason.
         starts: Number of workers started.
         workers: The workers that are alive.
         user_series: Custom metrics of the callables of exited workers; never changed in place.
@@ -43,7 +43,7 @@ class InstanceTally:
 
     def __init__(self) -> None:
         self.ended = NOTHING
-        self.ends: Counter[str] = Counter()
+        self.exits: Counter[str] = Counter()
         self.starts = 0
         self.workers: list[Worker] = []
         self.user_series: Families = {}
@@ -56,34 +56,34 @@ class InstanceTally:
         return total
 
 
-class Done(NamedTuple):
+class WorkDone(NamedTuple):
     """The work done by a model's workers so far: by version and instance number, and in total."""
 
     instances: Mapping[tuple[int, int], Counts]
     total: Counts
 
 
-class Tally:
+class ModelCounters:
     """The counters of one model name.
 
     Attributes:
-        instances: Counters by version and instance number. Numbers from the declared number on are spares.
+        instances: Counters by version and instance number. Numbers from the declared number on are standby workers.
         former: Work done by the instances of old versions that are no longer counted separately.
         retries: Requests retried after their worker was lost.
         poison: Requests blamed for crashing workers.
-        wakes: Number of wake-ups from sleep.
+        resumes: Number of resumes.
         failed: Requests that failed because their worker was "lost" or "hung".
         begun: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
         records_logged, records_left_out: Requests written to the access log, and requests dropped from it.
     """
 
     def __init__(self) -> None:
-        self.instances: dict[tuple[int, int], InstanceTally] = {}
+        self.instances: dict[tuple[int, int], InstanceCounters] = {}
         self.former = NOTHING
         self.begun: float | None = time.monotonic()
         self.retries = 0
         self.poison = 0
-        self.wakes = 0
+        self.resumes = 0
         self.failed: Counter[str] = Counter()
         self.records_logged = 0
         self.records_left_out = 0
@@ -92,12 +92,12 @@ class Tally:
         #: The limits of the last call of `records`. New workers get them at once.
         self._wanted = _INITIAL_RECORD_LIMITS
 
-    def of(self, version: int, instance: int) -> InstanceTally:
+    def of(self, version: int, instance: int) -> InstanceCounters:
         """Return the counters of an instance, creating them if needed."""
         found = self.instances.get((version, instance))
         if found is None:
             self._make_room(version)
-            found = self.instances[version, instance] = InstanceTally()
+            found = self.instances[version, instance] = InstanceCounters()
         return found
 
     def _make_room(self, version: int) -> None:
@@ -105,21 +105,21 @@ class Tally:
         living = {key[0]: False for key in self.instances}
         if version in living or len(living) < _MAX_VERSIONS:
             return
-        for (one, _), tally in self.instances.items():
-            living[one] = living[one] or bool(tally.workers)
+        for (one, _), counters in self.instances.items():
+            living[one] = living[one] or bool(counters.workers)
         oldest = next((one for one, lives in living.items() if not lives), None)
         for key in [key for key in self.instances if key[0] == oldest]:
             self.former = self.former.plus(self.instances.pop(key).ended)
 
-    def hand_over(self, name: str) -> TallyState:
+    def hand_over(self, name: str) -> ModelCountersState:
         """Return the state to hand over in an upgrade. The counts of live workers stay in their pages."""
         instances = [
-            InstanceTallyState(
-                version, number, _bounded(one.ended), dict(one.ends), one.starts, one.user_series
+            InstanceCountersState(
+                version, number, _bounded(one.ended), dict(one.exits), one.starts, one.user_series
             )
             for (version, number), one in self.instances.items()
         ]
-        return TallyState(
+        return ModelCountersState(
             name,
             instances,
             self.retries,
@@ -127,27 +127,27 @@ class Tally:
             dict(self.failed),
             self.records_logged,
             self.records_left_out,
-            self.wakes,
+            self.resumes,
             _bounded(self.former),
         )
 
-    def adopt(self, state: TallyState) -> None:
+    def adopt(self, state: ModelCountersState) -> None:
         """Restore the counters from before an upgrade."""
         self.begun = None
         for one in state.instances:
             instance = self.of(one.version, one.instance)
             instance.ended = _counts(one.counts)
-            instance.ends, instance.starts = Counter(one.ends), one.starts
+            instance.exits, instance.starts = Counter(one.exits), one.starts
             instance.user_series = one.user_series
         self.former = _counts(state.former) if state.former else NOTHING
-        self.retries, self.poison, self.wakes = state.retries, state.poison, state.wakes
+        self.retries, self.poison, self.resumes = state.retries, state.poison, state.resumes
         self.failed = Counter(state.failed)
         self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
 
-    def done(self) -> Done:
+    def done(self) -> WorkDone:
         """Return the work done by all workers of the model so far."""
         counts = {key: instance.counts() for key, instance in self.instances.items()}
-        return Done(counts, reduce(Counts.plus, counts.values(), self.former))
+        return WorkDone(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
         """Return the number of requests started so far, and of failed ones by kind. This is cheap."""
@@ -171,23 +171,23 @@ class Tally:
         for (version, number), instance in list(self.instances.items()):
             for worker in instance.workers:
                 if worker.alive:
-                    ring = worker.gauge.records
+                    ring = worker.stats.records
                     yield version, number, ring.take()
                     ring.want(limit_ns, budget)
 
     def add(self, worker: Worker, *, adopted: bool = False) -> None:
         """Count a started worker until it exits, and keep its counts. The start of an `adopted` one is not counted."""
-        tally = self.of(worker.version, worker.instance)
-        tally.starts += not adopted
-        tally.workers.append(worker)
+        counters = self.of(worker.version, worker.instance)
+        counters.starts += not adopted
+        counters.workers.append(worker)
         if worker.alive:
-            worker.gauge.records.want(*self._wanted)
+            worker.stats.records.want(*self._wanted)
 
         def ended(_: object) -> None:
-            tally.workers.remove(worker)
-            tally.ended = tally.ended.plus(worker.counts())
-            tally.ends[worker.end_reason] += 1
-            tally.user_series = with_ended(tally.user_series, worker.last_user_metrics)
+            counters.workers.remove(worker)
+            counters.ended = counters.ended.plus(worker.counts())
+            counters.exits[worker.exit_reason] += 1
+            counters.user_series = with_ended(counters.user_series, worker.last_user_metrics)
             self._left.append((worker.version, worker.instance, worker.last_records))
 
         worker.exited.add_done_callback(ended)
@@ -211,25 +211,25 @@ class CounterRegistry:
     """The counters of all models, by name. `on_begun` is called when counters for a new name are created."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
+        self._by_name: dict[str, ModelCounters] = {}
         self.on_begun: Callable[[], None] = lambda: None
 
-    def of(self, name: str) -> Tally:
+    def of(self, name: str) -> ModelCounters:
         """Return a model's counters, creating them if needed."""
-        found = self._tallies.get(name)
+        found = self._by_name.get(name)
         if found is None:
-            found = self._tallies[name] = Tally()
+            found = self._by_name[name] = ModelCounters()
             self.on_begun()
         return found
 
-    def get(self, name: str) -> Tally | None:
+    def get(self, name: str) -> ModelCounters | None:
         """Return a model's counters, or None."""
-        return self._tallies.get(name)
+        return self._by_name.get(name)
 
-    def items(self) -> list[tuple[str, Tally]]:
+    def items(self) -> list[tuple[str, ModelCounters]]:
         """Return the names and counters of all models."""
-        return list(self._tallies.items())
+        return list(self._by_name.items())
 
     def forget(self, name: str) -> None:
         """Remove the counters of a model that is no longer served."""
-        self._tallies.pop(name, None)
+        self._by_name.pop(name, None)

@@ -9,7 +9,7 @@ from typing import Optional
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.lanes.stats_page import Reading
+from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton.dispatcher.elastic.memory import Amounts
 from pytriton.dispatcher.runtime.tasks import uninterrupted
 from pytriton.dispatcher.runtime.upgrade_snapshot import PoolState, WorkerState
@@ -22,15 +22,15 @@ from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process import slots
 from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
-from pytriton.dispatcher.workers.sleep import FURTHER_WAIT_S, Sleep
 from pytriton.dispatcher.workers.supervisor import Adopted, Supervisor
+from pytriton.dispatcher.workers.suspension import FURTHER_WAIT_S, Suspension
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
 
 #: Adopts a worker from before an upgrade, given its state, model and slot. Returns None if the worker is gone.
@@ -38,7 +38,7 @@ AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
 
 
 class Pool:
-    """The workers of one registration: one per instance, plus the spares.
+    """The workers of one registration: one per instance, plus the standby workers.
 
     Spares are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses its worker
     gets a free one at once.
@@ -47,54 +47,61 @@ class Pool:
     def __init__(
         self,
         spec: messages.ModelSpec,
-        start_worker: StartWorker,
+        start_worker: WorkerStarter,
         policy: RestartPolicy,
         registrant: Registrant | None = None,
-        tally: Tally | None = None,
+        counters: ModelCounters | None = None,
         events: Events = LOG_ONLY,
         *,
-        asleep: bool = False,
-        parking: PrestartedWorkers | None = None,
+        suspended: bool = False,
+        prestarted: PrestartedWorkers | None = None,
         account: Account | None = None,
         native: bool = False,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
-        tally = tally or Tally()
+        counters = counters or ModelCounters()
         self._policy = policy
         #: Memory account of the workers.
         self.account = account or MemoryAccounts().open(spec)
         self._waking: asyncio.Task[None] | None = None
         self._workers: dict[str, Worker] = {}
         self._changed = asyncio.Condition()
-        #: Whether the model is asleep, and how long batches wait for it to wake.
-        self.sleep = Sleep(spec.name, policy.wake_bounds, self._events, tally, asleep=asleep)
-        self._instances = Instances(spec, self.sleep, native=native)
+        #: Whether the model is suspended, and how long batches wait for it to wake.
+        self.suspension = Suspension(
+            spec.name, policy.wake_bounds, self._events, counters, suspended=suspended
+        )
+        self._instances = Instances(spec, self.suspension, native=native)
         #: The attached proxies and their workers.
         self.proxies = ServedProxies(
-            self._instances, self._workers, self.sleep, self._changed, self.wake_up, self._events
+            self._instances,
+            self._workers,
+            self.suspension,
+            self._changed,
+            self.wake_up,
+            self._events,
         )
         #: Decides what happens to lost and overdue batches.
-        self.verdicts = BatchRetry(spec, self._workers, tally, self._events)
+        self.batch_retry = BatchRetry(spec, self._workers, counters, self._events)
         self._starts = WorkerStarts(
             start_worker,
             registrant,
             self._workers,
-            tally,
-            parking or PrestartedWorkers(0),
+            counters,
+            prestarted or PrestartedWorkers(0),
             self.account,
-            self.verdicts.forget,
+            self.batch_retry.forget,
         )
 
     # ── lifecycle ────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, report: ReportProgress) -> None:
-        """Start all workers and wait until they are ready. If the model is asleep, start none.
+        """Start all workers and wait until they are ready. If the model is suspended, start none.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The caller must stop the pool.
         """
         spec = self._instances.spec
-        if self.sleep.asleep:
+        if self.suspension.suspended:
             self.account.check(spec, slots.count(spec))
         else:
             await self._wait_for_memory(spec, report)
@@ -102,20 +109,20 @@ class Pool:
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
         """Take a declaration whose configuration a worker has completed."""
-        self._instances.spec = self.verdicts.spec = spec
+        self._instances.spec = self.batch_retry.spec = spec
 
     @property
-    def settled(self) -> bool:
-        """Whether no worker is starting, stopping or waking. Batches may be running."""
+    def is_quiescent(self) -> bool:
+        """Whether no worker is starting, stopping or resuming. Batches may be running."""
         instances = self._instances
-        if instances.stopping or instances.given_up_for is not None or self.sleep.waking:
+        if instances.stopping or instances.disabled_reason is not None or self.suspension.resuming:
             return False
-        return all(one.settled for one in instances.supervisors)
+        return all(one.is_quiescent for one in instances.supervisors)
 
     def hand_over(self) -> PoolState:
         """Return the state to hand over in an upgrade. The pool must be settled."""
         supervised = [one.hand_over() for one in self._instances.supervisors]
-        return PoolState(supervised, self.proxies.hand_over(), self.sleep.asleep)
+        return PoolState(supervised, self.proxies.hand_over(), self.suspension.suspended)
 
     def adopt(self, state: PoolState, adopt_worker: AdoptWorker) -> None:
         """Restore the pool from its state before an upgrade, and start workers for instances that have none."""
@@ -136,12 +143,12 @@ class Pool:
             RemoteFailure: A worker could not be loaded. The pool is unchanged.
         """
         fewer = slots.count(spec) <= slots.count(self._instances.spec)
-        if fewer and self.sleep.lacks_room and self.can_serve:
+        if fewer and self.suspension.lacks_room and self.can_serve:
             return  # `shrink` notifies the pending wake-up
         await self._wait_for_memory(spec, report)
-        count, slept = len(self._instances.supervisors), self.sleep.asleep
+        count, slept = len(self._instances.supervisors), self.suspension.suspended
         if slept:
-            self.sleep.wake("more instances were requested")
+            self.suspension.wake("more instances were requested")
         try:
             await self._grow(spec, report)
         except BaseException:
@@ -155,7 +162,7 @@ class Pool:
         del supervisors[count:]
         self.account.gone(self.account.leave(count))
         if slept:
-            self.sleep.back()
+            self.suspension.back()
         await self._notify(None)  # no proxy may go on waiting for the removed workers
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
@@ -168,48 +175,48 @@ class Pool:
         await self._stop_supervisors(leaving, grace_s, "scale")
         self.account.gone(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
-        if not self.sleep.asleep and not instances.stopping:
+        if not self.suspension.suspended and not instances.stopping:
             self._fill_up()  # a failed wake-up may have left fewer instances
         await self._notify(None)
 
     async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Stop all workers except the spares until the next batch. The model was idle for `idle_s` seconds."""
+        """Stop all workers except the standby workers until the next batch. The model was idle for `idle_s` seconds."""
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
         if self._waking is not None:
             self._waking.cancel()  # the remaining workers are not needed any more
-        self.sleep.lacks_room = False
+        self.suspension.lacks_room = False
         del instances.supervisors[staying:]
         room = self.account.leave(staying)
-        self.sleep.begin(idle_s, len(leaving), why)
+        self.suspension.begin(idle_s, len(leaving), why)
         self.proxies.rest_all_of([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
         self.account.gone(room)
         if not staying and not self.account.crowded:
             await self._starts.park(
-                instances.spec, lambda: self.sleep.asleep and not instances.stopping
+                instances.spec, lambda: self.suspension.suspended and not instances.stopping
             )
 
     def wake_up(self, why: str = "a request") -> None:
-        """Wake the model if it is asleep: start the missing workers, with the usual retries."""
-        if not self.sleep.asleep or self._instances.stopping or self.sleep.held:
+        """Wake the model if it is suspended: start the missing workers, with the usual retries."""
+        if not self.suspension.suspended or self._instances.stopping or self.suspension.held:
             return
-        self.sleep.wake(why)
+        self.suspension.wake(why)
         spec = self._instances.spec
         if self.account.within(slots.count(spec)) == slots.count(spec):
             self._fill_up()
         else:
-            self.sleep.lacks_room = True
+            self.suspension.lacks_room = True
             self._waking = asyncio.get_running_loop().create_task(self._wake_when_granted(spec))
-        if self.can_serve:  # a spare
-            self.sleep.end()
+        if self.can_serve:  # a standby worker
+            self.suspension.end()
 
     def hold(self) -> None:
-        """Keep the model asleep until `sleep.held` is cleared. Cancel a wake-up that is waiting for memory."""
-        self.sleep.held = True
-        if self.sleep.lacks_room and self._waking is not None:
+        """Keep the model suspended until `suspension.held` is cleared. Cancel a wake-up that is waiting for memory."""
+        self.suspension.held = True
+        if self.suspension.lacks_room and self._waking is not None:
             self._waking.cancel()
-            self.sleep.back()
+            self.suspension.back()
 
     async def _wake_when_granted(self, spec: messages.ModelSpec) -> None:
         """Start the workers once memory is granted. If it is refused, fail the waiting requests."""
@@ -219,21 +226,21 @@ class Pool:
                 await self.account.take(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
                 if self._spares_serve and failure.kind is ErrorKind.UNAVAILABLE:
-                    # The spares serve all requests, so the bound on their waiting time (may be 0) does not apply.
+                    # The standby workers serve all requests, so the bound on their waiting time (may be 0) does not apply.
                     spec, wait_s = self._instances.spec, max(wait_s, FURTHER_WAIT_S)
                     continue
                 if not self._spares_serve:
-                    self.sleep.refuse(failure)
+                    self.suspension.refuse(failure)
             else:
                 if not self._instances.stopping:
                     self._fill_up()
             break
-        self.sleep.lacks_room = False
+        self.suspension.lacks_room = False
         await self._notify(None)
 
     @property
     def _spares_serve(self) -> bool:
-        """Whether spares are serving while the other workers wait for memory."""
+        """Whether standby workers are serving while the other workers wait for memory."""
         return self.can_serve and not self._instances.stopping
 
     async def _wait_for_memory(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
@@ -248,12 +255,12 @@ class Pool:
 
     @property
     def _staying_workers(self) -> int:
-        """Number of workers that stay up while the model is asleep: the spares."""
-        return self._instances.spec.spares * max(1, len(self._instances.own_versions))
+        """Number of workers that stay up while the model is suspended: the standby workers."""
+        return self._instances.spec.standby_workers * max(1, len(self._instances.own_versions))
 
     @property
     def gives(self) -> Amounts:
-        """The memory that is freed when the model goes to sleep."""
+        """The memory that is freed when the model is suspended."""
         return self.account.gives(self._staying_workers)
 
     def _fill_up(self) -> None:
@@ -261,17 +268,19 @@ class Pool:
         for slot in range(len(supervisors), self.account.within(slots.count(spec))):
             supervisors.append(self._supervisor(slot, spec, woken=True))
 
-    async def heal(self, report: ReportProgress) -> None:
+    async def retry_now(self, report: ReportProgress) -> None:
         """Immediately retry to load a worker for each instance that has none.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The instance continues its back-off.
         """
-        await concurrent_loads.heal(self._instances.spec.name, self._instances.supervisors, report)
+        await concurrent_loads.retry_now(
+            self._instances.spec.name, self._instances.supervisors, report
+        )
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """Stop all workers and wait until they have exited. `reason` is one of worker.END_REASONS."""
-        self._instances.stopping = self.verdicts.stopping = True
+        """Stop all workers and wait until they have exited. `reason` is one of worker.EXIT_REASONS."""
+        self._instances.stopping = self.batch_retry.stopping = True
         self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
         await self._notify(None)
         await self._starts.end_parked()
@@ -280,7 +289,7 @@ class Pool:
         self.account.gone(room)
         self.account.close()
 
-    def at_rest(self) -> int | None:
+    def answered_if_idle(self) -> int | None:
         """Return the number of batches that the workers have answered, or None while one is running."""
         readings = self._readings()
         if not all(reading.idle for reading in readings):
@@ -342,12 +351,12 @@ class Pool:
     @property
     def answers(self) -> bool:
         """Whether a batch would be served: a worker is ready, or the batch would wake one."""
-        return self.can_serve or (self.sleep.now and not self.is_hopeless)
+        return self.can_serve or (self.suspension.now and not self.is_crash_looping)
 
     @property
-    def is_hopeless(self) -> bool:
+    def is_crash_looping(self) -> bool:
         """Whether every instance has hit its restart limit or is in a crash loop."""
-        return self._instances.is_hopeless()
+        return self._instances.is_crash_looping()
 
     def problems(self) -> list[str]:
         """Return one sentence about each instance whose workers keep exiting."""
@@ -371,9 +380,9 @@ class Pool:
         Its proxies move to other workers after their current batch. If there is no other worker, the instance keeps
         serving until the model is unloaded from Triton.
         """
-        worker.unwilling = None if ready else why
-        kind = kinds.WILLING if ready else kinds.UNWILLING
-        self._events.tell(kind, instance=worker.instance, worker=worker.name, reason=why)
+        worker.not_ready_reason = None if ready else why
+        kind = kinds.ACCEPTING if ready else kinds.NOT_ACCEPTING
+        self._events.emit(kind, instance=worker.instance, worker=worker.name, reason=why)
         await self._notify(worker.name if ready else None)
         if not ready and self.ready_workers(worker.version):
             await self.proxies.withdraw_all(worker, "its model says that it is not ready")
@@ -390,25 +399,25 @@ class Pool:
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
 
-    async def give_up(self, why: str) -> None:
+    async def disable(self, why: str) -> None:
         """Fail every batch that is waiting for a worker, and start no more workers."""
-        self._instances.given_up_for = self.verdicts.given_up_for = why
+        self._instances.disabled_reason = self.batch_retry.disabled_reason = why
         await self._notify(None)
 
     async def wake(self) -> None:
         """Make all waiting tasks check their condition again."""
         await self._notify(None)
 
-    def _readings(self) -> list[Reading]:
-        return [worker.gauge.read() for worker in self._workers.values() if worker.alive]
+    def _readings(self) -> list[StatsReading]:
+        return [worker.stats.read() for worker in self._workers.values() if worker.alive]
 
     async def _start(self, slot: int) -> Worker:
         return await self._starts.start(self._instances.spec, slot)
 
     async def _notify(self, ready: str | None) -> None:
         """Notify the tasks that wait for a worker. `ready` is the name of a worker that just became ready."""
-        if ready is not None and self.sleep.waking:
-            self.sleep.end()
+        if ready is not None and self.suspension.resuming:
+            self.suspension.end()
         async with self._changed:
             self._changed.notify_all()
         if ready is not None:

@@ -1,7 +1,7 @@
-"""Prestarted workers: processes that have started and imported our modules while their model is asleep.
+"""Prestarted workers: processes that have started and imported our modules while their model is suspended.
 
 A prestarted worker connects to the daemon, but loads its model only when a request wakes the model. This saves the
-start of the interpreter and its imports, at the price of memory. So only the models that fell asleep most recently
+start of the interpreter and its imports, at the price of memory. So only the models that were suspended most recently
 have one.
 """
 
@@ -18,7 +18,7 @@ class PrestartedWorkers:
     """The prestarted workers of all models, by the account of the pool. The daemon has one of these.
 
     Attributes:
-        most: Maximum number of prestarted workers. Beyond it, the worker of the model that has been asleep longest is
+        most: Maximum number of prestarted workers. Beyond it, the worker of the model that has been suspended longest is
             stopped.
     """
 
@@ -35,7 +35,7 @@ class PrestartedWorkers:
         return 0 if self._held else self.most
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether no worker is being stopped, and, while held, none is left."""
         return not self._ending and not (self._held and self._workers)
 
@@ -46,11 +46,11 @@ class PrestartedWorkers:
             await self.drop(owner)
 
     def release(self) -> None:
-        """Keep workers of models that fall asleep from now on."""
+        """Keep workers of models that are suspended from now on."""
         self._held = False
 
     async def put(self, owner: Account, worker: Worker) -> None:
-        """Keep a worker for a sleeping model, and stop the oldest workers beyond the limit."""
+        """Keep a worker for a suspended model, and stop the oldest workers beyond the limit."""
         await self.drop(owner)
         self._workers[owner] = worker
         worker.exited.add_done_callback(lambda _: self._ended(owner, worker))
@@ -89,7 +89,7 @@ class PrestartedWorkers:
                 await self.drop(owner)
 
     def items(self) -> ItemsView[Account, Worker]:
-        """Return all accounts and workers, the longest-sleeping model first."""
+        """Return all accounts and workers, the longest-suspended model first."""
         return self._workers.items()
 
     def workers(self) -> Collection[Worker]:

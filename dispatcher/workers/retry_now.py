@@ -24,7 +24,7 @@ class ImmediateRetry:
         """Whether no more attempts are made, because an internal error ended the supervisor."""
         return self._over is not None
 
-    async def wish(self) -> None:
+    async def request(self) -> None:
         """Request a worker and wait until it is loaded.
 
         Raises:

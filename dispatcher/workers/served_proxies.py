@@ -15,8 +15,8 @@ from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers import concurrent_loads
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.routing import Routes
-from pytriton.dispatcher.workers.sleep import Sleep
+from pytriton.dispatcher.workers.routes import Routes
+from pytriton.dispatcher.workers.suspension import Suspension
 
 
 class ServedProxies:
@@ -25,9 +25,9 @@ class ServedProxies:
     Args:
         instances: Instances of the pool.
         workers: Current and former workers, by name.
-        sleep: Sleep state of the pool's workers.
+        suspension: Suspension state of the pool's workers.
         changed: Notified when the set of workers changes.
-        wake_up: Starts the workers if the model is asleep.
+        wake_up: Starts the workers if the model is suspended.
         events: Receives the events about rebalancing.
     """
 
@@ -35,14 +35,14 @@ class ServedProxies:
         self,
         instances: Instances,
         workers: Mapping[str, Worker],
-        sleep: Sleep,
+        suspension: Suspension,
         changed: asyncio.Condition,
         wake_up: Callable[[], None],
         events: Events,
     ) -> None:
         self._instances = instances
         self._workers = workers
-        self._sleep = sleep
+        self._suspension = suspension
         self._changed = changed
         self._wake_up = wake_up
         self._events = events
@@ -80,7 +80,7 @@ class ServedProxies:
     ) -> messages.Attached:
         """Assign a worker to `proxy` and return it, waiting until one is ready.
 
-        If the model is asleep, wake it if the proxy has a batch. Otherwise return no worker; the proxy asks again when
+        If the model is suspended, wake it if the proxy has a batch. Otherwise return no worker; the proxy asks again when
         it has a batch.
 
         Args:
@@ -125,12 +125,12 @@ class ServedProxies:
                     raise self._gone(proxy, version)  # do not assign a worker that others could use
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
-                if self._sleep.now and not batch:
+                if self._suspension.now and not batch:
                     self._routes.rest(proxy)
                     return messages.Attached("", "", spec.execution_timeout_s)
-                self._sleep.raise_refusal(wake)
+                self._suspension.raise_refusal(wake)
                 self._wake_up()
-                wake = self._sleep.wakes
+                wake = self._suspension.resumes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     self._run_in_background(
@@ -139,19 +139,19 @@ class ServedProxies:
                     return messages.Attached(
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
-                if instances.stopping or instances.is_hopeless(version):
+                if instances.stopping or instances.is_crash_looping(version):
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
                 if avoid and present:
                     text = f"model {spec.name}: all its workers wait for this very request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-                left_s = self._sleep.left_s()
+                left_s = self._suspension.left_s()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _gone(self, proxy: str, version: int) -> RemoteFailure:
         """Return the failure for an outdated request. The proxy may still have the batch, and reports the text."""
         instances = self._instances
-        if instances.stopping or instances.is_hopeless(version):
+        if instances.stopping or instances.is_crash_looping(version):
             return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
         text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked again"
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
@@ -181,7 +181,7 @@ class ServedProxies:
         self._routes.clear()
 
     def rest_all_of(self, workers: Collection[str]) -> None:
-        """Detach the proxies of these workers from their workers, because the model falls asleep."""
+        """Detach the proxies of these workers from their workers, because the model is suspended."""
         self._routes.rest_all_of(workers)
 
     async def balance(self) -> None:
@@ -199,7 +199,7 @@ class ServedProxies:
 
     async def _withdraw(self, worker: Worker, why: str) -> None:
         """Ask a worker to give up one of its proxies."""
-        self._events.tell(
+        self._events.emit(
             kinds.LANE_WITHDRAWN, instance=worker.instance, worker=worker.name, reason=why
         )
         await worker.withdraw_lane()

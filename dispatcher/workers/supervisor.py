@@ -26,12 +26,12 @@ from pytriton.dispatcher.workers.instance_record import InstanceRecord
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_loading import (
+from pytriton.dispatcher.workers.process.load_wait import (
     load_failure,
     until_loaded,
     wait_any,
 )
+from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
 from pytriton.dispatcher.workers.retry_now import ImmediateRetry
 
@@ -43,7 +43,7 @@ _STABLE_AFTER_S = 60.0
 _RECYCLE_MEMORY_TIMEOUT_S = 10.0
 
 #: Awaited whenever the set of workers changes, with the name of the worker that became ready, or None.
-Tell = Callable[[Optional[str]], Awaitable[None]]
+OnChange = Callable[[Optional[str]], Awaitable[None]]
 
 
 class Adopted(NamedTuple):
@@ -57,7 +57,7 @@ class Supervisor:
     """Supervises one instance: its current worker, and the record of earlier ones.
 
     Attributes:
-        index: Number of the instance. Numbers from `spec.instances` on are spares.
+        index: Number of the instance. Numbers from `spec.instances` on are standby workers.
         version: The version it serves, if each version has its own workers.
         worker: The current worker, also while it loads and after it exited.
         first: Resolves when the first worker is ready. Raises RemoteFailure if it cannot be loaded.
@@ -69,7 +69,7 @@ class Supervisor:
         spec: messages.ModelSpec,
         start_worker: Callable[[int], Awaitable[Worker]],
         policy: RestartPolicy,
-        tell: Tell,
+        on_change: OnChange,
         events: Events = LOG_ONLY,
         *,
         woken: bool = False,
@@ -100,10 +100,10 @@ class Supervisor:
         self._start_worker = start_worker
         self._policy = policy
         self._recycle_backoff = Exchanges(policy)
-        self._tell = tell
+        self._on_change = on_change
         self._events = events.about(spec.name, self.version or spec.version, self.index)
         self._streak = self._record.streak
-        self._healing = ImmediateRetry()
+        self._immediate_retry = ImmediateRetry()
         self._ready_at = self._started_at = 0.0
         self._workers: set[Worker] = set()
         self._aside: set[asyncio.Task[None]] = set()
@@ -120,7 +120,7 @@ class Supervisor:
             self._change(InstanceState.READY)
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether no worker is starting or stopping: one serves, or the instance is backing off or has failed."""
         if self._workers - {self.worker}:
             return False
@@ -130,7 +130,7 @@ class Supervisor:
 
     def hand_over(self) -> SupervisedState:
         """Return the state to hand over in an upgrade. The supervisor must be settled."""
-        serves = self.settled and isinstance(self.worker, WorkerProcess) and self.worker.alive
+        serves = self.is_quiescent and isinstance(self.worker, WorkerProcess) and self.worker.alive
         worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
         return self._record.hand_over(self._slot, worker)
 
@@ -144,21 +144,21 @@ class Supervisor:
         worker = self.worker
         if self.state is not InstanceState.READY or worker is None or not worker.alive:
             return None
-        return worker if worker.unwilling is None else None
+        return worker if worker.not_ready_reason is None else None
 
     @property
     def lacks_worker(self) -> bool:
         """Whether no worker serves until another one is loaded."""
-        if self._healing.is_over:
+        if self._immediate_retry.is_over:
             return self.worker is None or not self.worker.alive
         return self.state in LACKING
 
     @property
-    def is_hopeless(self) -> bool:
+    def is_crash_looping(self) -> bool:
         """Whether the instance has hit its restart limit or is in a crash loop."""
         if self.state is InstanceState.FAILED:
             return True
-        return self.lacks_worker and (self._streak.is_crash_loop or self._healing.is_over)
+        return self.lacks_worker and (self._streak.is_crash_loop or self._immediate_retry.is_over)
 
     def problem(self) -> str | None:
         """Describe a crash loop and the next step; return None if there is none."""
@@ -166,33 +166,33 @@ class Supervisor:
             self.state, lacks_worker=self.lacks_worker, proven=self._is_proven()
         )
 
-    async def heal(self) -> None:
+    async def retry_now(self) -> None:
         """Load a missing worker immediately, also during back-off or after the restart limit was reached.
 
         Raises:
             RemoteFailure: The worker could not be loaded. The instance continues as before.
         """
         if self.lacks_worker:
-            await self._healing.wish()
+            await self._immediate_retry.request()
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
         """Move the proxies to other workers, and stop the worker after its batch, at most `grace_s` seconds later.
 
-        `reason` is one of END_REASONS.
+        `reason` is one of EXIT_REASONS.
         """
         for worker in self._workers:
             worker.leave(reason)
         self._task.cancel()
         text = f"model {self._spec.name}: instance {self.index} is being stopped"
-        self._healing.attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
+        self._immediate_retry.attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
         self._change(InstanceState.STOPPING)
-        await self._tell(None)
+        await self._on_change(None)
         await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.gather(*(worker.stop(grace_s) for worker in self._workers))
         await asyncio.gather(*self._aside)
         self._change(InstanceState.STOPPED)
 
-    def info(self, lanes: int, *, spare: bool) -> messages.InstanceInfo:
+    def info(self, lanes: int, *, standby: bool) -> messages.InstanceInfo:
         """Return the instance as shown by `status`."""
         worker = self.worker if self.worker is not None and self.worker.alive else None
         return self._record.info(
@@ -200,7 +200,7 @@ class Supervisor:
             worker,
             self._spec.devices,
             lanes,
-            spare=spare,
+            standby=standby,
             proven=self._is_proven(),
         )
 
@@ -212,7 +212,7 @@ class Supervisor:
             try:
                 if self.state is not InstanceState.READY:  # an adopted instance is ready already
                     await self._load()
-                self._healing.attempted(None)
+                self._immediate_retry.attempted(None)
                 if not self.first.done():
                     self.first.set_result(None)
                 self._ready_at = self._loop.time()
@@ -221,7 +221,7 @@ class Supervisor:
                 failure = self._as_failure(error)
                 self._record.last_exit = failure.text
                 took = {"took_s": self._since_start_s()}
-                self._events.tell(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
+                self._events.emit(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
                 if self.worker is not None and self.worker.alive:  # it is being replaced
                     self._run_in_background(self.worker.stop(0))
                 if not self.first.done():
@@ -229,12 +229,12 @@ class Supervisor:
                     self.first.set_exception(failure)
                     return
                 self._streak.add()
-                self._healing.attempted(failure)
+                self._immediate_retry.attempted(failure)
             await self._back_off(blameless=blameless)
             self._record.restarts += 1
             self._change(InstanceState.STARTING)
 
-    async def _until_ended(self) -> messages.WorkerEnd:
+    async def _until_ended(self) -> messages.WorkerExit:
         """Wait until the serving worker exits, update the failure streak, and return how it ended."""
         last = await self._serve()
         if last.batches or self._has_served_long():
@@ -253,17 +253,19 @@ class Supervisor:
         streak.next_try_at = None if delay_s is None else time.time() + delay_s
         why = self._record.last_exit or ""
         if delay_s is None:
-            self._events.tell(kinds.GIVEN_UP, reason=why, numbers={"failures": streak.failures})
+            self._events.emit(
+                kinds.RESTART_LIMIT_REACHED, reason=why, numbers={"failures": streak.failures}
+            )
         elif delay_s:
             kind = kinds.CRASH_LOOP if streak.is_crash_loop else kinds.BACKOFF
-            self._events.tell(
+            self._events.emit(
                 kind, reason=why, numbers={"failures": streak.failures, "next_try_s": delay_s}
             )
         try:
-            await self._tell(None)
+            await self._on_change(None)
             if delay_s != 0.0:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._healing.hurry.wait(), delay_s)
+                    await asyncio.wait_for(self._immediate_retry.hurry.wait(), delay_s)
         finally:  # also if stopped during the delay
             streak.next_try_at = None
 
@@ -275,19 +277,19 @@ class Supervisor:
         worker = self.worker
         if self.state is not InstanceState.READY or worker is None or not worker.alive:
             return False
-        return worker.gauge.read().answered > 0 or self._has_served_long()
+        return worker.stats.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
         """Start a worker and wait until it is ready. If it fails, stop it and raise RemoteFailure."""
         self.worker = await self._start()
         await self._until_ready(self.worker)
         self._change(InstanceState.READY)
-        await self._tell(self.worker.name)
+        await self._on_change(self.worker.name)
 
     async def _start(self) -> Worker:
         self._started_at = self._loop.time()
         worker = await self._start_worker(self._slot)
-        self._events.tell(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
+        self._events.emit(kinds.LOADING, worker=worker.name, numbers={"pid": worker.pid})
         self._watch(worker)
         return worker
 
@@ -296,7 +298,7 @@ class Supervisor:
         worker.exited.add_done_callback(lambda _: self._workers.discard(worker))
         if isinstance(worker, WorkerProcess):  # limits do not apply to a registrant's threads
             limits = self._spec.limits
-            if limits.memory_hard is not None or limits.processes is not None:
+            if limits.memory_limit is not None or limits.processes is not None:
                 # Imported only when needed: it imports psutil, which takes 10 ms.
                 from pytriton.dispatcher.workers.process.hard_limits import guard
 
@@ -306,7 +308,7 @@ class Supervisor:
         start = self._policy.start_timeout_s, self._started_at
         await until_loaded(worker, self._spec, *start, greeted=self._is_loading)
         numbers = {"pid": worker.pid, "took_s": self._since_start_s()}
-        self._events.tell(kinds.READY, worker=worker.name, numbers=numbers)
+        self._events.emit(kinds.READY, worker=worker.name, numbers=numbers)
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
         return load_failure(error, self._spec.name, self.index)
@@ -318,30 +320,30 @@ class Supervisor:
         if self.state is InstanceState.STARTING:
             self._change(InstanceState.LOADING)
 
-    async def _serve(self) -> messages.WorkerEnd:
+    async def _serve(self) -> messages.WorkerExit:
         """Wait until the worker exits, recycling it whenever it is due, and return how it ended."""
         while True:
             worker = self.worker
             assert worker is not None  # set by `_load`
-            await wait_any(worker.exited, worker.spent)
+            await wait_any(worker.exited, worker.recycle_due)
             if not worker.exited.done():
-                await self._recycle(worker, worker.spent.result())
+                await self._recycle(worker, worker.recycle_due.result())
             if worker.exited.done():
                 end = await self._record_exit(worker)
                 if self.worker is worker:
                     return end
 
-    async def _recycle(self, spent: Worker, why: str) -> None:
+    async def _recycle(self, old: Worker, why: str) -> None:
         """Load a replacement for a worker that is due for recycling, then stop the old one.
 
         If the replacement cannot be loaded, the old worker keeps serving until the next attempt.
         """
-        answered = spent.gauge.read().answered if spent.alive else 0
-        numbers = {"pid": spent.pid, "batches": answered}
-        self._events.tell(kinds.SPENT, worker=spent.name, reason=why, numbers=numbers)
+        answered = old.stats.read().answered if old.alive else 0
+        numbers = {"pid": old.pid, "batches": answered}
+        self._events.emit(kinds.RECYCLE_DUE, worker=old.name, reason=why, numbers=numbers)
         pause_s = self._recycle_backoff.pause_s(why, soon=not self._has_served_long())
-        await asyncio.wait([spent.exited], timeout=pause_s)
-        if spent.exited.done():
+        await asyncio.wait([old.exited], timeout=pause_s)
+        if old.exited.done():
             return
         try:
             fresh = await self._account.beside_others(
@@ -349,16 +351,16 @@ class Supervisor:
             )
         except Exception as error:
             why = self._as_failure(error).text
-            self._events.tell(kinds.NOT_EXCHANGED, worker=spent.name, reason=why)
-            await asyncio.wait([spent.exited], timeout=self._policy.longest_delay_s)
+            self._events.emit(kinds.RECYCLE_FAILED, worker=old.name, reason=why)
+            await asyncio.wait([old.exited], timeout=self._policy.longest_delay_s)
             return
         # A callback, because the instance may be stopped before the old worker exits.
-        spent.exited.add_done_callback(lambda _: self._account.give_beside())
+        old.exited.add_done_callback(lambda _: self._account.give_beside())
         self.worker, self._ready_at = fresh, self._loop.time()
         self._record.restarts += 1
-        await self._tell(fresh.name)
-        spent.leave("spent")
-        self._run_in_background(spent.end_after_batch())
+        await self._on_change(fresh.name)
+        old.leave("recycle")
+        self._run_in_background(old.end_after_batch())
 
     async def _start_replacement(self) -> Worker:
         worker = await self._start()
@@ -371,12 +373,12 @@ class Supervisor:
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
 
-    async def _record_exit(self, worker: Worker) -> messages.WorkerEnd:
+    async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
         """Stop the remaining processes of a worker that exited, and record and report how it ended."""
         await worker.stop(0)
         end = worker.end_record()
         self._record.add(end)
-        self._events.tell(
+        self._events.emit(
             kinds.CRASHED,
             worker=worker.name,
             reason=end.how,
@@ -406,6 +408,6 @@ class Supervisor:
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
-        failure = self._healing.over(task.exception())
+        failure = self._immediate_retry.over(task.exception())
         if not self.first.done():
             self.first.set_exception(failure)

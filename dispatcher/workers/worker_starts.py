@@ -8,11 +8,11 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.runtime.tasks import uninterrupted
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_factory import StartWorker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 
 #: Number of exited workers that are kept, so that their exit can be explained to proxies.
 _MAX_EXITED_KEPT = 16
@@ -25,27 +25,27 @@ class WorkerStarts:
         start_worker: Starts one worker.
         registrant: The process whose threads run the workers; None if the workers are processes.
         workers: By name. Started workers are added here.
-        tally: Counts starts and exits.
-        parking: Keeps a prestarted worker while the model is asleep.
+        counters: Counts starts and exits.
+        prestarted: Keeps a prestarted worker while the model is suspended.
         account: Memory account of the workers.
         forget: Called with the name of each exited worker that is removed.
     """
 
     def __init__(
         self,
-        start_worker: StartWorker,
+        start_worker: WorkerStarter,
         registrant: Registrant | None,
         workers: dict[str, Worker],
-        tally: Tally,
-        parking: PrestartedWorkers,
+        counters: ModelCounters,
+        prestarted: PrestartedWorkers,
         account: Account,
         forget: Callable[[str], None],
     ) -> None:
         self._start_worker = start_worker
         self._registrant = registrant
         self._workers = workers
-        self._tally = tally
-        self._parking = parking
+        self._counters = counters
+        self._prestarted = prestarted
         self._account = account
         self._forget = forget
 
@@ -55,12 +55,12 @@ class WorkerStarts:
         Raises:
             RemoteFailure: The worker cannot be started.
         """
-        worker = self._parking.take(self._account) if slot == 0 else None
+        worker = self._prestarted.take(self._account) if slot == 0 else None
         if worker is None:
             worker = await self._new(spec, slot)
         else:
             await self._unpark(worker)
-        self._tally.add(worker)
+        self._counters.add(worker)
         return worker
 
     async def _unpark(self, worker: Worker) -> None:
@@ -74,11 +74,11 @@ class WorkerStarts:
     def adopt(self, worker: Worker) -> None:
         """Add a worker that was started before an upgrade."""
         self._workers[worker.name] = worker
-        self._tally.add(worker, adopted=True)
+        self._counters.add(worker, adopted=True)
 
     async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
-        """Prestart a worker for a sleeping model. Stop it again if `still()` is false once it has started."""
-        if not self._parking.room:
+        """Prestart a worker for a suspended model. Stop it again if `still()` is false once it has started."""
+        if not self._prestarted.room:
             return
         try:
             worker = await self._new(spec, 0)
@@ -86,13 +86,13 @@ class WorkerStarts:
             return
         worker.parked = True
         if still():
-            await self._parking.put(self._account, worker)
+            await self._prestarted.put(self._account, worker)
         else:
             await worker.stop(0)
 
     async def end_parked(self) -> None:
         """Stop the prestarted worker, if there is one."""
-        await self._parking.drop(self._account)
+        await self._prestarted.drop(self._account)
 
     async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
         worker = await self._start_worker(spec, slot, self._registrant)

@@ -22,7 +22,7 @@ from digits import MODEL_NAME, Array, load
 from pytriton.daemon import connect
 
 THREADS = 8
-LEAST_ACCURACY = 0.95
+MIN_ACCURACY = 0.95
 
 
 class Classifier:
@@ -81,10 +81,8 @@ def main() -> int:
     if any((run != runs[0]).any() for run in runs):
         print("error: the same image got different answers", file=sys.stderr)
         return 1
-    if (runs[0] == labels).mean() < LEAST_ACCURACY:
-        print(
-            f"error: less than {LEAST_ACCURACY:.0%} of the digits were recognized", file=sys.stderr
-        )
+    if (runs[0] == labels).mean() < MIN_ACCURACY:
+        print(f"error: less than {MIN_ACCURACY:.0%} of the digits were recognized", file=sys.stderr)
         return 1
     return 0
 

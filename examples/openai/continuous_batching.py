@@ -39,7 +39,7 @@ WORDS = [
 ]
 STATE = 64
 #: Requests that a step takes at most; the others wait for a place.
-MOST = 32
+MAX_ACTIVE = 32
 
 
 class Model:
@@ -106,7 +106,7 @@ class Engine:
         active: list[Sequence] = []
         try:
             while self._waiting or active:
-                free = MOST - len(active)
+                free = MAX_ACTIVE - len(active)
                 active += self._waiting[:free]
                 del self._waiting[:free]
                 states = np.stack([one.state for one in active])

@@ -30,7 +30,7 @@ _SECTIONS = {
     "When something is wrong": {
         "explain": "explain:explain",
         "events": "explain:events",
-        "slowest": "requests:slowest",
+        "requests": "requests:requests",
         "access-log": "requests:access_log",
         "profile": "requests:profile",
         "doctor": "install:doctor",
@@ -46,7 +46,7 @@ _SECTIONS = {
         "version": "status:version",
     },
     "Access and several machines": {
-        "token": "status:token",
+        "access-token": "status:access_token",
         "keys": "keys:keys",
         "fleet": "fleet:fleet",
     },

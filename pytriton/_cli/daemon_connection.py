@@ -21,7 +21,7 @@ _LIVENESS_INTERVAL_S = 1.0
 _MAX_ATTEMPTS = 4
 
 #: A temporary refusal must not be reported as NO_DAEMON: scripts start a daemon on that code.
-_CODES = {ErrorKind.INTERNAL: ExitCode.FAULT}
+_CODES = {ErrorKind.INTERNAL: ExitCode.ERROR}
 
 
 def runtime_dir(flag: Path | None) -> RuntimeDir:
@@ -111,13 +111,13 @@ def ask(
         ) from None
     except messages.MalformedMessage as error:
         raise CliError(
-            ExitCode.FAULT,
+            ExitCode.ERROR,
             f"the daemon (pid {pid}) in {rundir.path} is another version than this command: "
             f"{error}. Restart it with `pytriton-daemon restart`.",
         ) from None
     except RemoteFailure as failure:
         trace = f"\n{failure.traceback}" if failure.traceback else ""
-        code = _CODES.get(failure.kind, ExitCode.REGISTRATION)
+        code = _CODES.get(failure.kind, ExitCode.REGISTRATION_FAILED)
         raise CliError(code, f"{failure.text}{trace}") from None
 
 
@@ -202,7 +202,7 @@ def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.Serve
     return answer
 
 
-def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
+def upgrade(rundir: RuntimeDir, request: messages.Upgrade) -> messages.Event:
     """Upgrade the daemon to the installed version; return the event that reports it.
 
     Raises:
@@ -215,15 +215,15 @@ def upgrade(rundir: RuntimeDir, wish: messages.Upgrade) -> messages.Event:
         return isinstance(error, CliError) and error.code is ExitCode.NO_DAEMON
 
     try:
-        return upgraded(lambda message: ask(rundir, message, timeout_s=None), wish, is_gone)
+        return upgraded(lambda message: ask(rundir, message, timeout_s=None), request, is_gone)
     except NotUpgraded as error:
-        raise CliError(ExitCode.FAULT, str(error)) from None
+        raise CliError(ExitCode.ERROR, str(error)) from None
 
 
 def stop(
     rundir: RuntimeDir,
     timeout_s: float | None,
-    wish: messages.AnyMessage = messages.Shutdown(),  # noqa: B008, it is frozen
+    request: messages.AnyMessage = messages.Shutdown(),  # noqa: B008, it is frozen
 ) -> int:
     """Stop the daemon gracefully, wait until its process has exited, and return its pid.
 
@@ -240,14 +240,14 @@ def stop(
     try:
         if rundir.running_pid() != pid:
             return pid  # it has exited, and the pid may have been reused
-        _ask_to_stop(rundir, pid, wish)
+        _ask_to_stop(rundir, pid, request)
         readable, _, _ = select.select([ended], [], [], timeout_s)
     finally:
         os.close(ended)
     if not readable:
         assert timeout_s is not None  # select() without a timeout returns only on exit
         raise CliError(
-            ExitCode.FAULT,
+            ExitCode.ERROR,
             f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for in-flight "
             "batches. Wait longer with --timeout, or kill them and the daemon immediately with "
             f"`kill -INT {pid}`.",
@@ -255,21 +255,21 @@ def stop(
     return pid
 
 
-def drain(rundir: RuntimeDir, wish: messages.Drain) -> int | None:
+def drain(rundir: RuntimeDir, request: messages.Drain) -> int | None:
     """Drain the daemon; return its pid when it has exited, None if others will stop it.
 
     Raises:
         CliError: no daemon runs.
     """
-    if wish.stop:
-        return stop(rundir, None, wish)
-    ask(rundir, wish, timeout_s=None)
+    if request.stop:
+        return stop(rundir, None, request)
+    ask(rundir, request, timeout_s=None)
     return None
 
 
-def _ask_to_stop(rundir: RuntimeDir, pid: int, wish: messages.AnyMessage) -> None:
+def _ask_to_stop(rundir: RuntimeDir, pid: int, request: messages.AnyMessage) -> None:
     try:
-        ask(rundir, wish, timeout_s=ANSWER_S)
+        ask(rundir, request, timeout_s=ANSWER_S)
     except CliError as error:
         if error.code is not ExitCode.NO_DAEMON:
             raise

@@ -61,7 +61,7 @@ def command(function: _C) -> _C:
             raise
         except Exception:
             print_error(visible(traceback.format_exc().rstrip(), keep="\n"))
-            _end(ExitCode.FAULT, "pytriton-daemon: internal error; please report it")
+            _end(ExitCode.ERROR, "pytriton-daemon: internal error; please report it")
 
     show_parameters(run, resolved_parameters(function))
     return run  # type: ignore[return-value]
@@ -84,7 +84,7 @@ def errors_of_clients() -> Iterator[None]:
     except (PyTritonBadParameterError, PyTritonValidationError) as error:
         raise CliError(ExitCode.USAGE, str(error)) from None
     except PyTritonError as error:
-        raise CliError(ExitCode.REGISTRATION, str(error)) from None
+        raise CliError(ExitCode.REGISTRATION_FAILED, str(error)) from None
 
 
 def _end(code: ExitCode, text: str) -> NoReturn:

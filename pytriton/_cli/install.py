@@ -41,7 +41,7 @@ def install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> l
         choice = choice_of(config, wheel, python_backend=python_backend)
         runtime = find_or_install_server(choice, say)
     except ServerRuntimeError as error:
-        raise CliError(ExitCode.NO_SERVER, str(error)) from None
+        raise CliError(ExitCode.SERVER_FAILED, str(error)) from None
     there = {"tritonserver": runtime.tree.program, "proxy": runtime.native or "Python"}
     if runtime.python is not None:
         there["proxy Python"] = runtime.python.environment.python
@@ -70,5 +70,5 @@ def prune_cache(entries: list[CacheEntry], unused_days: float) -> Iterator[Cache
         yield from prune(entries, unused_days)
     except OSError as error:
         raise CliError(
-            ExitCode.FAULT, f"{error.filename or 'an entry'} cannot be removed: {error.strerror}"
+            ExitCode.ERROR, f"{error.filename or 'an entry'} cannot be removed: {error.strerror}"
         ) from None

@@ -28,8 +28,8 @@ def remarks(status: messages.Status) -> Iterator[str]:
     if coming:
         waits = "; --wait-models waits for the persisted ones" if states["restoring"] else ""
         yield f"{_models(coming)} being loaded: `pytriton-daemon status` shows them{waits}"
-    if states["asleep"]:
-        yield f"{_models(states['asleep'])} asleep: the first request loads each of them"
+    if states["suspended"]:
+        yield f"{_models(states['suspended'])} suspended: the first request loads each of them"
     if states["failed"]:
         yield f"{_models(states['failed'])} not served: see `pytriton-daemon status`"
 
@@ -93,7 +93,8 @@ def wait_until_restored(
     if failed:
         reasons = "\n".join(f"  {model.name}: {model.error}" for model in failed)
         raise CliError(
-            ExitCode.REGISTRATION, f"the daemon is ready, but these models are not:\n{reasons}"
+            ExitCode.REGISTRATION_FAILED,
+            f"the daemon is ready, but these models are not:\n{reasons}",
         )
     return status
 

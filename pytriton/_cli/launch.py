@@ -32,13 +32,13 @@ _LAST_RECORDS = 12
 _SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCode.PORT_IN_USE)
 #: Interval between status requests to a starting daemon. Its exit is an event (pidfd), but readiness must be polled:
 #: a bound control socket is not ready yet, and a start takes a second or more.
-_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
+_MIN_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 0.05, 0.5
 
 
 def run_here(config: DaemonConfig, given: Given) -> int:
     """Run the daemon in this process, or in a child if this is a container's first process; return its exit code."""
     rundir = private(config)
-    _tell_former_fault(rundir)
+    _report_previous_exit(rundir)
     return start.run_here(config, lambda status: given.keep(rundir))
 
 
@@ -50,7 +50,7 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
     """
     rundir = private(config)
     _refuse_second(rundir)
-    _tell_former_fault(rundir)
+    _report_previous_exit(rundir)
     with _Words(rundir) as words, _started(config, rundir) as process:
         with Spinner("starting the daemon") as spinner:
             status = _wait_ready(rundir, process, words, spinner)
@@ -60,7 +60,7 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
     return status
 
 
-def _tell_former_fault(rundir: RuntimeDir) -> None:
+def _report_previous_exit(rundir: RuntimeDir) -> None:
     """Report how the last daemon here exited, unless that was requested or has already been reported."""
     end = exit_record.read(rundir)
     failed = end is not None and end.exit_code not in _SAID_AT_START
@@ -98,7 +98,7 @@ def _wait_ready(
     ended = linux.pidfd_open(process.pid)
     try:
         for attempt in itertools.count():
-            look_s = min(_LONGEST_LOOK_S, _FIRST_LOOK_S * 1.5 ** min(attempt, 20))
+            look_s = min(_MAX_POLL_INTERVAL_S, _MIN_POLL_INTERVAL_S * 1.5 ** min(attempt, 20))
             readable, _, _ = select.select([ended], [], [], look_s)
             for text in words.new():
                 spinner.say(text)
@@ -116,7 +116,7 @@ def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
     if rundir.running_pid() != pid:
         return None
     try:
-        return ask_status(rundir, timeout_s=_LONGEST_LOOK_S)
+        return ask_status(rundir, timeout_s=_MAX_POLL_INTERVAL_S)
     except CliError:  # not listening yet, or exiting
         return None
 
@@ -126,9 +126,9 @@ def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words
     code = process.wait()
     known = {int(one): one for one in ExitCode}
     # Exit code 0 means that it was stopped while starting, so `start` has failed.
-    exit_code = known.get(code, ExitCode.FAULT) if code else ExitCode.FAULT
+    exit_code = known.get(code, ExitCode.ERROR) if code else ExitCode.ERROR
     end = exit_record.read(rundir)
-    if end is not None and end.pid == process.pid and exit_code is not ExitCode.FAULT:
+    if end is not None and end.pid == process.pid and exit_code is not ExitCode.ERROR:
         return CliError(exit_code, f"the daemon did not start: {end.reason}")
     ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
     why = f"{end.reason}\nIt" if end is not None and end.pid == process.pid else "it"

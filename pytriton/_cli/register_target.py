@@ -18,33 +18,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
+class RegisterCommand:
     """A command's request: MODULE:ATTRIBUTE or a directory, and keyword arguments of `DaemonClient`'s method."""
 
     target: str
     options: Mapping[str, Any]
 
 
-def register_target(wish: Wish, rundir: RuntimeDir) -> str:
+def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
     """Register the target, and return a sentence about the model that serves now.
 
     Raises:
         CliError: there is no such attribute, it has no declaration, no daemon runs, or the
             registration failed; with the remote traceback.
     """
-    if "python" in wish.options:
-        return _register_elsewhere(wish, rundir)
+    if "python" in command.options:
+        return _register_elsewhere(command, rundir)
     from pytriton._register.target import check_declared
 
-    target = load_target(wish.target)
+    target = load_target(command.target)
     with errors_of_clients():
-        check_declared(target, wish.target)
+        check_declared(target, command.target)
     return _register(
-        lambda client, progress: client.register(target, progress=progress, **wish.options), rundir
+        lambda client, progress: client.register(target, progress=progress, **command.options),
+        rundir,
     )
 
 
-def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
+def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
     """Import and register the module in the workers' interpreter: this one may lack its dependencies.
 
     Raises:
@@ -54,10 +55,10 @@ def _register_elsewhere(wish: Wish, rundir: RuntimeDir) -> str:
     from pytriton._register.environment import find_interpreter
 
     with errors_of_clients():
-        python = find_interpreter(wish.options["python"])
+        python = find_interpreter(command.options["python"])
         packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
-        options = {name: value for name, value in wish.options.items() if name != "python"}
-        request = in_other_python.Request(wish.target, str(rundir.path), options)
+        options = {name: value for name, value in command.options.items() if name != "python"}
+        request = in_other_python.RegisterRequest(command.target, str(rundir.path), options)
         served = {}
         for served in in_other_python.run(python, packages, request):
             if "progress" in served:
@@ -84,7 +85,7 @@ def is_file(target: str) -> bool:
     return ":" not in target and is_model_file(target)
 
 
-def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
+def register_folder(command: RegisterCommand, rundir: RuntimeDir) -> str:
     """Register a Triton Python model, all models of a repository, or a model file; return a sentence about each.
 
     Raises:
@@ -92,7 +93,7 @@ def register_folder(wish: Wish, rundir: RuntimeDir) -> str:
     """
     return _register(
         lambda client, progress: client.register_model(
-            wish.target, progress=progress, **wish.options
+            command.target, progress=progress, **command.options
         ),
         rundir,
     )

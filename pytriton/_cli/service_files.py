@@ -187,7 +187,7 @@ def why_network(config: DaemonConfig) -> str:
         if getattr(config, f"allow_{name}")
     }
     listens["openai_address"] = config.openai_address
-    for name in ("operations", "control_tcp"):
+    for name in ("management_address", "control_tcp"):
         listens[name] = (getattr(config, name) or "localhost:0").rpartition(":")[0].strip("[]")
     for name, address in listens.items():
         if not _is_there_always(address):

@@ -15,7 +15,7 @@ from pytriton._cli.annotations import resolved_parameters, show_parameters
 from pytriton._cli.errors import CliError, say
 from pytriton._host.settings import start_flags
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig, flag_name, options
-from pytriton._host.settings.sources import Loaded, load
+from pytriton._host.settings.sources import LoadedSettings, load
 from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
@@ -29,14 +29,14 @@ class Given:
     config: Optional[str] = None  #: the file named by --config
     cwd: str = "."
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedSettings:
         """Read all sources; exit if a setting is invalid."""
         try:
             return load(self.flags, os.environ, Path(self.cwd), self.config)
         except ConfigError as error:
             raise CliError(ExitCode.USAGE, str(error)) from None
 
-    def load_to_serve(self) -> Loaded:
+    def load_to_serve(self) -> LoadedSettings:
         """Like `load`, and check that the directories exist that a daemon on this machine serves."""
         loaded = self.load()
         _check_repositories(loaded)
@@ -68,7 +68,7 @@ class Given:
         return Given(flags, config, self.cwd)
 
 
-def _check_repositories(loaded: Loaded) -> None:
+def _check_repositories(loaded: LoadedSettings) -> None:
     """Exit if a model repository on this machine cannot be read: none of its models would be served."""
     for place in loaded.config.model_repository:
         if "://" in place:  # tritonserver accesses it itself
@@ -151,8 +151,7 @@ def _annotation(name: str) -> Any:
         several = typer.Option(flag, help=text, metavar="NAME=VALUE", rich_help_panel=_panel(name))
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
-    flags = [flag, flag_name(option.formerly)] if option.formerly else [flag]
-    taken = typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=_panel(name))
+    taken = typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_panel(name))
     return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], taken]
 
 

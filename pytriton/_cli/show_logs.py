@@ -68,7 +68,7 @@ def _no_log(rundir: RuntimeDir, model: str | None) -> CliError:
         return no_daemon(rundir)
     there = ", ".join(_models(rundir.logs)) or "none"
     return CliError(
-        ExitCode.REGISTRATION,
+        ExitCode.REGISTRATION_FAILED,
         f"there is no log of a model {model!r} in {rundir.logs}; there are logs of: {there}. "
         "The log of a model is deleted when it is unregistered; `pytriton-daemon logs` still has its records.",
     )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pytriton._host.doctor.diagnosis import Check
     from pytriton._host.install.cache_usage import CacheEntry
 
-_GOOD = {"ready", "spare", "ok", "serving", "running", "asleep"}
-_BAD = {"failed", "problem", "given up", "lost", "degraded"}
+_GOOD = {"ready", "standby", "ok", "serving", "running", "suspended"}
+_BAD = {"failed", "problem", "lost", "degraded"}
 #: Width without a terminal: wide enough not to break paths.
 _PIPE_WIDTH = 200
 #: Width without a terminal for tables of sentences, which may be broken.
@@ -55,11 +55,14 @@ def print_status(status: messages.Status) -> None:
         grid.add_row("control", "", Text(status.control_tcp, overflow="fold"))
     server = status.server
     pid = "no process" if server.pid is None else f"pid {server.pid}"
-    facts = ", ".join(filter(None, [f"{pid} {server.version}".rstrip(), _front(server)]))
+    facts = ", ".join(filter(None, [f"{pid} {server.version}".rstrip(), _frontend(server)]))
     grid.add_row("tritonserver", state_text(server.state), facts)
     for line in retiring(server):
         grid.add_row("", "", line)
-    for name, url in [*_endpoints(server), *(("operations", url) for url in status.operations)]:
+    for name, url in [
+        *_endpoints(server),
+        *(("management", url) for url in status.management_urls),
+    ]:
         grid.add_row(f"  {name}", "", Text(url, overflow="fold"))
     if status.openai_url:
         grid.add_row("OpenAI API", "", Text(status.openai_url, overflow="fold"))
@@ -79,7 +82,7 @@ def print_status(status: messages.Status) -> None:
         "lanes",
         "batches",
         "restarts",
-        "last end",
+        "last exit",
     )
     for model in status.models:
         for one in model.instances:
@@ -230,11 +233,13 @@ def make_table(*columns: str) -> Table:
     return table
 
 
-def _front(server: messages.ServerInfo) -> str:
+def _frontend(server: messages.ServerInfo) -> str:
     """Return the name of the frontend; "" if the daemon does not report it."""
     if not server.binary:
         return ""
-    return "native frontend" if server.binary.endswith("/pytriton-front") else "NVIDIA's frontend"
+    return (
+        "native frontend" if server.binary.endswith("/pytriton-frontend") else "NVIDIA's frontend"
+    )
 
 
 def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
@@ -249,13 +254,13 @@ def state_text(state: str) -> Text:
 
 
 def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
-    """Return the instance's state, with the model's state if that is unready or degraded."""
-    if model.state in ("unready", "degraded"):
+    """Return the instance's state, with the model's state if that is not ready or degraded."""
+    if model.state in ("not_ready", "degraded"):
         text = state_text(instance.state)
         return text.append(", model ").append_text(state_text(model.state))
     return state_text(
-        "spare"
-        if instance.spare and instance.lanes == 0 and instance.state == "ready"
+        "standby"
+        if instance.standby and instance.lanes == 0 and instance.state == "ready"
         else instance.state
     )
 

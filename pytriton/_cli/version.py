@@ -19,4 +19,4 @@ def print_version() -> ExitCode:
     if clash is None:
         return ExitCode.OK
     sys.stderr.write(f"{clash}\n")
-    return ExitCode.FAULT
+    return ExitCode.ERROR

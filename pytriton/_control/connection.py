@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytriton._control.request import Question, Watch, ask
+from pytriton._control.request import ControlRequest, LivenessCheck, ask
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
@@ -73,7 +73,7 @@ class Connection:
                 "access_token to be set to a token that you know."
             ) from error
 
-    def ask(self, question: Question) -> messages.AnyMessage:
+    def ask(self, question: ControlRequest) -> messages.AnyMessage:
         """Return the answer to a request; raise as `request.ask` does, and if no daemon runs."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
@@ -89,7 +89,7 @@ class Connection:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def ask_on(
-        self, channel: control.ControlClient, pid: int, question: Question
+        self, channel: control.ControlClient, pid: int, question: ControlRequest
     ) -> messages.AnyMessage:
         """Return the answer on a channel that is open to the daemon with this pid; raise as `request.ask` does."""
 
@@ -103,7 +103,7 @@ class Connection:
         def is_alive() -> bool:
             return self._runs(pid) and not channel.broken
 
-        watch = Watch("The daemon", _POLL_INTERVAL_S, is_alive, no_answer)
+        watch = LivenessCheck("The daemon", _POLL_INTERVAL_S, is_alive, no_answer)
         return ask(channel, question, watch)
 
     def _runs(self, pid: int) -> bool:

@@ -10,7 +10,7 @@ from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 
 if TYPE_CHECKING:
-    from pytriton._register.hosting import Host
+    from pytriton._register.thread_host import ThreadHost
 
 
 class DaemonLife(DaemonView):
@@ -71,8 +71,10 @@ class DaemonLife(DaemonView):
         for host in self._hosts():
             host.expected = True
 
-    def _hosts(self) -> list[Host]:
+    def _hosts(self) -> list[ThreadHost]:
         """Return the models that this client runs in threads of this process."""
-        hosting = sys.modules.get("pytriton._register.hosting")  # not imported: there are none
-        hosts = [] if hosting is None else hosting.hosts()
+        thread_host = sys.modules.get(
+            "pytriton._register.thread_host"
+        )  # not imported: there are none
+        hosts = [] if thread_host is None else thread_host.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pytriton._control.connection import Connection, MessageT, exception_of, expected
 from pytriton._control.registration_progress import Report
 from pytriton._control.remote_connection import RemoteConnection
-from pytriton._control.request import Question
+from pytriton._control.request import ControlRequest
 from pytriton._protocol import messages
 from pytriton._protocol.access import access_headers
 from pytriton._protocol.errors import RemoteFailure
@@ -18,13 +18,13 @@ from pytriton.exceptions import ModelNotFoundError
 #: The answer to any other message is awaited for as long as the daemon lives.
 _AT_ONCE = (
     messages.GetStatus,
-    messages.GetFigures,
+    messages.GetMetrics,
     messages.ListModels,
     messages.GetLogs,
     messages.Explain,
     messages.GetEvents,
     messages.GetRequests,
-    messages.RenewTrial,
+    messages.RenewLease,
 )
 #: Messages that fail with a RegistrationError.
 _REGISTERING = (
@@ -75,9 +75,9 @@ class DaemonView:
         """Return the state of the daemon, tritonserver, models and workers."""
         return self._ask(messages.GetStatus(), messages.Status)
 
-    def figures(self) -> messages.Figures:
+    def metrics(self) -> messages.MetricsSnapshot:
         """Return all metrics of the daemon, its models and their instances."""
-        return self._ask(messages.GetFigures(), messages.Figures)
+        return self._ask(messages.GetMetrics(), messages.MetricsSnapshot)
 
     def model_info(
         self, name: str, among: Sequence[messages.ModelInfo] | None = None
@@ -201,7 +201,7 @@ class DaemonView:
         """Return the daemon's answer; the messages in `_AT_ONCE` time out after `timeout_s`."""
         silence_s = self._timeout_s if isinstance(message, _AT_ONCE) else None
         try:
-            answer = self._connection.ask(Question(message, payloads, silence_s, report))
+            answer = self._connection.ask(ControlRequest(message, payloads, silence_s, report))
         except RemoteFailure as failure:
             registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None

@@ -38,7 +38,7 @@ def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[O
         )
 
 
-def teller(report: Optional[Report]) -> Callable[[str], None]:
+def step_reporter(report: Optional[Report]) -> Callable[[str], None]:
     """Return a function that reports the steps before the request, such as the creation of an environment."""
 
     def say(text: str) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytriton._control.request import Question, Watch, ask
+from pytriton._control.request import ControlRequest, LivenessCheck, ask
 from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 
@@ -45,11 +45,11 @@ class RemoteConnection:
         """
         raise PyTritonDaemonError(
             f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine: "
-            "print it there with `pytriton-daemon token`, or have the setting access_token set to a token that "
+            "print it there with `pytriton-daemon access-token`, or have the setting access_token set to a token that "
             "you know."
         )
 
-    def ask(self, question: Question) -> messages.AnyMessage:
+    def ask(self, question: ControlRequest) -> messages.AnyMessage:
         """Return the answer to a request; raise as `request.ask` does."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
@@ -61,7 +61,7 @@ class RemoteConnection:
                 late = not channel.agreed and time.monotonic() - begun > self._timeout_s
                 return channel.trouble is None and not late
 
-            watch = Watch(
+            watch = LivenessCheck(
                 f"The daemon at {self.name}",
                 _POLL_INTERVAL_S,
                 is_alive,

@@ -16,7 +16,7 @@ OnProgress = Callable[[messages.Progress], None]
 
 
 @dataclass(frozen=True)
-class Question:
+class ControlRequest:
     """A message to the dispatcher.
 
     Args:
@@ -35,7 +35,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Watch:
+class LivenessCheck:
     """The liveness check of a silent daemon.
 
     Args:
@@ -51,7 +51,9 @@ class Watch:
     no_answer: Callable[[control.ControlTimeout], PyTritonDaemonError]
 
 
-def ask(channel: control.ControlClient, question: Question, watch: Watch) -> messages.AnyMessage:
+def ask(
+    channel: control.ControlClient, question: ControlRequest, watch: LivenessCheck
+) -> messages.AnyMessage:
     """Return the answer to a request.
 
     Raises:

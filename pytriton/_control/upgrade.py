@@ -13,7 +13,7 @@ _POLL_INTERVAL_S = 0.1
 _TIMEOUT_S = 120.0
 #: Time during which no daemon may be running, between the exit of the old one and a restart.
 _GONE_S = 30.0
-_UPGRADED, _NOT, _AFRESH = "upgraded", "not_upgraded", "started"
+_UPGRADED, _NOT, _AFRESH = "upgraded", "upgrade_failed", "started"
 
 Ask = Callable[[messages.AnyMessage], messages.AnyMessage]
 
@@ -23,20 +23,20 @@ class NotUpgraded(Exception):
 
 
 def upgrade(
-    ask: Ask, wish: messages.Upgrade, is_gone: Callable[[Exception], bool]
+    ask: Ask, request: messages.Upgrade, is_gone: Callable[[Exception], bool]
 ) -> messages.Event:
     """Upgrade the daemon; return the event that reports it.
 
     Args:
         ask: returns the daemon's answer to a message, or raises any exception on failure
-        wish: the upgrade request
+        request: the upgrade request
         is_gone: returns whether such an exception means that no daemon runs, as during a restart
 
     Raises:
         NotUpgraded: the daemon was not upgraded.
     """
     before = max((event.serial for event in _events(ask, messages.GetEvents(limit=1))), default=0)
-    ask(wish)
+    ask(request)
     question = messages.GetEvents(kinds=[_UPGRADED, _NOT, _AFRESH], after=before)
     deadline = time.monotonic() + _TIMEOUT_S
     gone_until = time.monotonic() + _GONE_S

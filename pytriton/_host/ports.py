@@ -62,17 +62,17 @@ def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
     Raises:
         PortError: a port is in use or requested twice; the text names the holder.
     """
-    settled: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     with ExitStack() as held:  # keeps the ports distinct
         named_first = sorted(wanted.items(), key=lambda one: one[1][1] == 0)
         for name, (host, port) in named_first:
-            for other, taken in settled.items():
+            for other, taken in chosen.items():
                 if port == taken and _overlap(host, wanted[other][0]):
                     raise PortError(
                         f"{other} and {name} are both {port}: give each a port of its own, or 0 for a free one"
                     )
-            settled[name] = held.enter_context(held_port(host, port, name))
-    return settled
+            chosen[name] = held.enter_context(held_port(host, port, name))
+    return chosen
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
     if held_at(host, port) is not None:
         raise PortError(
             f"a service manager listens on port {port}{_setting(what)} for the daemon, but NVIDIA's executable cannot "
-            'inherit its sockets: disable the socket unit, or set front = "native"'
+            'inherit its sockets: disable the socket unit, or set frontend = "native"'
         )
     with listening(host, port, what, backlog=1) as listener:
         yield int(listener.getsockname()[1])

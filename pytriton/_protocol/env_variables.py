@@ -42,7 +42,9 @@ ALL = "*"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def travelling(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
+def forwarded_variables(
+    environ: Mapping[str, str], *, own_interpreter: bool = True
+) -> dict[str, str]:
     """Return the variables forwarded automatically.
 
     Args:
@@ -67,12 +69,12 @@ def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[s
     }
 
 
-def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
+def wanted(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     """Return the variables selected by a list: NAME copies a variable, NAME=VALUE sets one, `*` copies all."""
     found: dict[str, str] = {}
-    for wish in wishes:
-        name, equals, value = wish.partition("=")
-        if wish == ALL:
+    for pattern in patterns:
+        name, equals, value = pattern.partition("=")
+        if pattern == ALL:
             found.update(whole(environ))
         elif equals:
             found[name] = value
@@ -81,7 +83,7 @@ def wanted(environ: Mapping[str, str], wishes: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def staying(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
+def local_variables(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
     """Return the names of variables that are not forwarded, so that errors can name them."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 

@@ -20,13 +20,16 @@ class ExitCode(enum.IntEnum):
         return code
 
     OK = 0, "Success; for a daemon: stopped on request, with nothing left behind."
-    FAULT = 1, "An internal error, or a problem that `doctor` found."
+    ERROR = 1, "An internal error, or a problem that `doctor` found."
     USAGE = 2, "An invalid command line, setting, settings file or argument."
     NO_DAEMON = 3, "No daemon runs in the runtime directory, or it does not answer."
     ALREADY_RUNNING = 4, "A daemon already runs in the runtime directory."
     PORT_IN_USE = 5, "A port that tritonserver should listen on is not free."
-    NO_SERVER = 6, "tritonserver or the proxy's Python is missing, or tritonserver does not start."
-    REGISTRATION = (
+    SERVER_FAILED = (
+        6,
+        "tritonserver or the proxy's Python is missing, or tritonserver does not start.",
+    )
+    REGISTRATION_FAILED = (
         7,
         "A model could not be registered or changed, or no model has that name.",
     )

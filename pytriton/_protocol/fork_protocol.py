@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ForkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message from a fork server: first whether it accepts orders, then the outcome of each order.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The names of our parameters, of requests and of the model configuration passed to tritonserver.
 
-The dispatcher writes them, the proxies read them; proxy_backend/native/wire/protocol.h is generated from here.
+The dispatcher writes them, the proxies read them; proxy_backend/backend/wire/protocol.h is generated from here.
 """
 
 from __future__ import annotations

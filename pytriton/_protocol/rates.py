@@ -1,6 +1,6 @@
 """Rates between two snapshots of metrics: a row for each model and each of its instances.
 
-`pytriton-daemon top` and the daemon's dashboard show the same rows. Pure functions: two `messages.Figures` in, rows
+`pytriton-daemon top` and the daemon's dashboard show the same rows. Pure functions: two `messages.MetricsSnapshot` in, rows
 out.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Optional
 
 from pytriton._protocol.lanes.histograms import quantile
-from pytriton._protocol.messages.figures import (
-    DaemonFigures,
-    Figures,
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
     Histogram,
-    InstanceFigures,
-    ModelFigures,
+    InstanceMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
     Work,
 )
 
@@ -55,8 +55,8 @@ class Row:
         instances: of a model: how many are ready, and how many there should be.
         waiting: requests in tritonserver's queue; None if unknown.
         resident: bytes of memory of the worker, or of all workers.
-        ends: number of worker exits, except requested ones.
-        last_end: the reason for the last exit; for a model without one, why it is not ready.
+        exits: number of worker exits, except requested ones.
+        last_exit: the reason for the last exit; for a model without one, why it is not ready.
     """
 
     model: str
@@ -68,12 +68,12 @@ class Row:
     pid: Optional[int] = None
     waiting: Optional[int] = None
     resident: Optional[int] = None
-    ends: int = 0
-    last_end: str = ""
+    exits: int = 0
+    last_exit: str = ""
 
 
 #: Reasons for exits that are not a sign of trouble.
-_ASKED_FOR = ("spent", "scale", "replace", "stop")
+_ASKED_FOR = ("recycle", "scale", "replace", "stop")
 
 
 def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
@@ -112,7 +112,7 @@ def _between(before: Histogram, now: Histogram) -> list[int]:
     ]
 
 
-def rows(before: Figures | None, now: Figures) -> list[Row]:
+def rows(before: MetricsSnapshot | None, now: MetricsSnapshot) -> list[Row]:
     """Return a row for each model, each followed by the rows of its instances.
 
     Args:
@@ -126,8 +126,8 @@ def rows(before: Figures | None, now: Figures) -> list[Row]:
     return [row for model in now.models for row in _model(old.get(model.name), model, seconds)]
 
 
-def _model(before: ModelFigures | None, now: ModelFigures, seconds: float) -> Iterator[Row]:
-    serving = [one for one in now.instances if one.state and not one.spare]
+def _model(before: ModelMetrics | None, now: ModelMetrics, seconds: float) -> Iterator[Row]:
+    serving = [one for one in now.instances if one.state and not one.standby]
     resident = [one.resident for one in now.instances if one.resident is not None]
     ends = [one for one in now.instances if one.last_exit]
     yield Row(
@@ -138,8 +138,8 @@ def _model(before: ModelFigures | None, now: ModelFigures, seconds: float) -> It
         instances=(sum(one.state == "ready" for one in serving), now.desired),
         waiting=sum(one.pending for one in now.queue) if now.queue else None,
         resident=sum(resident) if resident else None,
-        ends=sum(map(_unasked, now.instances)),
-        last_end=now.error or (ends[-1].last_exit or "" if ends else ""),
+        exits=sum(map(_unasked, now.instances)),
+        last_exit=now.error or (ends[-1].last_exit or "" if ends else ""),
     )
     old = {_key(one): one.work for one in (before.instances if before else [])}
     for one in now.instances:
@@ -147,28 +147,28 @@ def _model(before: ModelFigures | None, now: ModelFigures, seconds: float) -> It
             yield _instance(now, one, rates(old.get(_key(one)), one.work, seconds))
 
 
-def _key(one: InstanceFigures) -> tuple[int, int, bool]:
-    return one.version, one.instance, one.spare
+def _key(one: InstanceMetrics) -> tuple[int, int, bool]:
+    return one.version, one.instance, one.standby
 
 
-def _instance(model: ModelFigures, one: InstanceFigures, done: Rates) -> Row:
+def _instance(model: ModelMetrics, one: InstanceMetrics, done: Rates) -> Row:
     several = len({other.version for other in model.instances}) > 1
     name = f"{one.instance}" + (f" of v{one.version}" if several else "")
     return Row(
         model=model.name,
         instance=name,
-        state="spare" if one.spare and one.state == "ready" and not one.lanes else one.state,
+        state="standby" if one.standby and one.state == "ready" and not one.lanes else one.state,
         rates=done,
         device=one.device or "",
         pid=one.pid,
         resident=one.resident,
-        ends=_unasked(one),
-        last_end=one.last_exit or "",
+        exits=_unasked(one),
+        last_exit=one.last_exit or "",
     )
 
 
-def _unasked(one: InstanceFigures) -> int:
-    return sum(count for reason, count in one.ends.items() if reason not in _ASKED_FOR)
+def _unasked(one: InstanceMetrics) -> int:
+    return sum(count for reason, count in one.exits.items() if reason not in _ASKED_FOR)
 
 
 #: Sort orders: the name, and the value of a model's row to sort by.
@@ -179,7 +179,7 @@ SORTING = {
     "busy": lambda row: -row.rates.busy,
     "memory": lambda row: -(row.resident or 0),
     "waiting": lambda row: -(row.waiting or 0),
-    "ends": lambda row: -row.ends,
+    "exits": lambda row: -row.exits,
 }
 
 
@@ -205,7 +205,7 @@ def total(found: Sequence[Row]) -> tuple[float, float]:
     return sum(one.requests_s for one in models), sum(one.failures_s for one in models)
 
 
-def headline(daemon: DaemonFigures, now: float) -> str:
+def headline(daemon: DaemonMetrics, now: float) -> str:
     """Return a one-line summary of the daemon."""
     server = f"tritonserver {daemon.server_state}"
     restarts = daemon.server_restarts.get("ended", 0)

@@ -16,7 +16,7 @@ from pytriton._protocol.errors import described, members, sendable
 #: Prefix of such a line: a control character that does not occur at the start of normal text.
 MARK = b"\x1epytriton "
 #: Maximum line size that the dispatcher reads in one piece.
-LONGEST_LINE = 1 << 16
+MAX_LINE_LENGTH = 1 << 16
 #: Maximum size of the message, which the traceback repeats; of names; and their number.
 _MAX_MESSAGE, _MAX_NAME, _MAX_NAMES = 2000, 200, 64
 #: Maximum total size of the names as sent: clients choose them, and control characters take six times their size.
@@ -75,7 +75,7 @@ def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
     """Return the line without its terminator, and whether the traceback was truncated."""
     kept = len(record.exception)
     line = MARK + msgspec.json.encode(record)
-    while kept and len(line) >= LONGEST_LINE:
+    while kept and len(line) >= MAX_LINE_LENGTH:
         kept //= 2
         text = record.exception[: kept // 2] + _CUT + record.exception[-kept // 2 :]
         line = MARK + msgspec.json.encode(msgspec.structs.replace(record, exception=text))

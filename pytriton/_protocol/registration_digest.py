@@ -13,7 +13,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
-    """Return the digest. Ignores the number of instances and their devices, which differ by node, and a trial."""
+    """Return the digest. Ignores the number of instances and their devices, which differ by node, and a lease."""
     return digest_of(spec, payload_hashes(payloads))
 
 
@@ -24,5 +24,5 @@ def payload_hashes(payloads: Sequence[bytes]) -> list[bytes]:
 
 def digest_of(spec: ModelSpec, hashes: Sequence[bytes]) -> str:
     """Return the digest of a registration whose payloads have these hashes."""
-    alike = msgspec.structs.replace(spec, instances=1, devices=[], autoscale=None, trial=None)
+    alike = msgspec.structs.replace(spec, instances=1, devices=[], autoscale=None, lease=None)
     return hashlib.sha256(_encoder.encode(alike) + b"".join(hashes)).hexdigest()

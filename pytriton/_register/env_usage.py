@@ -18,7 +18,7 @@ from pytriton._register.worker_imports import is_installed
 #: Code that reads a variable contains one of these names.
 _READERS = frozenset({"environ", "environb", "getenv"})
 #: Maximum number of objects to examine: a callable may refer to a whole program.
-_MOST = 2000
+_MAX_OBJECTS = 2000
 
 
 def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ def variables_read(targets: Iterable[Any]) -> set[str]:
     found: set[str] = set()
     waiting = list(targets)
     seen: set[int] = set()
-    while waiting and len(seen) < _MOST:
+    while waiting and len(seen) < _MAX_OBJECTS:
         thing = waiting.pop()
         if id(thing) in seen:
             continue

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton._protocol import env_variables as rules
-from pytriton._protocol.messages import World
+from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register.environments import is_archive, unpacked
 from pytriton._register.worker_imports import Probe
 from pytriton.exceptions import PyTritonBadParameterError
@@ -23,7 +23,7 @@ def capture_environment(
     env: Env | None = None,
     cwd: StrPath | None = None,
     sys_path: Iterable[StrPath] | None = None,
-) -> World:
+) -> WorkerEnvironment:
     """Return this process's environment, with the caller's changes.
 
     Args:
@@ -41,17 +41,19 @@ def capture_environment(
     folder = _working_directory(cwd)
     interpreter = own_interpreter() if python is None else find_interpreter(python)
     same = interpreter == os.path.abspath(sys.executable or "")
-    own = rules.travelling(os.environ, own_interpreter=same)
+    own = rules.forwarded_variables(os.environ, own_interpreter=same)
     wanted = wanted_variables(env)
     variables = {k: value for k, value in {**own, **wanted}.items() if value is not None}
     # Variables omitted through env= need no explanation.
-    stayed = [name for name in rules.staying(os.environ, variables) if name not in wanted]
+    stayed = [name for name in rules.local_variables(os.environ, variables) if name not in wanted]
     first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
     if python is None:
         search = [*first, *own_search_path(folder)]
     else:
         search = [*first, *_search_path_of(interpreter, variables, folder)] if first else []
-    return World(interpreter, list(dict.fromkeys(search)), folder, variables, stayed=stayed)
+    return WorkerEnvironment(
+        interpreter, list(dict.fromkeys(search)), folder, variables, stayed=stayed
+    )
 
 
 def own_interpreter() -> str:
@@ -168,5 +170,5 @@ def _working_directory(cwd: StrPath | None) -> str:
 def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str) -> list[str]:
     # Another interpreter's default path must be included explicitly after the added folders: a worker with a search
     # path in its environment uses nothing else.
-    with Probe(World(interpreter, [], folder, dict(variables))) as probe:
+    with Probe(WorkerEnvironment(interpreter, [], folder, dict(variables))) as probe:
         return probe.search_path

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from pytriton.exceptions import PyTritonBadParameterError
 
 if TYPE_CHECKING:
-    from pytriton._protocol.messages import World
+    from pytriton._protocol.messages import WorkerEnvironment
 
 #: Packages that a worker needs in its environment (worker/boot.py); numpy must be the environment's own.
 WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
@@ -153,7 +153,9 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
     return str(folder)
 
 
-def provide_worker_packages(world: World, say: Say = lambda text: None) -> World:
+def provide_worker_packages(
+    world: WorkerEnvironment, say: Say = lambda text: None
+) -> WorkerEnvironment:
     """Return the environment of workers in another interpreter, with the packages they need and it lacks.
 
     Raises:

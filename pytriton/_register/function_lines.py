@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.payload import Lines
-from pytriton._register.project_sources import MOST_BYTES
+from pytriton._register.project_sources import MAX_BYTES
 from pytriton._register.worker_imports import is_installed
 
 #: Not file names, but shared by all code compiled from a string without a name, such as `__init__` of a dataclass.
@@ -31,7 +31,7 @@ def lines_of_all(functions: Iterable[FunctionType]) -> list[Lines]:
         if lines is None:
             continue
         size += len(lines.text)
-        if size > MOST_BYTES:
+        if size > MAX_BYTES:
             break
         found.append(lines)
     return found

@@ -21,7 +21,7 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError
 
 
 @dataclass(frozen=True)
-class Request:
+class RegisterRequest:
     """A registration to be made by another interpreter.
 
     Args:
@@ -35,7 +35,7 @@ class Request:
     options: Mapping[str, Any]
 
 
-def run(python: str, packages: str | None, request: Request) -> Iterator[dict[str, Any]]:
+def run(python: str, packages: str | None, request: RegisterRequest) -> Iterator[dict[str, Any]]:
     """Yield `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
 
     Args:

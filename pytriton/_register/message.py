@@ -15,7 +15,7 @@ import numpy as np
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._protocol.errors import sendable
-from pytriton._protocol.wording import with_article
+from pytriton._protocol.words import with_article
 from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import (
     capture_environment,
@@ -45,12 +45,12 @@ from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
 
-__all__ = ["Plan", "Target", "default_model_name", "plan", "prepare"]
+__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan", "prepare"]
 
 Target = Callable[..., Any]
 
 
-class Plan(NamedTuple):
+class RegistrationPlan(NamedTuple):
     """A checked registration, with the callables themselves.
 
     Attributes:
@@ -107,7 +107,7 @@ def plan(
     outputs: Sequence[Tensor] | None,
     config: ModelConfig | None,
     given: Mapping[str, Any],
-) -> Plan:
+) -> RegistrationPlan:
     """Check everything that can be checked in this process; return the message and the callables.
 
     Args:
@@ -165,16 +165,16 @@ def plan(
             for entry, tensor in zip(document["input"], inputs)
             if tensor.dtype is np.str_ or tensor.dtype is str
         ],
-        lanes=options["lanes"] or default_lanes(document),
+        max_inflight_batches=options["max_inflight_batches"] or default_lanes(document),
         max_concurrency=options["max_concurrency"]
-        or default_concurrency(document, options["lanes"]),
+        or default_concurrency(document, options["max_inflight_batches"]),
         warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(
-        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["temporary"])
+        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["ephemeral"])
     )
     _check_sendable(message)
-    return Plan(message, targets, options["check"], own_interpreter=python is None)
+    return RegistrationPlan(message, targets, options["check"], own_interpreter=python is None)
 
 
 def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -> None:
@@ -186,10 +186,10 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
             raise PyTritonValidationError(f"Model {name!r}: {why}")
 
 
-def _world(options: RegisterOptions, python: StrPath | None) -> messages.World:
+def _world(options: RegisterOptions, python: StrPath | None) -> messages.WorkerEnvironment:
     """Return the environment of the workers: interpreter, variables, folders, arguments."""
     if options["isolation"] == "thread":
-        world = messages.World(sys.executable or "")
+        world = messages.WorkerEnvironment(sys.executable or "")
     else:
         world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
         world = world if python is None else provide_worker_packages(world)
@@ -227,7 +227,7 @@ def _behind_openai(
             )
     model = make_model(targets, card, config, factory=bool(options["factory"]))
     options["factory"] = model.factory
-    options["lanes"] = options["lanes"] or model.lanes
+    options["max_inflight_batches"] = options["max_inflight_batches"] or model.lanes
     return model
 
 

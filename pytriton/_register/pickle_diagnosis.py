@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from pytriton._protocol.wording import with_article
+from pytriton._protocol.words import with_article
 
 #: A longer chain is not helpful.
 _DEEPEST = 12

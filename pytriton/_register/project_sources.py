@@ -23,8 +23,8 @@ from pytriton._register.env_usage import first_outside
 from pytriton._register.worker_imports import find_spec, in_every_worker, is_installed
 
 #: Maximum per callable. A larger project is most likely a framework under development.
-MOST_BYTES = 2 << 20
-MOST_FILES = 500
+MAX_BYTES = 2 << 20
+MAX_FILES = 500
 
 
 def sources_of(
@@ -68,7 +68,7 @@ def _collect(
         if source is None:
             continue
         size += len(source.text)
-        if size > MOST_BYTES or len(found) == MOST_FILES:
+        if size > MAX_BYTES or len(found) == MAX_FILES:
             return False, name
         found[name] = source
         for more in _imports_of(source):
@@ -124,12 +124,12 @@ def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source
     path = os.path.abspath(file)
     try:
         with open(path, "rb") as opened:
-            return Source(name, path, opened.read(MOST_BYTES + 1))
+            return Source(name, path, opened.read(MAX_BYTES + 1))
     except OSError:
         return None  # in an archive, or removed: the worker finds it, or reports that it cannot
 
 
-@functools.lru_cache(maxsize=MOST_FILES)
+@functools.lru_cache(maxsize=MAX_FILES)
 def _imports_of(source: Source) -> list[str]:
     return sorted(set(_imported(source)))
 
@@ -157,8 +157,8 @@ def _imported(source: Source) -> Iterator[str]:
 
 def _warn(name: str, model_name: str) -> None:
     warnings.warn(
-        f"Model {model_name!r}: its modules exceed the limits of a registration ({MOST_FILES} files, "
-        f"{MOST_BYTES >> 20} MiB). Workers import {name!r} and the rest from their current files when a worker "
+        f"Model {model_name!r}: its modules exceed the limits of a registration ({MAX_FILES} files, "
+        f"{MAX_BYTES >> 20} MiB). Workers import {name!r} and the rest from their current files when a worker "
         "starts, even after a rollback. Do not change these files, or install them.",
         stacklevel=first_outside(),
     )

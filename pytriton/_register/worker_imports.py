@@ -16,7 +16,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from pytriton._protocol.closeable import Closeable
-from pytriton._protocol.messages import World
+from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register.environments import check_version
 from pytriton.exceptions import PyTritonBadParameterError
 
@@ -27,7 +27,7 @@ _IN_EVERY_WORKER = frozenset({"pytriton", "cloudpickle", "msgspec", "numpy", "zm
 
 
 #: The last environment queried, and the modules that its interpreter did not find.
-_asked: tuple[World, set[str]] | None = None
+_asked: tuple[WorkerEnvironment, set[str]] | None = None
 
 
 class WorkerImports:
@@ -39,7 +39,7 @@ class WorkerImports:
     same environment: they are sent, which works even if they have been installed since.
     """
 
-    def __init__(self, world: World, *, own_interpreter: bool) -> None:
+    def __init__(self, world: WorkerEnvironment, *, own_interpreter: bool) -> None:
         self._world = world
         self._own_interpreter = own_interpreter
         self._known: dict[str, bool] = {}
@@ -99,7 +99,7 @@ class WorkerImports:
         return found and _is_same(their_file, file)
 
 
-def _not_found_in(world: World) -> set[str]:
+def _not_found_in(world: WorkerEnvironment) -> set[str]:
     """Return the modules that an environment's interpreter did not find. Cached for one environment."""
     global _asked
     if _asked is None or _asked[0] != world:
@@ -162,7 +162,7 @@ class Probe(Closeable):
         PyTritonBadParameterError: the interpreter does not run, or does not answer.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorkerEnvironment) -> None:
         self._python = world.python
         program = Path(__file__).with_name("import_probe.py")
         try:

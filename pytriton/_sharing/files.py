@@ -32,7 +32,7 @@ _DTYPES = {
     "BOOL": ("|b1", "bool"),
 }
 #: Maximum size of a safetensors header, as in its own library.
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 
 
 def digest_of(path: Path) -> str:
@@ -96,18 +96,19 @@ def _npy(path: Path, segment: Segment, framework: str) -> Any:
 def _safetensors(segment: Segment, framework: str) -> dict[str, Any]:
     mapped = segment.read_only()
     length = int.from_bytes(mapped[:8], "little")
-    if not 2 <= length <= min(_LONGEST_HEADER, segment.size - 8):
+    if not 2 <= length <= min(_MAX_HEADER_BYTES, segment.size - 8):
         raise ValueError("its header length is invalid")
     header = json.loads(mapped[8 : 8 + length])
     header.pop("__metadata__", None)
     return {
-        name: _tensor(segment, 8 + length, name, told, framework) for name, told in header.items()
+        name: _tensor(segment, 8 + length, name, header_entry, framework)
+        for name, header_entry in header.items()
     }
 
 
-def _tensor(segment: Segment, data: int, name: str, told: Any, framework: str) -> Any:
-    of_numpy, of_torch = _DTYPES[told["dtype"]]
-    shape, (begin, end) = list(told["shape"]), told["data_offsets"]
+def _tensor(segment: Segment, data: int, name: str, header_entry: Any, framework: str) -> Any:
+    of_numpy, of_torch = _DTYPES[header_entry["dtype"]]
+    shape, (begin, end) = list(header_entry["shape"]), header_entry["data_offsets"]
     if not 0 <= begin <= end <= segment.size - data or any(one < 0 for one in shape):
         raise ValueError(f"{name} lies outside of the file")
     if framework == "torch":
@@ -118,7 +119,7 @@ def _tensor(segment: Segment, data: int, name: str, told: Any, framework: str) -
         size = found.nbytes
     else:
         raise ValueError(
-            f"{name} is {told['dtype']}, which numpy does not support; use framework='torch'"
+            f"{name} is {header_entry['dtype']}, which numpy does not support; use framework='torch'"
         )
     if size != end - begin:
         raise ValueError(f"{name} has {end - begin} bytes, but its shape requires {size}")

@@ -13,7 +13,7 @@ from typing import Union
 
 from pytriton._protocol import linux
 from pytriton._protocol.files import shared_entries
-from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
+from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Holder, SharedEntry
 from pytriton._protocol.files.shared_entries import MEMFD_NAME as _NAME
 
 #: Bytes written at once.
@@ -91,7 +91,7 @@ def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Seg
                     started = shared_entries.started_at(os.getpid())
                     assert started is not None  # it runs
                     own = Holder(os.getpid(), started, segment.fd)
-                    entry = Entry(label, kind, segment.size, [*holders, own])
+                    entry = SharedEntry(label, kind, segment.size, [*holders, own])
                     shared_entries.write(folder, digest, entry)
                 except (
                     BaseException

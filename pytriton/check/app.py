@@ -69,7 +69,7 @@ def env(workspace: Optional[Path] = _WORKSPACE) -> None:
     """Gather facts about this machine."""
     _say(PRIVACY)
     if workspace is None:
-        _tell_facts(sys.stdout)
+        _print_facts(sys.stdout)
         return
     with _report(workspace) as report:
         _env(report)
@@ -101,10 +101,10 @@ def example_add_sub_script(timeout: float = _TIMEOUT) -> None:
 
 def _env(report: Report) -> None:
     with open(report.file("env.log"), "w", encoding="utf-8", errors="backslashreplace") as file:
-        _tell_facts(sys.stdout, file)
+        _print_facts(sys.stdout, file)
 
 
-def _tell_facts(*outputs: IO[str]) -> None:
+def _print_facts(*outputs: IO[str]) -> None:
     from pytriton.check.facts import facts
 
     for heading, text in facts():

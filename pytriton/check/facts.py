@@ -43,13 +43,13 @@ def facts() -> Iterator[tuple[str, str]]:
         ("Python packages", _packages),
         ("pytriton-daemon doctor", _doctor),
     ]
-    for heading, tell in sections:
-        yield heading, _told(tell)
+    for heading, describe in sections:
+        yield heading, _describe_section(describe)
 
 
-def _told(tell: Callable[[], str]) -> str:
+def _describe_section(describe: Callable[[], str]) -> str:
     try:
-        return tell().rstrip()
+        return describe().rstrip()
     except Exception as error:  # one missing fact must not hide the others
         return f"not known: {type(error).__name__}: {error}"
 

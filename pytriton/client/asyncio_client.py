@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from pytriton.client._inference.base_client import BaseClient
 from pytriton.client._inference.core import require_timeout
-from pytriton.client._inference.request import Request
+from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.connections import aconnect
+from pytriton.client._transport.readiness import wait_for_server
 from pytriton.client._transport.steps import Steps, arun
-from pytriton.client._transport.waiting import wait_for_server
 from pytriton.client.exceptions import PyTritonClientError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
@@ -136,6 +136,6 @@ class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
         ...     result = await client.infer_sample(x)
     """
 
-    async def _infer(self, request: Request) -> Outputs:
+    async def _infer(self, request: InferCall) -> Outputs:
         await self._initialise()
         return await self._run(self._core.infer(request))

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pytriton.client._inference.core import Prepared
-from pytriton.client._inference.request import Request
+from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.tensor_conversion import Outputs, decode
-from pytriton.client._transport.servers import Server
+from pytriton.client._transport.servers import TritonEndpoint
 from pytriton.client.asyncio_client import AsyncClient
 
 __all__ = ["AsyncioDecoupledModelClient"]
@@ -30,7 +30,7 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
 
     _decoupled = True
 
-    async def _infer(self, request: Request) -> AsyncIterator[Outputs]:
+    async def _infer(self, request: InferCall) -> AsyncIterator[Outputs]:
         # An async generator: calling it returns the iterator at once, as the base class requires.
         await self._initialise()
         prepared = await self._run(self._core.prepared(request))
@@ -48,7 +48,7 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         finally:
             stream.cancel()
 
-    async def _next(self, stream: Any, server: Server) -> Any:
+    async def _next(self, stream: Any, server: TritonEndpoint) -> Any:
         """Return the next response; None at the end."""
         try:
             result, error = await asyncio.wait_for(stream.__anext__(), self._settings.deadline_s)

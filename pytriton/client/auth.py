@@ -17,7 +17,7 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
     """Return the headers (HTTP) or the metadata (gRPC) that carry a token.
 
     Args:
-        access_token: the token; see `DaemonClient.access_token` or `pytriton-daemon token`
+        access_token: the token; see `DaemonClient.access_token` or `pytriton-daemon access-token`
         protocol: "http" or "grpc", in any case
 
     Raises:

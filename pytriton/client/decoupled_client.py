@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from pytriton.client._inference.request import Request
-from pytriton.client._inference.response_streams import Responses, Stream
+from pytriton.client._inference.request import InferCall
+from pytriton.client._inference.response_streams import Responses, ResponseStream
 from pytriton.client._inference.sync_client import SyncClient
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client.exceptions import PyTritonClientInferenceServerError
@@ -32,7 +32,7 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
 
     def _set_up(self) -> None:
         self._lock = threading.Lock()
-        self._stream: Stream | None = None  #: the last stream started
+        self._stream: ResponseStream | None = None  #: the last stream started
         super()._set_up()
 
     def close(self) -> None:
@@ -47,12 +47,12 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
         if stream is not None:
             stream.close()  # tritonclient would wait for its end
 
-    def _infer(self, request: Request) -> Iterator[Outputs]:
+    def _infer(self, request: InferCall) -> Iterator[Outputs]:
         self._initialise()
         prepared = self._run(self._core.prepared(request))
         with self._lock:
             self._require_idle()
-            stream = self._stream = Stream(self._core, prepared)
+            stream = self._stream = ResponseStream(self._core, prepared)
         try:
             self._core.require_open()
             stream.begin(self._run(self._core.choose()))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pytriton._protocol.closeable import Closeable
 from pytriton.client._inference.daemon_threads import DaemonThreads
-from pytriton.client._inference.request import InferMethods, Request
+from pytriton.client._inference.request import InferCall, InferMethods
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.url import Urls
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
@@ -140,7 +140,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
             _awaited.discard(self)
             raise
 
-    def _infer(self, request: Request) -> Future[Outputs]:
+    def _infer(self, request: InferCall) -> Future[Outputs]:
         return self._submit(lambda: self._client._infer(request))
 
     def _submit(self, work: Callable[[], T]) -> Future[T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytriton.client._inference.request import Request
+from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.sync_client import SyncClient
 from pytriton.client._inference.tensor_conversion import Outputs
 
@@ -39,6 +39,6 @@ class ModelClient(SyncClient[Outputs]):
         {'y': array([3., 5., 7.], dtype=float32)}
     """
 
-    def _infer(self, request: Request) -> Outputs:
+    def _infer(self, request: InferCall) -> Outputs:
         self._initialise()
         return self._run(self._core.infer(request))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from pytriton._protocol.scalars import plain
-from pytriton._protocol.wording import closest_keywords
+from pytriton._protocol.words import closest_keywords
 from pytriton.client.exceptions import PyTritonClientValueError
 
 __all__ = [

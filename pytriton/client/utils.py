@@ -9,10 +9,10 @@ from typing import Any
 
 from pytriton.client._inference.core import DEFAULT_INIT_TIMEOUT_S, require_timeout
 from pytriton.client._transport.connections import fail
-from pytriton.client._transport.servers import Server, Servers
+from pytriton.client._transport.readiness import wait_for_model, wait_for_server
+from pytriton.client._transport.servers import Servers, TritonEndpoint
 from pytriton.client._transport.steps import run
 from pytriton.client._transport.url import TritonUrl
-from pytriton.client._transport.waiting import wait_for_model, wait_for_server
 
 __all__ = [
     "TritonUrl",
@@ -92,7 +92,7 @@ def _limit(timeout_s: float | None) -> float:
 
 
 def _servers(client: Any, name: str, version: str, headers: dict[str, str] | None) -> Servers:
-    return Servers([Server(_Given(client))], name, version, dict(headers or {}))
+    return Servers([TritonEndpoint(_Given(client))], name, version, dict(headers or {}))
 
 
 class _Given:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton._protocol.wording import with_article
+from pytriton._protocol.words import with_article
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError

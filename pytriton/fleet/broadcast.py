@@ -22,11 +22,11 @@ from pytriton.exceptions import (
 T = TypeVar("T")
 NodeT = TypeVar("NodeT")
 #: Nodes queried in parallel: each query has a thread and a socket.
-MOST_AT_ONCE = 64
+MAX_AT_ONCE = 64
 
 
 @dataclass
-class Answers(Generic[T]):
+class NodeAnswers(Generic[T]):
     """The results of nodes, and the errors of those that failed, by node in the order of the request."""
 
     done: dict[str, T] = field(default_factory=dict)
@@ -41,8 +41,8 @@ def ask_each(
     nodes: Mapping[str, NodeT],
     act: Callable[[str, NodeT], T],
     stop: Optional[threading.Event] = None,
-    answers: Optional[Answers[T]] = None,
-) -> Answers[T]:
+    answers: Optional[NodeAnswers[T]] = None,
+) -> NodeAnswers[T]:
     """Call a function for all nodes in parallel; return when all calls have ended.
 
     Args:
@@ -51,7 +51,7 @@ def ask_each(
         stop: set as soon as one fails, or this is interrupted
         answers: filled with the results, also if the call is interrupted
     """
-    answers = Answers() if answers is None else answers
+    answers = NodeAnswers() if answers is None else answers
     stop = threading.Event() if stop is None else stop
     done: dict[str, T] = {}
     failed: dict[str, Exception] = {}
@@ -64,7 +64,7 @@ def ask_each(
             stop.set()
 
     try:
-        with ThreadPoolExecutor(max(1, min(len(nodes), MOST_AT_ONCE))) as pool:
+        with ThreadPoolExecutor(max(1, min(len(nodes), MAX_AT_ONCE))) as pool:
             running = [pool.submit(one, address, node) for address, node in nodes.items()]
             try:
                 wait(running)
@@ -115,7 +115,7 @@ class Change(Generic[T]):
         """
         stop = threading.Event()
         merged = MergedProgress(report, stop)
-        answers: Answers[T] = Answers()
+        answers: NodeAnswers[T] = NodeAnswers()
         try:
             ask_each(
                 clients,
@@ -187,7 +187,7 @@ class MergedProgress:
     def of(self, node: str) -> Report:
         """Return the progress callback for a node."""
 
-        def tell(event: messages.Progress) -> None:
+        def forward(event: messages.Progress) -> None:
             if self._stop.is_set():
                 raise _GivenUp(f"cancelled: another node failed ({node})")
             with self._lock:
@@ -198,7 +198,7 @@ class MergedProgress:
                     text = f"{node}: {event.text}"
                     self._report(messages.Progress(event.stage, text, done, total))
 
-        return tell
+        return forward
 
 
 @contextmanager

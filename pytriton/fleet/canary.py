@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from pytriton._protocol.wording import closest_keywords
+from pytriton._protocol.words import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
 
 

@@ -23,7 +23,7 @@ _FEWEST_FAILURES = 3
 _SURE = 2.0
 _SLOW_SHARE = 0.95
 #: Smaller differences are noise of the machine: 0.17 and 0.23 ms were observed for the same callable.
-_LEAST_S = 0.0005
+_MIN_WATCH_S = 0.0005
 
 
 class Seen(NamedTuple):
@@ -48,9 +48,9 @@ class Seen(NamedTuple):
         return self.busy_s / count if count else 0.0
 
 
-def seen_of(figures: messages.Figures, model: str) -> Seen:
+def seen_of(metrics: messages.MetricsSnapshot, model: str) -> Seen:
     """Return a node's counters of a model; zero if it has none."""
-    for one in figures.models:
+    for one in metrics.models:
         if one.name == model:
             work = one.work
             failed = sum(work.failed.values())
@@ -110,7 +110,7 @@ def slower(new: Seen, old: Seen, canary: Canary) -> str:
     assert usually is not None
     if new.mean_s <= canary.slower * old.mean_s or slow <= canary.slower * usually:
         return ""
-    if new.mean_s - old.mean_s < _LEAST_S:
+    if new.mean_s - old.mean_s < _MIN_WATCH_S:
         return ""
     return (
         f"its calls take {new.mean_s * 1e3:.3g} ms (95 of 100 at most {slow * 1e3:.3g} ms); the old version's "
@@ -123,16 +123,16 @@ class Judgement(NamedTuple):
 
     Attributes:
         fault: reason to roll the new version back; "": it may stay
-        told: the observations, for display
+        summary: the observations, for display
         over: whether the watch has ended
     """
 
     fault: str
-    told: str
+    summary: str
     over: bool
 
 
-class Watch:
+class CanaryWatch:
     """Watch of a new version beside the old one, for the canary's duration.
 
     Failures count immediately. Call durations are compared at the end, over the second half: a new worker is slow at
@@ -175,8 +175,8 @@ class Watch:
         fault = failing(new, old, canary)
         if over and not fault and self._halfway is not None:
             fault = slower(*_grown(seen, self._halfway, fresh), canary)
-        told = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
-        return Judgement(fault, told, over)
+        summary = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
+        return Judgement(fault, summary, over)
 
 
 def _grown(

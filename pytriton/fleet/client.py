@@ -73,7 +73,7 @@ class FleetClient(FleetView, Closeable):
                 `Canary` for all settings
             progress: None shows a bar on a terminal, False nothing; a callable receives every
                 `messages.Progress`, whose text begins with the node
-            options: each is described in `pytriton.run_options`; `isolation="thread"` and `temporary` bind a
+            options: each is described in `pytriton.run_options`; `isolation="thread"` and `ephemeral` bind a
                 model to a process of this machine, so a fleet does not take them
 
         Raises:
@@ -88,9 +88,9 @@ class FleetClient(FleetView, Closeable):
 
         planned = plan(infer_fn, model_name, inputs, outputs, config, options)
         message = planned.message
-        if message.spec.isolation == "thread" or message.temporary:
+        if message.spec.isolation == "thread" or message.ephemeral:
             raise PyTritonBadParameterError(
-                f"Model {message.spec.name!r}: isolation='thread' and temporary=True bind a model to this process, "
+                f"Model {message.spec.name!r}: isolation='thread' and ephemeral=True bind a model to this process, "
                 "which is on one node. Leave them out, or connect to one daemon."
             )
         how = canary_of(canary, replace=message.replace)
@@ -202,16 +202,19 @@ class FleetClient(FleetView, Closeable):
                 (nothing was changed); or a step failed (the others were made).
         """
         clients = self._all()
-        told = ask_each(clients, lambda _, client: client.registrations())
-        raise_first(told)
-        tried = {one.spec.name for found in told.done.values() for one in found if one.spec.trial}
+        answers = ask_each(clients, lambda _, client: client.registrations())
+        raise_first(answers)
+        tried = {
+            one.spec.name for found in answers.done.values() for one in found if one.spec.lease
+        }
         if tried:
             raise FleetError(
                 f"A new version of {', '.join(sorted(tried))} is provisional: a rollout is in progress. Wait until all "
                 "nodes have it, or have rolled it back. Nothing was changed."
             )
         kept = {
-            node: {one.spec.name: one.digest for one in found} for node, found in told.done.items()
+            node: {one.spec.name: one.digest for one in found}
+            for node, found in answers.done.items()
         }
         plan = plan_sync(kept, source)
         if plan.conflicts:

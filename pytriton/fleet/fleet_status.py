@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union, cast
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError
 from pytriton.fleet.addresses import Nodes, addresses_of
-from pytriton.fleet.broadcast import Answers, ask_each
+from pytriton.fleet.broadcast import NodeAnswers, ask_each
 from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class FleetView:
             )
         return answers.done
 
-    def _ask(self, act: Callable[[DaemonClient], Any]) -> Answers[Any]:
+    def _ask(self, act: Callable[[DaemonClient], Any]) -> NodeAnswers[Any]:
         def one(node: str, _: None) -> Any:
             return act(connect(node, self._timeout_s, key_file=self._key_file))
 
@@ -122,7 +122,7 @@ class FleetView:
 
     def _ask_those_that_answer(
         self, act: Callable[[DaemonClient], Any], *expected: type[Exception]
-    ) -> Answers[Any]:
+    ) -> NodeAnswers[Any]:
         """Query all nodes; omit those that do not answer.
 
         Raises:
@@ -139,11 +139,11 @@ class FleetView:
             raise DaemonNotRunningError(f"No node answers.\n{texts}")
         return answers
 
-    def _order(self, answers: Answers[Any]) -> list[str]:
+    def _order(self, answers: NodeAnswers[Any]) -> list[str]:
         return sorted({*answers.done, *answers.failed})
 
 
-def raise_first(answers: Answers[Any]) -> None:
+def raise_first(answers: NodeAnswers[Any]) -> None:
     """Raise the error of the first node that failed."""
     for error in answers.failed.values():
         raise error

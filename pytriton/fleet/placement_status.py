@@ -54,7 +54,7 @@ class FleetModel:
     def ready(self) -> int:
         """The number of instances that serve, on all nodes together."""
         return sum(
-            one.state == "ready" and not one.spare
+            one.state == "ready" and not one.standby
             for info in self.by_node.values()
             for one in info.instances
         )
@@ -79,7 +79,7 @@ class FleetModel:
     @property
     def instances(self) -> int:
         """The desired number of instances, on all nodes together."""
-        return sum(not one.spare for info in self.by_node.values() for one in info.instances)
+        return sum(not one.standby for info in self.by_node.values() for one in info.instances)
 
     @property
     def urls(self) -> dict[str, str]:
@@ -99,20 +99,25 @@ class FleetModel:
 
 
 def models_of(
-    fleet: Fleet, told: Mapping[str, list[messages.ModelInfo]], *, everywhere: bool
+    fleet: Fleet, models_by_node: Mapping[str, list[messages.ModelInfo]], *, everywhere: bool
 ) -> list[FleetModel]:
     """Return the models that nodes report, in the order of the first node that does.
 
     Args:
         fleet: the client
-        told: node -> its models
+        models_by_node: node -> its models
         everywhere: whether each node should serve each of them
     """
     by_model: dict[str, dict[str, messages.ModelInfo]] = {}
-    for node, infos in told.items():
+    for node, infos in models_by_node.items():
         for info in infos:
             by_model.setdefault(info.name, {})[node] = info
     return [
-        FleetModel(fleet, name, found, [node for node in told if everywhere and node not in found])
+        FleetModel(
+            fleet,
+            name,
+            found,
+            [node for node in models_by_node if everywhere and node not in found],
+        )
         for name, found in by_model.items()
     ]

@@ -3,7 +3,7 @@
     first nodes ──▶ watched against the others ──▶ twice as many, and so on ──▶ all keep it
                         └─ worse, or a node fails, or this process dies: all return to the old version
 
-It is provisional on each node until all have it (see `trial`), so a crash leaves nothing to clean up.
+It is provisional on each node until all have it (see `lease`), so a crash leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pytriton._control.registration_progress import Report
 from pytriton._protocol import messages
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError
-from pytriton.fleet.broadcast import Answers, Change, ask_each
+from pytriton.fleet.broadcast import Change, NodeAnswers, ask_each
 from pytriton.fleet.canary import Canary, waves_of
-from pytriton.fleet.canary_analysis import Seen, Watch, seen_of
-from pytriton.fleet.trial import LEASE_S, FleetTrial
+from pytriton.fleet.canary_analysis import CanaryWatch, Seen, seen_of
+from pytriton.fleet.lease import LEASE_S, FleetLease
 
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 #: Interval between progress reports of a watch.
-_TELL_S = 2.0
+_REPORT_INTERVAL_S = 2.0
 
 
 class Rollout:
@@ -57,7 +57,7 @@ class Rollout:
         self._name = message.spec.name
         self._canary = canary
         self._waves = [list(clients)] if canary is None else waves_of(list(clients), canary.share)
-        self._trial = FleetTrial(clients, self._name, 0.0 if canary is None else canary.share)
+        self._lease = FleetLease(clients, self._name, 0.0 if canary is None else canary.share)
         self._message = message
         self._payloads = payloads
         self._report = report
@@ -72,19 +72,19 @@ class Rollout:
             FleetError: a node failed, or does not confirm the registration.
             CanaryError: it performed worse than the old version, which all nodes serve again.
         """
-        with self._trial:
+        with self._lease:
             try:
                 for number, wave in enumerate(self._waves):
                     if len(self._waves) > 1:
-                        self._tell(
+                        self._report_progress(
                             "rollout", f"on {len(self._found)} of {len(self._clients)} nodes"
                         )
                     self._register_on(wave)
                     if number == 0 and len(self._waves) > 1:
                         self._watch()
-                        self._trial.lift_share()
+                        self._lease.lift_share()
                     self._check({}, "")
-                self._trial.check()
+                self._lease.check()
             except BaseException as error:
                 undone = self._take_back()
                 if isinstance(error, FleetError) and undone:
@@ -92,24 +92,24 @@ class Rollout:
                         f"{error.message}\n{undone}", model_name=self._name, failures=error.failures
                     ) from None
                 raise
-            self._trial.keep()
+            self._lease.keep()
         return {
-            node: msgspec.structs.replace(info, trial=None) for node, info in self._found.items()
+            node: msgspec.structs.replace(info, lease=None) for node, info in self._found.items()
         }
 
     def _register_on(self, wave: Sequence[str]) -> None:
-        message = self._trial.on_trial(self._message)
+        message = self._lease.as_provisional(self._message)
 
         def make(node: str, client: DaemonClient, report: Report) -> messages.ModelInfo:
             info = client.register_prepared(message, self._payloads, report).info()
-            self._trial.made(node)
+            self._lease.made(node)
             return info
 
         change = Change(
             "registered",
             self._name,
             make,
-            self._trial.take_back,
+            self._lease.roll_back,
             lambda *_: True,
             f"should it be served there after all, that node takes it back within {LEASE_S:g} s",
         )
@@ -118,7 +118,7 @@ class Rollout:
     def _take_back(self) -> str:
         """Roll it back on the nodes that have it; return a line for each."""
         there = {node: self._clients[node] for node in self._found}
-        answers = ask_each(there, self._trial.take_back)
+        answers = ask_each(there, self._lease.roll_back)
         lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
         lines += [
             f"{node}: it takes it back within {LEASE_S:g} s, for now {error}"
@@ -131,23 +131,23 @@ class Rollout:
     def _watch(self) -> None:
         canary = self._canary
         assert canary is not None
-        watch = Watch(canary, self._clock(), self._look().done)
-        told_at = -math.inf
+        watch = CanaryWatch(canary, self._clock(), self._look().done)
+        reported_at = -math.inf
         while True:
-            self._pause(_LOOK_S)
+            self._pause(_POLL_INTERVAL_S)
             seen, now = self._look(), self._clock()
-            fault, told, over = watch.judge(now, seen.done, self._found)
+            fault, summary, over = watch.judge(now, seen.done, self._found)
             self._check(seen.failed, fault)
-            if over or now - told_at >= _TELL_S:
-                told_at = now
-                self._tell("canary", told)
+            if over or now - reported_at >= _REPORT_INTERVAL_S:
+                reported_at = now
+                self._report_progress("canary", summary)
             if over:
                 return
 
     def _check(self, failed: Mapping[str, Exception], why: str) -> None:
         """Raise CanaryError on a fault, or if a node lost the new version or cannot be watched."""
         silent = {node: error for node, error in failed.items() if node in self._found}
-        lost = {**silent, **self._trial.lost}
+        lost = {**silent, **self._lease.lost}
         if not why and lost:
             why = f"{', '.join(lost)} cannot be watched: {next(iter(lost.values()))}"
         if why:
@@ -157,10 +157,10 @@ class Rollout:
                 failures=lost,
             )
 
-    def _look(self) -> Answers[Seen]:
-        return ask_each(self._clients, lambda _, client: seen_of(client.figures(), self._name))
+    def _look(self) -> NodeAnswers[Seen]:
+        return ask_each(self._clients, lambda _, client: seen_of(client.metrics(), self._name))
 
-    def _tell(self, stage: str, text: str) -> None:
+    def _report_progress(self, stage: str, text: str) -> None:
         if self._report is not None:
             done, total = len(self._found), len(self._clients)
             self._report(messages.Progress(stage, f"{stage}: {text}", done, total))

@@ -34,17 +34,17 @@ class Copy(NamedTuple):
     replace: bool = False
 
 
-class Removal(NamedTuple):
+class SyncRemoval(NamedTuple):
     """Unregister on `node` a model that the source lacks."""
 
     node: str
     model: str
 
 
-Step = Union[Copy, Removal]
+Step = Union[Copy, SyncRemoval]
 
 
-class Plan(NamedTuple):
+class SyncPlan(NamedTuple):
     """The steps of a `sync`, and the models with conflicting registrations (model -> nodes)."""
 
     steps: list[Step]
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 Kept = Mapping[str, Mapping[str, str]]
 
 
-def plan_sync(kept: Kept, source: Optional[str] = None) -> Plan:
+def plan_sync(kept: Kept, source: Optional[str] = None) -> SyncPlan:
     """Return the steps that make all nodes alike.
 
     Without `source`, the result is the union of all nodes: nothing is replaced or removed, and a model whose
@@ -71,8 +71,8 @@ def plan_sync(kept: Kept, source: Optional[str] = None) -> Plan:
     return _union(kept) if source is None else _as(kept, source)
 
 
-def _union(kept: Kept) -> Plan:
-    plan = Plan([], {})
+def _union(kept: Kept) -> SyncPlan:
+    plan = SyncPlan([], {})
     models = dict.fromkeys(model for registered in kept.values() for model in registered)
     for model in models:
         holders = [node for node, registered in kept.items() if model in registered]
@@ -84,19 +84,21 @@ def _union(kept: Kept) -> Plan:
     return plan
 
 
-def _as(kept: Kept, source: str) -> Plan:
-    plan = Plan([], {})
+def _as(kept: Kept, source: str) -> SyncPlan:
+    plan = SyncPlan([], {})
     truth = kept[source]
     for model, digest in truth.items():
         for node, registered in kept.items():
             if registered.get(model) != digest:
                 plan.steps.append(Copy(node, model, source, replace=model in registered))
     for node, registered in kept.items():
-        plan.steps.extend(Removal(node, model) for model in registered if model not in truth)
+        plan.steps.extend(SyncRemoval(node, model) for model in registered if model not in truth)
     return plan
 
 
-def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | None) -> list[str]:
+def carry_out(
+    plan: SyncPlan, clients: Mapping[str, DaemonClient], report: Report | None
+) -> list[str]:
     """Execute the steps of a plan; return a sentence for each.
 
     Sequentially: only one payload is in memory, and not all nodes load at once. A payload is fetched once for all
@@ -107,7 +109,7 @@ def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | 
     """
     done: list[str] = []
     failures: dict[str, Exception] = {}
-    source = _Source(clients)
+    source = _SyncSource(clients)
     for step in plan.steps:
         try:
             done.append(_take(step, clients, source, report))
@@ -123,7 +125,7 @@ def carry_out(plan: Plan, clients: Mapping[str, DaemonClient], report: Report | 
     return done
 
 
-class _Source:
+class _SyncSource:
     """Fetches registrations with their payloads; caches the last one."""
 
     def __init__(self, clients: Mapping[str, DaemonClient]) -> None:
@@ -148,15 +150,15 @@ class _Source:
 
 
 def _take(
-    step: Step, clients: Mapping[str, DaemonClient], source: _Source, report: Report | None
+    step: Step, clients: Mapping[str, DaemonClient], source: _SyncSource, report: Report | None
 ) -> str:
     client = clients[step.node]
-    if isinstance(step, Removal):
+    if isinstance(step, SyncRemoval):
         with contextlib.suppress(ModelNotFoundError):  # already unregistered
             client.unregister(step.model)
         return f"{step.node}: {step.model} was unregistered"
     kept = source.fetch(step.source, step.model)
-    spec = msgspec.structs.replace(kept.spec, trial=None)
+    spec = msgspec.structs.replace(kept.spec, lease=None)
     message = messages.Register(spec, replace=step.replace)
     try:
         client.register_prepared(message, kept.payloads, report)

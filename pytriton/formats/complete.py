@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton._protocol import config_datatypes, messages
-from pytriton.formats.loaded import FormatError, Loaded, TensorInfo
+from pytriton.formats.loaded import FormatError, LoadedFile, TensorInfo
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
 DEFAULT_MAX_BATCH_SIZE = 64
@@ -23,7 +23,7 @@ _NOT_FOR_TRITON = (
 )
 
 
-def check_fit(loaded: Loaded, config: Mapping[str, Any], path: str) -> None:
+def check_fit(loaded: LoadedFile, config: Mapping[str, Any], path: str) -> None:
     """Check that the tensors of a configuration match the file, if the file describes them.
 
     Raises:
@@ -56,7 +56,7 @@ def is_complete(config: Mapping[str, Any]) -> bool:
     )
 
 
-def complete(config: Mapping[str, Any], loaded: Loaded, path: str) -> dict[str, Any]:
+def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[str, Any]:
     """Return the configuration with missing fields filled in.
 
     Raises:

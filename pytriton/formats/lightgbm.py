@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytriton.formats.loaded import Array, Loaded
+from pytriton.formats.loaded import Array, LoadedFile
 from pytriton.formats.trees import framework, trees
 
 
-def load(path: str, config: Mapping[str, Any]) -> Loaded:
+def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a file; see `trees` for the parameters."""
     booster = framework("lightgbm").Booster(model_file=path)
 

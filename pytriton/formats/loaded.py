@@ -34,7 +34,7 @@ class TensorInfo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedFile:
     """A loaded model file.
 
     Args:

@@ -15,13 +15,13 @@ from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.decorators.batching import gather, split
 from pytriton.formats import table
 from pytriton.formats.complete import check_fit, complete, completion_of, is_complete
-from pytriton.formats.loaded import Array, FormatError, Loaded, names_of
+from pytriton.formats.loaded import Array, FormatError, LoadedFile, names_of
 from pytriton.formats.recipe import Recipe
 
 __all__ = ["FolderModel", "load_file"]
 
 
-def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> Loaded:
+def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load one file with the loader of its format.
 
     Raises:
@@ -32,7 +32,7 @@ def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> 
     if lacking:
         raise FormatError(table.missing(form, sys.executable, lacking))
     try:
-        loaded: Loaded = importlib.import_module(loader).load(path, config)
+        loaded: LoadedFile = importlib.import_module(loader).load(path, config)
     except FormatError:
         raise
     except Exception as error:  # whatever a framework raises about a file
@@ -69,7 +69,7 @@ class FolderModel:
             )
             for entry in config["output"]
         }
-        self._versions: dict[str, Loaded] = {}
+        self._versions: dict[str, LoadedFile] = {}
         for version, path in sorted(recipe.files.items()):
             if version != newest:
                 loaded = load_file(recipe.title, recipe.loader, path, config)
@@ -100,13 +100,13 @@ class FolderModel:
             groups.setdefault(key, []).append(index)
         return groups
 
-    def _answer(self, loaded: Loaded, requests: Sequence[Any]) -> list[dict[str, Array]]:
+    def _answer(self, loaded: LoadedFile, requests: Sequence[Any]) -> list[dict[str, Array]]:
         if not self._batching:
             return [self._run(loaded, dict(requests[0].items()))]
         inputs, sizes = gather(requests)
         return list(split(self._run(loaded, inputs), sizes))
 
-    def _run(self, loaded: Loaded, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _run(self, loaded: LoadedFile, inputs: Mapping[str, Array]) -> dict[str, Array]:
         ordered = {name: inputs[name] for name in self._inputs if name in inputs}
         results = loaded.infer(ordered)
         return {name: _array(results[name], dtype) for name, dtype in self._outputs.items()}

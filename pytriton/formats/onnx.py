@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
+from pytriton.formats.loaded import Array, FormatError, LoadedFile, TensorInfo, names_of, parameter
 
 #: ONNX Runtime's type names -> Triton's (onnxruntime's NodeArg.type).
 _DATATYPES = {
@@ -29,7 +29,7 @@ _DATATYPES = {
 }
 
 
-def load(path: str, config: Mapping[str, Any]) -> Loaded:
+def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a file. Parameters of Triton's backend: intra_op_thread_count, inter_op_thread_count.
 
     Raises:
@@ -49,7 +49,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         return dict(zip(wanted, session.run(wanted, _as_text(arrays))))
 
-    return Loaded(inputs, outputs, infer)
+    return LoadedFile(inputs, outputs, infer)
 
 
 def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:

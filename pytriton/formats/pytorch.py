@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton.formats.loaded import Array, FormatError, Loaded, names_of, parameter
+from pytriton.formats.loaded import Array, FormatError, LoadedFile, names_of, parameter
 
 _NUMBER = re.compile(r".*__(\d+)")
 
 
-def load(path: str, config: Mapping[str, Any]) -> Loaded:
+def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a file. Parameters of Triton's backend: INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT.
 
     Raises:
@@ -51,7 +51,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
         named = parts if isinstance(parts, dict) else dict(zip(results, parts))
         return {name: named[name].detach().cpu().numpy() for name in outputs}
 
-    return Loaded(None, None, infer)
+    return LoadedFile(None, None, infer)
 
 
 def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:

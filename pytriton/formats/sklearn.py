@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol.wording import with_article
-from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, names_of, parameter
+from pytriton._protocol.words import with_article
+from pytriton.formats.loaded import Array, FormatError, LoadedFile, TensorInfo, names_of, parameter
 from pytriton.model_config.dtypes import to_triton_datatype
 
 _METHODS = ("predict", "predict_proba", "transform", "decision_function", "score_samples")
 INPUT = "input__0"
 
 
-def load(path: str, config: Mapping[str, Any]) -> Loaded:
+def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a file.
 
     Raises:
@@ -48,7 +48,9 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
     ]
     said = bool(config.get("input")), bool(config.get("output"))
     # Numbers may have any name and type: they are passed on as they are.
-    return Loaded(None if said[0] else inputs, None if said[1] else outputs, infer, batching=True)
+    return LoadedFile(
+        None if said[0] else inputs, None if said[1] else outputs, infer, batching=True
+    )
 
 
 def _default_outputs(estimator: Any) -> list[str]:

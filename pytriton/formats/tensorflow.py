@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from pytriton.formats.loaded import Array, FormatError, Loaded, TensorInfo, parameter
+from pytriton.formats.loaded import Array, FormatError, LoadedFile, TensorInfo, parameter
 from pytriton.model_config.dtypes import to_triton_datatype
 
 
-def load(path: str, config: Mapping[str, Any]) -> Loaded:
+def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a folder. Parameter of Triton's backend: TF_SIGNATURE_DEF.
 
     Raises:
@@ -35,7 +35,7 @@ def load(path: str, config: Mapping[str, Any]) -> Loaded:
         answer = model.signatures[name](**tensors)
         return {key: value.numpy() for key, value in answer.items()}
 
-    return Loaded(list(inputs.values()), outputs, infer)
+    return LoadedFile(list(inputs.values()), outputs, infer)
 
 
 def _info(name: str, spec: Any) -> TensorInfo:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton.formats.loaded import Array, Loaded, TensorInfo, flag, names_of, parameter
+from pytriton.formats.loaded import Array, LoadedFile, TensorInfo, flag, names_of, parameter
 
 INPUT, OUTPUT = "input__0", "output__0"
 
@@ -31,7 +31,7 @@ def framework(name: str) -> Any:
 
 def trees(
     predict: Callable[[Array], Array], features: int, classes: int, config: Mapping[str, Any]
-) -> Loaded:
+) -> LoadedFile:
     """Return a model of trees.
 
     Args:
@@ -58,7 +58,7 @@ def trees(
     columns = max(2, classes) if proba else 1 if output_class else classes
     inputs = [TensorInfo(INPUT, "FP32", (-1, features))]
     outputs = [TensorInfo(OUTPUT, "FP32", (-1, columns) if columns > 1 else (-1,))]
-    return Loaded(
+    return LoadedFile(
         None if config.get("input") else inputs,
         None if config.get("output") else outputs,
         infer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton._protocol.scalars import plain
-from pytriton._protocol.wording import closest_keywords
+from pytriton._protocol.words import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.common import DynamicBatcher, require_bool, require_integer
 from pytriton.model_config.pass_through import check_extra

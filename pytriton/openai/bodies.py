@@ -12,7 +12,7 @@ from pytriton.openai.errors import APIError
 
 __all__ = [
     "BODIES",
-    "MOST_VALUES",
+    "MAX_VALUES",
     "Body",
     "ChatBody",
     "CompletionBody",
@@ -245,7 +245,7 @@ BODIES: dict[str, type[Body]] = {
 _B = TypeVar("_B", bound=msgspec.Struct)
 #: Maximum number of JSON values in a body: objects, arrays, strings, numbers. Each may take as little as two
 #: bytes in the body, and some hundred bytes of memory once parsed.
-MOST_VALUES = 1 << 19
+MAX_VALUES = 1 << 19
 #: The location at the end of msgspec's errors: " - at `$.messages[0].role`".
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
@@ -262,7 +262,7 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
             return msgspec.convert(data, kind, strict=True)
         if not _has_few_values(data):
             raise APIError(
-                f"The body has more than {MOST_VALUES} JSON values, the limit of this server.",
+                f"The body has more than {MAX_VALUES} JSON values, the limit of this server.",
                 413,
                 code="request_too_large",
             )
@@ -276,13 +276,13 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
 
 
 def _has_few_values(data: bytes) -> bool:
-    """Return whether there are at most `MOST_VALUES`: each follows a comma or the start of its array or object."""
-    if _separators(data) <= MOST_VALUES:
+    """Return whether there are at most `MAX_VALUES`: each follows a comma or the start of its array or object."""
+    if _separators(data) <= MAX_VALUES:
         return True
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")  # the remaining quotes delimit strings
-    if plain.count(b'"') > 2 * MOST_VALUES:
+    if plain.count(b'"') > 2 * MAX_VALUES:
         return False
-    return _separators(b"".join(plain.split(b'"')[::2])) <= MOST_VALUES
+    return _separators(b"".join(plain.split(b'"')[::2])) <= MAX_VALUES
 
 
 def _separators(data: bytes) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 from pytriton.openai.deltas import Delta
 from pytriton.openai.requests import ChatRequest, CompletionRequest
 from pytriton.openai.response_writer import (
-    Answer,
     Choice,
     Choices,
     Counted,
+    ResponseWriter,
     body_text,
     created_now,
     event,
@@ -22,13 +22,13 @@ from pytriton.openai.response_writer import (
 __all__ = ["chat_answer", "completion_answer"]
 
 
-def chat_answer(request: ChatRequest) -> Answer:
+def chat_answer(request: ChatRequest) -> ResponseWriter:
     """Return an empty response to a chat request."""
     kind = _ChatStream if request.stream else _ChatBody
     return kind(request, request.n)
 
 
-def completion_answer(request: CompletionRequest) -> Answer:
+def completion_answer(request: CompletionRequest) -> ResponseWriter:
     """Return an empty response to a completion request."""
     kind = _TextStream if request.stream else _TextBody
     return kind(request, request.n * len(request.prompts))
@@ -71,8 +71,8 @@ class _Stream(_Answer):
     def __init__(self, request: ChatRequest | CompletionRequest, choices: int) -> None:
         super().__init__(request, choices)
         options = request.body.get("stream_options") or {}
-        self._tells_usage = bool(options.get("include_usage"))
-        self._tail = ',"usage":null}\n\n' if self._tells_usage else "}\n\n"
+        self._includes_usage = bool(options.get("include_usage"))
+        self._tail = ',"usage":null}\n\n' if self._includes_usage else "}\n\n"
         head = json_text(self.head)[:-1]
         self._start = f'data: {head},"choices":['
         self._only: dict[
@@ -115,7 +115,7 @@ class _Stream(_Answer):
             shown["finish_reason"] = choice.finish_reason
             said.append(f"{self._start}{json_text(shown)}]{self._tail}")
         usage = self.counted.usage
-        if self._tells_usage:
+        if self._includes_usage:
             said.append(event({**self.head, "choices": [], "usage": usage_body(usage)}))
         return body_text(usage, "".join(said))
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Held"]
+__all__ = ["ChunkCoalescer"]
 
 #: A piece is held only if the one before came that long before it at most: then another one is likely to be there.
 #: So the first one goes out at once.
 _QUICK_S = 0.0003
 #: Maximum number of buffered pieces; then the worker checks whether there is room for them.
-_MOST = 64
+_MAX_CHUNKS = 64
 
 
-class Held:
+class ChunkCoalescer:
     """Buffer of the texts of one stream that have not been sent.
 
     They are sent with the next piece that is not buffered, and at the latest in the next turn of the event loop: so
@@ -55,7 +55,7 @@ class Held:
         now = self._clock()
         quick = now - self._last < _QUICK_S
         self._last = now
-        if not quick or len(self._texts) >= _MOST:
+        if not quick or len(self._texts) >= _MAX_CHUNKS:
             return False
         if not self._flushes:
             self._flushes = True

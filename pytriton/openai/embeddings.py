@@ -8,7 +8,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from pytriton._protocol.casting import MASKED, is_masked, lost_by_cast
+from pytriton._protocol.cast_checks import MASKED, is_masked, lost_by_cast
 from pytriton.openai.vectors import Embeddings
 
 __all__ = [

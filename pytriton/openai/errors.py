@@ -14,7 +14,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 #: Maximum retry delay sent to a client: a day.
-_LONGEST_S = 86_400.0
+_MAX_DELAY_S = 86_400.0
 
 
 class APIError(Exception):
@@ -91,7 +91,7 @@ def _seconds_or_none(value: Any) -> float | None:
         seconds = float(value)
     except (TypeError, ValueError):
         return None
-    return seconds if 0 <= seconds <= _LONGEST_S else None
+    return seconds if 0 <= seconds <= _MAX_DELAY_S else None
 
 
 def _again(fields: dict[str, Any]) -> APIError:

@@ -17,10 +17,10 @@ from pytriton.openai.embeddings import EMBEDDING, INPUT, TOKENS, AsyncTextEmbedd
 from pytriton.openai.request import REQUEST, STREAM, TEXT
 from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
 
-__all__ = ["MOST_TEXTS", "OpenAIModel", "make_model"]
+__all__ = ["MAX_TEXTS", "OpenAIModel", "make_model"]
 
 #: Texts per call of an embeddings callable, unless its configuration sets it.
-MOST_TEXTS = 64
+MAX_TEXTS = 64
 #: Streams that a worker may have in flight per proxy; an asynchronous callable gets several proxies.
 _LANES = 4
 
@@ -84,7 +84,7 @@ def make_model(
     made = factory or any(inspect.isclass(target) for target in targets)
     wrapped = [Made(one, kinds) if made else served(one, kinds) for one in targets]
     if kinds == ["embeddings"]:
-        chosen = config or ModelConfig(max_batch_size=MOST_TEXTS)
+        chosen = config or ModelConfig(max_batch_size=MAX_TEXTS)
         if not chosen.batching or chosen.decoupled:
             raise PyTritonValidationError(
                 "A model with openai='embeddings' is batched, and answers each request once: leave batching=False "

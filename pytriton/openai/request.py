@@ -26,10 +26,10 @@ from pytriton.openai.requests import (
     chat_request,
     completion_request,
 )
-from pytriton.openai.response_writer import Answer, error_text
+from pytriton.openai.response_writer import ResponseWriter, error_text
 from pytriton.openai.responses import response_answer
 
-__all__ = ["REQUEST", "STREAM", "TEXT", "Asked", "Envelope", "read", "refusal"]
+__all__ = ["REQUEST", "STREAM", "TEXT", "Envelope", "Invocation", "read", "refusal"]
 
 REQUEST, TEXT, STREAM = "request", "text_input", "stream"
 
@@ -48,7 +48,7 @@ _BEAT_S = 0.1
 
 
 @dataclass
-class Asked:
+class Invocation:
     """A request, and its response to be filled.
 
     Attributes:
@@ -57,7 +57,7 @@ class Asked:
     """
 
     request: ChatRequest | CompletionRequest
-    answer: Answer
+    answer: ResponseWriter
     begun: str = ""
     mark: str = ""
     _beat_at: float = field(default_factory=time.monotonic)
@@ -71,7 +71,7 @@ class Asked:
         return True
 
 
-def read(request: Any, kinds: list[str]) -> Asked:
+def read(request: Any, kinds: list[str]) -> Invocation:
     """Parse a request.
 
     Raises:
@@ -89,7 +89,7 @@ def read(request: Any, kinds: list[str]) -> Asked:
         raise APIError(f"This model serves {', '.join(kinds)}, not {envelope.api}.", 404)
     asked, answer = _of_body(envelope)
     begun = answer.begin()
-    return Asked(asked, answer, begun and f"s{begun}", "s")
+    return Invocation(asked, answer, begun and f"s{begun}", "s")
 
 
 def refusal(request: Any, error: APIError) -> str:
@@ -103,7 +103,7 @@ def refusal(request: Any, error: APIError) -> str:
     return error_text(error)
 
 
-def _of_body(envelope: Envelope) -> tuple[ChatRequest | CompletionRequest, Answer]:
+def _of_body(envelope: Envelope) -> tuple[ChatRequest | CompletionRequest, ResponseWriter]:
     body = {**envelope.body, "model": envelope.model}
     if envelope.api == "completions":
         completion = completion_request(body, envelope.id)
@@ -114,7 +114,7 @@ def _of_body(envelope: Envelope) -> tuple[ChatRequest | CompletionRequest, Answe
     return chat, chat_answer(chat)
 
 
-def _plain(request: Any, kinds: list[str]) -> Asked:
+def _plain(request: Any, kinds: list[str]) -> Invocation:
     if TEXT not in request:
         raise APIError(f"The request has neither the input `{TEXT}` nor `{REQUEST}`.")
     text = _text(request[TEXT].item())
@@ -122,10 +122,10 @@ def _plain(request: Any, kinds: list[str]) -> Asked:
     options = _options(request.parameters or {})
     if kinds == ["completions"]:
         completion = completion_request({**options, "prompt": text, "stream": stream})
-        return Asked(completion, _PlainText(stream))
+        return Invocation(completion, _PlainText(stream))
     messages = [{"role": "user", "content": text}]
     chat = chat_request("chat", {**options, "messages": messages, "stream": stream})
-    return Asked(chat, _PlainText(stream))
+    return Invocation(chat, _PlainText(stream))
 
 
 def _text(value: Any) -> str:

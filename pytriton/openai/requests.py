@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 #: Maximum number of choices of a request: each is buffered while the others are generated.
-MOST_ANSWERS = 2048
+MAX_ANSWERS = 2048
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,9 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
     body = read_body(document, CompletionBody)
     prompts = prompts_of(body.prompt, "prompt")
     answers = len(prompts) * (body.n or 1)
-    if answers > MOST_ANSWERS:
+    if answers > MAX_ANSWERS:
         raise APIError(
-            f"'prompt' and 'n' ask for {answers} answers; a request may ask for {MOST_ANSWERS}.",
+            f"'prompt' and 'n' ask for {answers} answers; a request may ask for {MAX_ANSWERS}.",
             param="prompt" if len(prompts) > 1 else "n",
             code="invalid_value",
         )

@@ -19,9 +19,9 @@ from pytriton.openai.deltas import Delta, ToolCall, Usage
 from pytriton.openai.errors import APIError
 
 __all__ = [
-    "Answer",
     "Choice",
     "Counted",
+    "ResponseWriter",
     "body_text",
     "error_text",
     "event",
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 _LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
-class Answer(Protocol):
+class ResponseWriter(Protocol):
     """The response to one request, of one route, streamed or not."""
 
     def begin(self) -> str:

@@ -11,9 +11,9 @@ from pytriton.openai.deltas import Delta, ToolCall, Usage
 from pytriton.openai.errors import APIError
 from pytriton.openai.requests import ChatRequest
 from pytriton.openai.response_writer import (
-    Answer,
     Choice,
     Counted,
+    ResponseWriter,
     body_text,
     created_now,
     json_text,
@@ -30,9 +30,9 @@ _REPEATED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def response_answer(request: ChatRequest) -> Answer:
+def response_answer(request: ChatRequest) -> ResponseWriter:
     """Return an empty response to a request of `/v1/responses`."""
-    return _Stream(request) if request.stream else _Body(request)
+    return _ResponseStream(request) if request.stream else _ResponseBody(request)
 
 
 def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
@@ -77,7 +77,7 @@ class _Item:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-class _Body:
+class _ResponseBody:
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._created = created_now()
@@ -203,7 +203,7 @@ class _Body:
         }
 
 
-class _Stream(_Body):
+class _ResponseStream(_ResponseBody):
     def __init__(self, request: ChatRequest) -> None:
         super().__init__(request)
         self._number = -1

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from pytriton.openai.coalesce import Held
+from pytriton.openai.coalesce import ChunkCoalescer
 from pytriton.openai.deltas import Delta, deltas_of
 from pytriton.openai.errors import APIError
-from pytriton.openai.request import Asked, read, refusal
+from pytriton.openai.request import Invocation, read, refusal
 from pytriton.openai.requests import ChatRequest, CompletionRequest, only_answer
 from pytriton.proxy.one_text import OneText
 from pytriton.proxy.sending import sending
@@ -40,7 +40,7 @@ class Texts:
         except APIError as error:
             yield _said(refusal(requests[0], error))
 
-    def _answering(self, asked: Asked) -> Iterator[Results]:
+    def _answering(self, asked: Invocation) -> Iterator[Results]:
         if asked.begun:
             yield _said(asked.begun)
         for request, index in _calls(asked):
@@ -68,7 +68,7 @@ class AsyncTexts:
             asked = read(requests[0], self.kinds)
             if asked.begun:
                 yield _said(asked.begun)
-            held = Held(_sender(asked), asyncio.get_running_loop().call_soon)
+            held = ChunkCoalescer(_sender(asked), asyncio.get_running_loop().call_soon)
             try:
                 try:
                     for request, index in _calls(asked):
@@ -111,7 +111,7 @@ def _is_whole(produced: Any) -> bool:
     return whole or not hasattr(produced, "__iter__")
 
 
-def _calls(asked: Asked) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
+def _calls(asked: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
     """Yield what the callable is called with: the request, then, for each answer of which nothing has come, a request
     for that one alone and its index.
     """
@@ -121,7 +121,7 @@ def _calls(asked: Asked) -> Iterator[tuple[ChatRequest | CompletionRequest, int 
         yield only_answer(asked.request, index), index
 
 
-def _text(asked: Asked, piece: Any, index: int | None) -> str:
+def _text(asked: Invocation, piece: Any, index: int | None) -> str:
     if index is None and type(piece) is str:
         return asked.answer.add_text(piece)
     return "".join([asked.answer.add(_of_answer(delta, index)) for delta in deltas_of(piece)])
@@ -138,14 +138,14 @@ def _of_answer(delta: Delta, index: int | None) -> Delta:
     return msgspec.structs.replace(delta, index=index)
 
 
-def _results(asked: Asked, text: str) -> Results:
+def _results(asked: Invocation, text: str) -> Results:
     if text:
         return _said(asked.mark + text)
     # tritonserver notices a disconnected client when it writes to it.
     return _said(asked.mark) if asked.beats() else _NOTHING
 
 
-def _sender(asked: Asked) -> Callable[[str], None] | None:
+def _sender(asked: Invocation) -> Callable[[str], None] | None:
     """Return a function that sends a text without a `yield`; None if each piece must be a separate response."""
     put = sending.get()
     if put is None or not asked.mark:
@@ -153,7 +153,7 @@ def _sender(asked: Asked) -> Callable[[str], None] | None:
     return lambda text: put(_said(asked.mark + text))
 
 
-def _end(asked: Asked, text: str = "") -> Results:
+def _end(asked: Invocation, text: str = "") -> Results:
     """Return the last results; `text` is the unsent rest."""
     end = asked.answer.end()
     if end is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from pytriton._protocol.wording import with_article
+from pytriton._protocol.words import with_article
 from pytriton.pb_utils import host
 
 __all__ = ["is_model_ready", "load_model", "unload_model"]

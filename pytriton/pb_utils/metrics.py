@@ -19,9 +19,9 @@ from typing import Any, Callable, Optional
 
 from pytriton._protocol.lanes.lane_messages import (
     DELETE,
-    MOST_BUCKETS,
-    MOST_LABELS,
-    MOST_METRICS,
+    MAX_BUCKETS,
+    MAX_LABELS,
+    MAX_METRICS,
     TRITONS_METRICS,
     MetricUpdate,
 )
@@ -114,10 +114,10 @@ class MetricFamily:
             "buckets": _buckets(buckets, self._kind),
         }
         key = (self._name, tuple(about["labels"].items()))
-        if key not in _numbers and len(_numbers) >= MOST_METRICS:
+        if key not in _numbers and len(_numbers) >= MAX_METRICS:
             raise _refused(
                 "Metric",
-                f"this process has {MOST_METRICS} metrics, and there may be no more: labels have too many values",
+                f"this process has {MAX_METRICS} metrics, and there may be no more: labels have too many values",
             )
         number = _join(key, self._owner)
         if key not in self._made:
@@ -131,8 +131,8 @@ def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
         return {}
     if not isinstance(given, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
-    if len(given) > MOST_LABELS:
-        raise _refused("Metric", f"{len(given)} labels are too many, {MOST_LABELS} are allowed")
+    if len(given) > MAX_LABELS:
+        raise _refused("Metric", f"{len(given)} labels are too many, {MAX_LABELS} are allowed")
     for name, value in given.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise _refused("Metric", f"Invalid label name {name!r:.80}")
@@ -154,8 +154,8 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
     if not isinstance(given, list):
         raise TritonModelException("Failed to create metric. Buckets must be a list.")
-    if len(given) > MOST_BUCKETS:
-        raise _refused("Metric", f"{len(given)} buckets are too many, {MOST_BUCKETS} are allowed")
+    if len(given) > MAX_BUCKETS:
+        raise _refused("Metric", f"{len(given)} buckets are too many, {MAX_BUCKETS} are allowed")
     bounds = []
     for bound in given:
         if isinstance(bound, (str, bytes)) or not hasattr(bound, "__float__"):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytriton._protocol import datatypes
-from pytriton._protocol.casting import MASKED, is_masked
+from pytriton._protocol.cast_checks import MASKED, is_masked
 from pytriton.pb_utils import dlpack
 from pytriton.pb_utils.errors import TritonModelException
 from pytriton.pb_utils.helpers import DATATYPES, datatype_of

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytriton.exceptions import ModelNotFoundError
+from pytriton.runner.daemon_connection import DaemonConnection, Links
 from pytriton.runner.index import merged_index
-from pytriton.runner.link import Link, Links
 from pytriton.runner.result import InferResult
 
 __all__ = ["AsyncCalls", "Calls", "SyncCalls"]
@@ -30,7 +30,7 @@ class Calls:
         """Make a tritonclient call."""
         raise NotImplementedError
 
-    def _ask(self, question: Callable[[Link], Any]) -> Any:
+    def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
         """Make a call that also needs the daemon."""
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class Calls:
         """
         document = json.loads(config) if isinstance(config, str) else config
 
-        def load(link: Link) -> None:
+        def load(link: DaemonConnection) -> None:
             if files is None:
                 link.client.load_model(model_name, document)
             else:
@@ -104,7 +104,7 @@ class Calls:
     ) -> Any:
         """Stop serving a model; in-flight requests are answered."""
 
-        def unload(link: Link) -> None:
+        def unload(link: DaemonConnection) -> None:
             link.forget()
             try:
                 link.client.unload_model(model_name)
@@ -229,7 +229,7 @@ class SyncCalls(Calls):
         answer = link.call(method, _for(link, arguments), dict(headers or {}))
         return InferResult(answer) if method == "infer" else answer
 
-    def _ask(self, question: Callable[[Link], Any]) -> Any:
+    def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
         return question(self._links.link())
 
 
@@ -241,7 +241,7 @@ class AsyncCalls(Calls):
         answer = await link.acall(method, _for(link, arguments), dict(headers or {}))
         return InferResult(answer) if method == "infer" else answer
 
-    async def _ask(self, question: Callable[[Link], Any]) -> Any:
+    async def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
         return await asyncio.to_thread(question, await self._links.async_link())
 
 
@@ -250,7 +250,7 @@ def _of(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in ("self", "headers")}
 
 
-def _for(link: Link, arguments: dict[str, Any]) -> dict[str, Any]:
+def _for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[str, Any]:
     if link.url.is_grpc:
         return arguments
     return {name: value for name, value in arguments.items() if name != "as_json"}

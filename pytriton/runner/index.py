@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.runner.link import Link
+from pytriton.runner.daemon_connection import DaemonConnection
 from pytriton.runner.result import message_as_json
 
 __all__ = ["merged_index"]
 
 
-def merged_index(link: Link, headers: dict[str, str], as_json: bool) -> Any:
+def merged_index(link: DaemonConnection, headers: dict[str, str], as_json: bool) -> Any:
     """Return the index in the protocol's format: a list of dicts (HTTP), or a message (gRPC; with `as_json` a dict).
 
     Raises:

@@ -10,8 +10,8 @@ from pytriton.client._inference.response_streams import ResponseBuffer, is_final
 from pytriton.client._inference.tensor_conversion import encode
 from pytriton.client._transport.connections import connect
 from pytriton.client._transport.failures import CallFailed, describe
+from pytriton.runner.daemon_connection import DaemonConnection, Links
 from pytriton.runner.errors import RunnerArgumentError
-from pytriton.runner.link import Link, Links
 from pytriton.runner.result import InferResult
 from pytriton.runner.signature import Signature
 
@@ -160,7 +160,11 @@ class RunnerModel:
     # ── how ──────────────────────────────────────────────────────────────────────────────────────
 
     def _call(
-        self, link: Link, signature: Signature, inputs: tuple[Any, ...], named: dict[str, Any]
+        self,
+        link: DaemonConnection,
+        signature: Signature,
+        inputs: tuple[Any, ...],
+        named: dict[str, Any],
     ) -> _Call:
         module = link.sync.module
         bound = signature.bind(inputs, named)
@@ -189,7 +193,7 @@ class RunnerModel:
         }
         return _Call(arguments, headers)
 
-    def _require_grpc(self, link: Link) -> None:
+    def _require_grpc(self, link: DaemonConnection) -> None:
         if not link.url.is_grpc:
             raise RunnerArgumentError(
                 "Streaming needs gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton sends one response"
@@ -208,7 +212,7 @@ class _Call:
     headers: dict[str, str]
 
 
-def _checked(link: Link, result: Any, error: Any) -> Any:
+def _checked(link: DaemonConnection, result: Any, error: Any) -> Any:
     if error is not None:
         failure = describe(error)
         raise link.error(failure, "stream") if failure else error

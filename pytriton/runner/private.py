@@ -9,7 +9,7 @@ from typing import Any
 
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonStartError
-from pytriton.triton.server import ServerProcess, new_runtime_dir
+from pytriton.triton.server import DaemonProcess, new_runtime_dir
 
 __all__ = ["PrivateDaemon"]
 
@@ -22,7 +22,7 @@ _SETTINGS = {
     "log_format": "json",
     "grace_period_s": 30.0,
     # The startup waits until the models are loaded, and reports each failure.
-    "ready_when": "up",
+    "readiness": "server_up",
 }
 #: Interval between polls of the daemon's repository, in seconds.
 _POLL_INTERVAL_S = 0.05
@@ -43,7 +43,7 @@ class PrivateDaemon:
         deadline = time.monotonic() + timeout_s
         runtime_dir = new_runtime_dir()
         own = {"runtime_dir": str(runtime_dir), "ephemeral": True}
-        self._server = ServerProcess({**_SETTINGS, **settings, **own}, _tell_of_end, quiet=True)
+        self._server = DaemonProcess({**_SETTINGS, **settings, **own}, _log_exit, quiet=True)
         self._server.start()
         try:
             self._server.wait_ready(timeout_s)
@@ -65,5 +65,5 @@ def _wait_loaded(client: DaemonClient, deadline: float) -> None:
         time.sleep(_POLL_INTERVAL_S)
 
 
-def _tell_of_end(server: ServerProcess, reason: str) -> None:
+def _log_exit(server: DaemonProcess, reason: str) -> None:
     logger.error("the runner's daemon exited: %s", reason)

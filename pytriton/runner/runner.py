@@ -15,8 +15,8 @@ from pytriton._protocol.closeable import Closeable
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.runner.calls import AsyncCalls, SyncCalls
+from pytriton.runner.daemon_connection import DaemonConnection
 from pytriton.runner.errors import RunnerArgumentError
-from pytriton.runner.link import Link
 from pytriton.runner.model import RunnerModel
 from pytriton.runner.options import daemon_settings
 from pytriton.runner.private import PrivateDaemon
@@ -89,7 +89,7 @@ class Runner(AsyncCalls, Closeable):
         self._daemon = daemon
         self._timeout_s = timeout_s
         self._start_timeout_s = start_timeout_s
-        self._link: Link | None = None
+        self._link: DaemonConnection | None = None
         self._private: PrivateDaemon | None = None
         self._closed = False
         self._lock = threading.RLock()
@@ -156,7 +156,7 @@ class Runner(AsyncCalls, Closeable):
         self.init_local()
         return self
 
-    def link(self) -> Link:
+    def link(self) -> DaemonConnection:
         """Return the connection, creating it if needed; for internal use."""
         link = self._link
         if link is not None:
@@ -164,11 +164,11 @@ class Runner(AsyncCalls, Closeable):
         with self._lock:
             if self._closed:
                 raise PyTritonInvalidOperationError(f"The runner {self.name!r} has been closed")
-            made = self._link or Link(self._client(), self._protocol, self._timeout_s)
+            made = self._link or DaemonConnection(self._client(), self._protocol, self._timeout_s)
             self._link = made
             return made
 
-    async def async_link(self) -> Link:
+    async def async_link(self) -> DaemonConnection:
         """Like `link`, without blocking the event loop during a start."""
         link = self._link
         return await asyncio.to_thread(self.link) if link is None else link

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytriton._protocol.casting import lost_by_cast
+from pytriton._protocol.cast_checks import lost_by_cast
 from pytriton._protocol.config_datatypes import of_config
 from pytriton.model_config.dtypes import to_numpy_dtype
 from pytriton.runner.arrays import Array, as_bytes, to_array
@@ -120,9 +120,9 @@ class Signature:
             name: array.shape[0] for name, array in bound.items() if isinstance(array, np.ndarray)
         }
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+            given_sizes = ", ".join(f"{name}: {size}" for name, size in sizes.items())
             raise RunnerArgumentError(
-                f"The inputs of model {self.model!r} have different batch sizes ({told})"
+                f"The inputs of model {self.model!r} have different batch sizes ({given_sizes})"
             )
         size = next(iter(sizes.values()), 0)
         if size > self.max_batch_size:

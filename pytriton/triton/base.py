@@ -87,7 +87,7 @@ class TritonBase(ABC):
             replace: replace a model already bound with that name. The old one serves until the new one is ready, and
                 keeps serving if that fails. This lets you rerun a notebook cell
             progress: as for `DaemonClient.register`
-            options: any further argument of `DaemonClient.register` but `temporary`, such as `instances`, `devices`,
+            options: any further argument of `DaemonClient.register` but `ephemeral`, such as `instances`, `devices`,
                 `factory`, `limits`, `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the
                 callable (cloudpickle) into a worker process; with "thread" it runs here, for callables that cannot be
                 pickled or share live objects with this script
@@ -249,7 +249,7 @@ class TritonBase(ABC):
 
 def _may_serve(info: messages.ModelInfo) -> bool:
     states = [instance.state for instance in info.instances]
-    if info.state in ("asleep", "waking"):  # a request resumes it
+    if info.state in ("suspended", "resuming"):  # a request resumes it
         return True
     return info.state != "failed" and any(state not in _FAILED for state in states)
 

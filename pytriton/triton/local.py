@@ -18,7 +18,7 @@ from pytriton.triton.policy import (
     VertextAILifecyclePolicy,
 )
 from pytriton.triton.security import TritonSecurityConfig
-from pytriton.triton.server import ServerProcess, new_runtime_dir
+from pytriton.triton.server import DaemonProcess, new_runtime_dir
 from pytriton.triton.settings import command_line, daemon_settings, secured
 from pytriton.utils.workspace import Workspace, new_path, remove
 
@@ -66,7 +66,7 @@ class Triton(TritonBase):
         self._workspace_wanted = workspace
         if isinstance(workspace, (str, os.PathLike)):
             _refuse_existing(Path(workspace).expanduser())
-        self._server: ServerProcess | None = None
+        self._server: DaemonProcess | None = None
         self._closing = (
             threading.RLock()
         )  #: held while the server stops, so that the next one starts afterwards
@@ -161,11 +161,11 @@ class Triton(TritonBase):
         self._warn_of_verbose_log()
         return True
 
-    def _new_server(self, workspace: Path) -> ServerProcess:
+    def _new_server(self, workspace: Path) -> DaemonProcess:
         runtime_dir = new_runtime_dir()
         names = [model.name for model in self._models]
         settings = daemon_settings(self._config, self._security, runtime_dir, names)
-        return ServerProcess(settings, self._server_ended, workspace=workspace)
+        return DaemonProcess(settings, self._server_ended, workspace=workspace)
 
     def _load(self, client: DaemonClient, model: BoundModel, *, replace: bool = False) -> None:
         super()._load(client, model, replace=replace)
@@ -193,7 +193,7 @@ class Triton(TritonBase):
             os.getpid(),
         )
 
-    def _server_ended(self, server: ServerProcess, reason: str) -> None:
+    def _server_ended(self, server: DaemonProcess, reason: str) -> None:
         """Handle a daemon that exited by itself; called in the thread that follows it."""
         with self._closing:
             with self._lock:
@@ -204,7 +204,7 @@ class Triton(TritonBase):
             logger.error("Triton Inference Server exited with failure. Please wait. (%s)", reason)
             self._tidy_up(server)
 
-    def _tidy_up(self, server: ServerProcess) -> None:
+    def _tidy_up(self, server: DaemonProcess) -> None:
         if not self._ended.is_set():
             self._warn_of_verbose_log()
         atexit.unregister(self.stop)

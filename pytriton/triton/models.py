@@ -70,9 +70,9 @@ class BoundModel:
             raise PyTritonBadParameterError(
                 f"isolation has to be 'process' or 'thread', got {isolation!r}."
             )
-        if "temporary" in self.options:
+        if "ephemeral" in self.options:
             raise PyTritonBadParameterError(
-                "bind() takes no temporary=: a bound model is served until this object is stopped. For a model "
+                "bind() takes no ephemeral=: a bound model is served until this object is stopped. For a model "
                 "that stays, use pytriton.daemon.connect().register(...)."
             )
         check_names("bind", self.options, [*names_of(CallableOptions), "trace_config"])
@@ -104,7 +104,7 @@ class BoundModel:
             strict=self.strict,
             model_version=self.version,
             replace=replace,
-            temporary=True,
+            ephemeral=True,
             progress=self.progress,
             **options,
         )

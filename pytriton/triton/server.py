@@ -31,7 +31,7 @@ STAYING = (
 #: Time limits of an orderly stop beyond the grace period, and of a forced one.
 _MARGIN_S, _HURRY_S = 15.0, 5.0
 
-OnEnd = Callable[["ServerProcess", str], None]
+OnEnd = Callable[["DaemonProcess", str], None]
 
 
 def environment() -> dict[str, str]:
@@ -56,7 +56,7 @@ def new_runtime_dir() -> Path:
     )
 
 
-class ServerProcess:
+class DaemonProcess:
     """One daemon process, from start to exit.
 
     Args:
@@ -88,7 +88,7 @@ class ServerProcess:
         self._quiet = quiet
         self._up = threading.Event()  #: ready, or ended
         self.was_ready = False
-        self._told_to_stop = False
+        self._stop_requested = False
         self._end: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._spawning = threading.Lock()
@@ -114,7 +114,7 @@ class ServerProcess:
             return
         code = self._end.get("code")
         reason = self._end.get("reason") or self._how_it_ended()
-        if self._told_to_stop:
+        if self._stop_requested:
             reason = "it was stopped during startup"
         raise DaemonStartError(f"Triton Inference Server did not start: {reason}", exit_code=code)
 
@@ -124,7 +124,7 @@ class ServerProcess:
         An interruption (Ctrl-C) during the wait kills it at once.
         """
         with self._spawning:
-            self._told_to_stop = True
+            self._stop_requested = True
             if self._process is None:
                 self._up.set()
                 self.ended.set()
@@ -165,7 +165,7 @@ class ServerProcess:
         shutil.rmtree(self.runtime_dir, ignore_errors=True)  # if it was killed
         self.ended.set()
         self._up.set()
-        if self.was_ready and not self._told_to_stop:
+        if self.was_ready and not self._stop_requested:
             self._on_end(self, self._end.get("reason") or self._how_it_ended())
 
     def _take(self, report: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ class ServerProcess:
     def _spawn(self) -> TextIO | None:
         """Start the process and return the pipe it reports on; None if `stop` was called first."""
         with self._spawning:
-            if self._told_to_stop:
+            if self._stop_requested:
                 return None
             reading, writing = _pipe()
             reports = os.fdopen(reading, encoding="utf-8")

@@ -34,7 +34,7 @@ _OWN = (
 _START_S, _GRACE_S = 120.0, 30.0
 #: Settings of the daemon that a script's environment may set, by PYTRITON_DAEMON_*.
 _FROM_ENVIRONMENT = (
-    "tritonserver", "front", "proxy_python", "cache_dir", "log_format", "log_level",
+    "tritonserver", "frontend", "proxy_python", "cache_dir", "log_format", "log_level",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The command behind `scripts/chaos`."""
+"""The command behind `scripts/tools/chaos`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from support.task_groups import mount
 
 from chaos.faults import FAULTS
-from chaos.promises import chosen, judged
+from chaos.guarantees import chosen, judged
 from chaos.run import run
 from chaos.table import table
 
@@ -17,7 +17,7 @@ from chaos.table import table
 def main() -> int:
     """Run what the command line says, print the table; 1 when a promise was broken."""
     parser = argparse.ArgumentParser(
-        prog="scripts/chaos", description="Faults: " + ", ".join(FAULTS)
+        prog="scripts/tools/chaos", description="Faults: " + ", ".join(FAULTS)
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults (default: 1)")
     parser.add_argument("--seconds", type=float, default=60, help="how long (default: 60)")
@@ -37,7 +37,7 @@ def main() -> int:
     outcome = run(given.seed, given.seconds, names, given.clients, elastic=given.elastic)
     print(table(outcome))
     if given.elastic:
-        print(f"{outcome.memory_slept} models slept for others (the last daemon)")
+        print(f"{outcome.memory_suspended} models suspended for others (the last daemon)")
     return judged(outcome, FAULTS)
 
 

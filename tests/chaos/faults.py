@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
-from support.running import eventually
+from support.real_daemon import eventually
 from support.task_groups import task_group
 
 from chaos import models
@@ -22,7 +22,7 @@ from chaos.load import Asker, AskError, GrpcAsker, HttpAsker, ask_guilty, ask_on
 from pytriton.exceptions import RegistrationError
 
 if TYPE_CHECKING:
-    from chaos.run import Ground
+    from chaos.run import Target
 
 #: How long /dev/shm stays full.
 _FULL_S = 2.0
@@ -32,15 +32,15 @@ _FULL_S = 2.0
 class Fault:
     """`free`: no request of the load may fail because of it, but for as many as it `costs` each time."""
 
-    inject: Callable[[Ground, random.Random], None]
+    inject: Callable[[Target, random.Random], None]
     free: bool
     costs: int = 0
     #: It ends the daemon or tritonserver: then nothing can be served for a moment.
     heavy: bool = False
 
 
-def _worker_pids(ground: Ground, names: list[str]) -> list[int]:
-    infos = [info for info in ground.daemon.client.status().models if info.name in names]
+def _worker_pids(target: Target, names: list[str]) -> list[int]:
+    infos = [info for info in target.daemon.client.status().models if info.name in names]
     return [one.pid for info in infos for one in info.instances if one.pid and one.state == "ready"]
 
 
@@ -54,92 +54,92 @@ def _kill(pids: list[int]) -> None:
     psutil.wait_procs(processes, timeout=10)
 
 
-def kill_worker(ground: Ground, chance: random.Random) -> None:
+def kill_worker(target: Target, chance: random.Random) -> None:
     """Any worker, wherever it is in its work."""
-    _kill([chance.choice(_worker_pids(ground, list(models.SALTS)))])
+    _kill([chance.choice(_worker_pids(target, list(models.SALTS)))])
 
 
-def kill_all_workers(ground: Ground, chance: random.Random) -> None:
+def kill_all_workers(target: Target, chance: random.Random) -> None:
     """All workers of one model at once."""
-    _kill(_worker_pids(ground, [chance.choice(list(models.SALTS))]))
+    _kill(_worker_pids(target, [chance.choice(list(models.SALTS))]))
 
 
-def stop_worker(ground: Ground, chance: random.Random) -> None:
+def stop_worker(target: Target, chance: random.Random) -> None:
     """SIGSTOP: it neither answers nor ends. Only the model with a time limit can notice."""
-    pid = chance.choice(_worker_pids(ground, ["timed"]))
+    pid = chance.choice(_worker_pids(target, ["timed"]))
     os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: pid not in _worker_pids(ground, ["timed"]), "it is replaced", 60)
+    eventually(lambda: pid not in _worker_pids(target, ["timed"]), "it is replaced", 60)
 
 
-def _provoke(ground: Ground, model: str, what: int) -> None:
+def _provoke(target: Target, model: str, what: int) -> None:
     """Send one request that makes a callable misbehave, and is answered all the same."""
-    asker = GrpcAsker(ground.daemon.grpc)
+    asker = GrpcAsker(target.daemon.grpc)
     with contextlib.suppress(AskError):
         asker.ask(model, 1, what)
     asker.close()
 
 
-def _asker(ground: Ground, chance: random.Random) -> Asker:
+def _asker(target: Target, chance: random.Random) -> Asker:
     if chance.random() < 0.5:
-        return HttpAsker(ground.daemon.http)
-    return GrpcAsker(ground.daemon.grpc)
+        return HttpAsker(target.daemon.http)
+    return GrpcAsker(target.daemon.grpc)
 
 
-def _together(ground: Ground, chance: random.Random, model: str, whats: list[int]) -> None:
+def _together(target: Target, chance: random.Random, model: str, whats: list[int]) -> None:
     """Send requests at the same moment, so that they come into one batch: those that misbehave have to fail."""
     start = threading.Barrier(len(whats))
 
     def ask(what: int, asker: Asker, number: int) -> None:
         start.wait()
         if what == models.ANSWER:
-            ask_once(ground.ledger, asker, model, number)
+            ask_once(target.ledger, asker, model, number)
         else:
-            ask_guilty(ground.ledger, asker, model, what)
+            ask_guilty(target.ledger, asker, model, what)
         asker.close()
 
     chance.shuffle(whats)
     with ThreadPoolExecutor(len(whats)) as threads:
         asked = [
-            threads.submit(ask, what, _asker(ground, chance), chance.randrange(10**9))
+            threads.submit(ask, what, _asker(target, chance), chance.randrange(10**9))
             for what in whats
         ]
     for one in asked:
         one.result()
 
 
-def hang_worker(ground: Ground, chance: random.Random) -> None:
+def hang_worker(target: Target, chance: random.Random) -> None:
     """A callable that does not come back from one request; others are in its batch."""
-    _together(ground, chance, "timed", [models.HANG, *[models.ANSWER] * chance.randrange(4)])
+    _together(target, chance, "timed", [models.HANG, *[models.ANSWER] * chance.randrange(4)])
 
 
-def poison(ground: Ground, chance: random.Random) -> None:
+def poison(target: Target, chance: random.Random) -> None:
     """Requests that end every worker that takes them, one after the other: more than were ever replaced in a row."""
     model = chance.choice(["single", "double", "spared"])
     for _ in range(4):
-        _together(ground, chance, model, [models.DIE])
+        _together(target, chance, model, [models.DIE])
 
 
-def poison_among_others(ground: Ground, chance: random.Random) -> None:
+def poison_among_others(target: Target, chance: random.Random) -> None:
     """One or two of them in a batch with others, or in batches that a worker has merged."""
     model = chance.choice(["batched", "merged", "double"])
     guilty = [models.DIE] * chance.choice([1, 2])
-    _together(ground, chance, model, [*guilty, *[models.ANSWER] * 5])
+    _together(target, chance, model, [*guilty, *[models.ANSWER] * 5])
 
 
-def huge_output(ground: Ground, chance: random.Random) -> None:
+def huge_output(target: Target, chance: random.Random) -> None:
     """An answer that there is no memory for, and others in its batch: tritonserver and the worker stay."""
-    before = ground.daemon.client.status().server.pid
+    before = target.daemon.client.status().server.pid
     model = chance.choice(["batched", "double"])
-    _together(ground, chance, model, [models.HUGE, *[models.ANSWER] * 3])
-    assert ground.daemon.client.status().server.pid == before, "tritonserver has ended"
+    _together(target, chance, model, [models.HUGE, *[models.ANSWER] * 3])
+    assert target.daemon.client.status().server.pid == before, "tritonserver has ended"
 
 
-def kill_loading_workers(ground: Ground, chance: random.Random) -> None:
+def kill_loading_workers(target: Target, chance: random.Random) -> None:
     """A worker, and then each that is loaded in its place: a crash loop."""
     seen: set[int] = set()
 
     def fresh() -> int | None:
-        info = ground.daemon.client.model("slow").info()
+        info = target.daemon.client.model("slow").info()
         return next((one.pid for one in info.instances if one.pid and one.pid not in seen), None)
 
     for _ in range(chance.randrange(4, 8)):
@@ -148,22 +148,22 @@ def kill_loading_workers(ground: Ground, chance: random.Random) -> None:
         _kill([pid])
 
 
-def leak_memory(ground: Ground, chance: random.Random) -> None:
+def leak_memory(target: Target, chance: random.Random) -> None:
     """A callable that keeps what it allocates, past the soft limit of its worker."""
     for _ in range(3):
-        _provoke(ground, "bounded", models.LEAK)
+        _provoke(target, "bounded", models.LEAK)
 
 
-def kill_proxy(ground: Ground, chance: random.Random) -> None:
+def kill_proxy(target: Target, chance: random.Random) -> None:
     """A stub of tritonserver, whose batches are lost; compiled proxies have none."""
-    stubs = [child for child in ground.daemon.children() if "stub" in child.name()]
+    stubs = [child for child in target.daemon.children() if "stub" in child.name()]
     if stubs:
         _kill([chance.choice(stubs).pid])
 
 
-def vanish(ground: Ground, chance: random.Random) -> None:
+def vanish(target: Target, chance: random.Random) -> None:
     """Clients that go away in the middle of a request."""
-    host, _, port = ground.daemon.http.rpartition(":")
+    host, _, port = target.daemon.http.rpartition(":")
     for model in models.SALTS:
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             body = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"INT64","data":[1,0]}]}'
@@ -172,48 +172,48 @@ def vanish(ground: Ground, chance: random.Random) -> None:
             connection.sendall(whole[: chance.randrange(len(head), len(whole) + 1)])
 
 
-def replace(ground: Ground, chance: random.Random) -> None:
+def replace(target: Target, chance: random.Random) -> None:
     """The same model again, in new workers."""
-    models.register(ground.daemon.client, chance.choice(list(models.SALTS)), replace=True)
+    models.register(target.daemon.client, chance.choice(list(models.SALTS)), replace=True)
 
 
-def roll_back(ground: Ground, chance: random.Random) -> None:
+def roll_back(target: Target, chance: random.Random) -> None:
     """Replace, and back."""
     name = chance.choice(list(models.SALTS))
-    models.register(ground.daemon.client, name, replace=True)
-    ground.daemon.client.rollback(name)
+    models.register(target.daemon.client, name, replace=True)
+    target.daemon.client.rollback(name)
 
 
-def scale(ground: Ground, chance: random.Random) -> None:
+def scale(target: Target, chance: random.Random) -> None:
     """Up, and down to what it was."""
     name = chance.choice(["single", "double"])
-    before = len(ground.daemon.client.model(name).instances)
-    ground.daemon.client.scale(name, 3)
-    ground.daemon.client.scale(name, before)
+    before = len(target.daemon.client.model(name).instances)
+    target.daemon.client.scale(name, 3)
+    target.daemon.client.scale(name, before)
 
 
-def kill_server(ground: Ground, chance: random.Random) -> None:
+def kill_server(target: Target, chance: random.Random) -> None:
     """tritonserver, by SIGKILL."""
-    pid = ground.daemon.client.status().server.pid
+    pid = target.daemon.client.status().server.pid
     assert pid is not None
     _kill([pid])
-    _another_server(ground, pid)
+    _another_server(target, pid)
 
 
-def stop_server(ground: Ground, chance: random.Random) -> None:
+def stop_server(target: Target, chance: random.Random) -> None:
     """tritonserver, by SIGSTOP: it has to be found out."""
-    pid = ground.daemon.client.status().server.pid
+    pid = target.daemon.client.status().server.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    _another_server(ground, pid)
+    _another_server(target, pid)
 
 
-def crash_server_often(ground: Ground, chance: random.Random) -> None:
+def crash_server_often(target: Target, chance: random.Random) -> None:
     """tritonserver, and each that is started in its place: more often than it was ever started again."""
     seen: set[int] = set()
 
     def fresh() -> int | None:
-        pid = ground.daemon.client.status().server.pid
+        pid = target.daemon.client.status().server.pid
         return pid if pid not in seen else None
 
     for _ in range(7):
@@ -222,41 +222,41 @@ def crash_server_often(ground: Ground, chance: random.Random) -> None:
         _kill([pid])
 
 
-def _another_server(ground: Ground, former: int) -> None:
+def _another_server(target: Target, former: int) -> None:
     eventually(
-        lambda: ground.daemon.client.status().server.pid not in (None, former),
+        lambda: target.daemon.client.status().server.pid not in (None, former),
         "another tritonserver has been started",
         60,
     )
 
 
-def restart_daemon(ground: Ground, chance: random.Random) -> None:
+def restart_daemon(target: Target, chance: random.Random) -> None:
     """In order; it restores what it served."""
-    ground.restart(signal.SIGTERM)
+    target.restart(signal.SIGTERM)
 
 
-def kill_daemon(ground: Ground, chance: random.Random) -> None:
+def kill_daemon(target: Target, chance: random.Random) -> None:
     """By SIGKILL; the next one restores what it served."""
-    ground.restart(signal.SIGKILL)
+    target.restart(signal.SIGKILL)
 
 
-def fail_to_load(ground: Ground, chance: random.Random) -> None:
+def fail_to_load(target: Target, chance: random.Random) -> None:
     """Models that cannot be loaded, or whose warm-up raises: new ones, and such as are to replace others."""
-    before = ground.daemon.client.status().server.pid
+    before = target.daemon.client.status().server.pid
     for warms_up in (False, True):
         for name in ("unloadable", chance.choice(["single", "double"])):
             with contextlib.suppress(RegistrationError):
-                models.register_broken(ground.daemon.client, name, warms_up=warms_up)
+                models.register_broken(target.daemon.client, name, warms_up=warms_up)
                 raise AssertionError(f"{name} was registered though it cannot be loaded")
-    assert ground.daemon.client.status().server.pid == before, "tritonserver has ended"
+    assert target.daemon.client.status().server.pid == before, "tritonserver has ended"
 
 
-def limit_tasks(ground: Ground, chance: random.Random) -> None:
-    """Allow a few more tasks than there are, and register models until one is refused (see scripts/chaos)."""
-    client = ground.daemon.client
+def limit_tasks(target: Target, chance: random.Random) -> None:
+    """Allow a few more tasks than there are, and register models until one is refused (see scripts/tools/chaos)."""
+    client = target.daemon.client
     before, registered = client.status().server.pid, []
     with task_group() as group:
-        group.add([psutil.Process(ground.daemon.process.pid), *ground.daemon.children()])
+        group.add([psutil.Process(target.daemon.process.pid), *target.daemon.children()])
         group.limit(group.tasks + chance.randrange(2, 30))
         with contextlib.suppress(RegistrationError):
             for number in range(30):
@@ -270,8 +270,8 @@ def limit_tasks(ground: Ground, chance: random.Random) -> None:
         client.unregister(name)
 
 
-def fill_shm(ground: Ground, chance: random.Random) -> None:
-    """/dev/shm has no room for a while (our own one, see scripts/chaos)."""
+def fill_shm(target: Target, chance: random.Random) -> None:
+    """/dev/shm has no room for a while (our own one, see scripts/tools/chaos)."""
     path = f"/dev/shm/chaos-{os.getpid()}"
     with open(path, "wb", buffering=0) as file:
         with contextlib.suppress(OSError):

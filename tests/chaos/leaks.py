@@ -1,4 +1,4 @@
-"""What a daemon holds, and what it holds too much after everything has been mended."""
+"""What a daemon holds, and what it holds too much after everything has been recovered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
-from support.running import RunningDaemon
+from support.real_daemon import RunningDaemon
 
 #: Resident memory of dispatcher and tritonserver may grow by this: allocators keep what they once had.
 _GROWTH_BYTES = 64 << 20

@@ -43,7 +43,7 @@ class Account:
         return self.right + self.guilty + self.failed + self.unclear + self.wrong + self.lost
 
 
-class CounterRegistry:
+class RequestLedger:
     """Accounts by fault; for any number of threads."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from chaos.ledger import CounterRegistry
+from chaos.ledger import RequestLedger
 from chaos.models import ANSWER, SALTS, right_answer
 
 #: An answer or an error has to come within this time.
@@ -102,7 +102,7 @@ class GrpcAsker(Asker):
         self._client.close()
 
 
-def ask_once(ledger: CounterRegistry, asker: Asker, model: str, number: int) -> bool:
+def ask_once(ledger: RequestLedger, asker: Asker, model: str, number: int) -> bool:
     """Ask what has to be answered, and have it in the ledger; whether it was answered rightly."""
     try:
         answer = asker.ask(model, number)
@@ -119,7 +119,7 @@ def ask_once(ledger: CounterRegistry, asker: Asker, model: str, number: int) -> 
     return True
 
 
-def ask_guilty(ledger: CounterRegistry, asker: Asker, model: str, what: int) -> None:
+def ask_guilty(ledger: RequestLedger, asker: Asker, model: str, what: int) -> None:
     """Ask what has to fail, with an error that says why, and have it in the ledger."""
     try:
         answer = asker.ask(model, 1, what)
@@ -138,7 +138,7 @@ class Load:
         self,
         http_address: str,
         grpc_address: str,
-        ledger: CounterRegistry,
+        ledger: RequestLedger,
         clients: int,
         models: Iterable[str] = SALTS,
     ) -> None:

@@ -28,31 +28,34 @@ SALTS = {
 _OPTIONS: dict[str, dict[str, Any]] = {
     "single": {},
     "double": {"instances": 2},
-    "spared": {"instances": 2, "spares": 1},
+    "spared": {"instances": 2, "standby_workers": 1},
     "timed": {"execution_timeout_s": 3.0, "instances": 2},
-    "bounded": {"limits": Limits(memory="160MiB", memory_hard="1GiB"), "max_batches": 20_000},
+    "bounded": {
+        "limits": Limits(recycle_above="160MiB", memory_limit="1GiB"),
+        "max_batches": 20_000,
+    },
     "batched": {},
-    "merged": {"lanes": 2},
+    "merged": {"max_inflight_batches": 2},
     "slow": {"factory": True},
 }
-#: With `--elastic` there are these, too: they follow their load, sleep, and have not enough memory for all of them.
+#: With `--elastic` there are these, too: they follow their load, are suspended, and have not enough memory for all of them.
 ELASTIC = {
     **{f"sleepy{number}": 9_000_011 + number for number in range(4)},
     "scaled": 9_100_033,
 }
 _SLEEPY: dict[str, Any] = {
     "instances": Autoscale(min=0, max=2, up_after=0.5, down_after=2.0, idle_after=1.0),
-    "memory": "100MiB",
+    "memory_request": "100MiB",
 }
 _ELASTIC_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: _SLEEPY for name in ELASTIC},
     "scaled": {
         "instances": Autoscale(min=1, max=3, up_after=0.5, down_after=2.0),
-        "memory": "50MiB",
+        "memory_request": "50MiB",
     },
 }
 #: Of the daemon then: the others take 12 workers, one of which leaks, and a replacement now and then.
-ELASTIC_SETTINGS = {"memory_budget": "1000MiB", "parked_workers": 2}
+ELASTIC_SETTINGS = {"memory_budget": "1000MiB", "prestarted_workers": 2}
 #: Workers that such models have at most, with those that are parked.
 ELASTIC_WORKERS = 4 * 2 + 3 + 2
 MAX_BATCH_SIZE = 8

@@ -1,4 +1,4 @@
-"""The order of things: a daemon with its models, load, then fault after fault, each mended before the next."""
+"""The order of things: a daemon with its models, load, then fault after fault, each recovered before the next."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from operator import ge
 from typing import Any
 
 from support.ports import lasting_port
-from support.running import RunningDaemon, eventually
+from support.real_daemon import RunningDaemon, eventually
 
 from chaos import models
 from chaos.faults import FAULTS
 from chaos.leaks import Holding
-from chaos.ledger import CounterRegistry
+from chaos.ledger import RequestLedger
 from chaos.load import Load
 from pytriton._protocol.messages import SERVED_STATES
 
-#: Everything has to be mended within this time of a fault.
-_MENDED_S = 90.0
-#: What a former proxy, a thread or a connection may take to end when all is mended.
+#: Everything has to be recovered within this time of a fault.
+_RECOVERY_S = 90.0
+#: What a former proxy, a thread or a connection may take to end when all is recovered.
 _GONE_S = 30.0
 #: Requests that have to be answered between two faults.
 _BETWEEN = 60
@@ -34,19 +34,19 @@ _BETWEEN = 60
 class Outcome:
     """What a run has shown. `leaks` says what each daemon held too much in the end.
 
-    `memory_slept`: models that slept for others, of the last daemon.
+    `memory_suspended`: models suspended for others, of the last daemon.
     """
 
-    ledger: CounterRegistry
+    ledger: RequestLedger
     leaks: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    memory_slept: int = 0
+    memory_suspended: int = 0
 
 
-class Ground:
+class Target:
     """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
 
-    def __init__(self, state_dir: str, ledger: CounterRegistry, *, elastic: bool = False) -> None:
+    def __init__(self, state_dir: str, ledger: RequestLedger, *, elastic: bool = False) -> None:
         self.ledger = ledger
         self._slack = models.ELASTIC_WORKERS if elastic else 0
         self._settings: dict[str, Any] = {
@@ -59,7 +59,7 @@ class Ground:
             "server_backoff_max_s": 1.0,
             "worker_backoff_s": 0.1,
             "worker_backoff_max_s": 1.0,
-            "unready_after_s": 20.0,
+            "not_ready_after_s": 20.0,
             "grace_period_s": 5.0,
         }
         self._stack = contextlib.ExitStack()
@@ -75,16 +75,16 @@ class Ground:
         self.daemon.stop(number)
         self._stack.close()  # checks that nothing is left
         self.daemon = self._start()
-        self.mended()
+        self.recovered()
         self._since = self.at_rest()
 
-    def mended(self) -> None:
+    def recovered(self) -> None:
         """Wait until every model has all its workers, each instance its proxy."""
-        eventually(self._is_mended, self._story, _MENDED_S)
+        eventually(self._is_recovered, self._story, _RECOVERY_S)
 
     def _story(self) -> str:
         status = self.daemon.client.status()
-        return f"all is mended: tritonserver {status.server.state}; " + "; ".join(
+        return f"all is recovered: tritonserver {status.server.state}; " + "; ".join(
             f"{info.name} {info.state} {[(one.state, one.lanes) for one in info.instances]}"
             for info in status.models
         )
@@ -102,8 +102,8 @@ class Ground:
         return holding[-1]
 
     def slept(self) -> int:
-        """Return how many models slept because others needed their memory."""
-        return self.daemon.client.figures().daemon.memory_slept
+        """Return how many models were suspended because others needed their memory."""
+        return self.daemon.client.metrics().daemon.memory_suspended
 
     def close(self) -> None:
         """End the daemon; fails when anything of it is left."""
@@ -121,7 +121,7 @@ class Ground:
     def _start(self) -> RunningDaemon:
         return self._stack.enter_context(RunningDaemon.start(**self._settings))
 
-    def _is_mended(self) -> bool:
+    def _is_recovered(self) -> bool:
         status = self.daemon.client.status()
         infos = {info.name: info for info in status.models}
         return (
@@ -132,7 +132,7 @@ class Ground:
                 info.state == "ready"
                 and all(one.state == "ready" for one in info.instances)
                 and sum(one.lanes for one in info.instances)
-                == models.lanes(info.name) * sum(not one.spare for one in info.instances)
+                == models.lanes(info.name) * sum(not one.standby for one in info.instances)
                 for info in infos.values()
                 if not models.is_elastic(info.name)
             )
@@ -140,8 +140,8 @@ class Ground:
 
 
 @contextlib.contextmanager
-def _loaded(ground: Ground, ledger: CounterRegistry, clients: int) -> Iterator[Load]:
-    load = Load(ground.daemon.http, ground.daemon.grpc, ledger, clients)
+def _loaded(target: Target, ledger: RequestLedger, clients: int) -> Iterator[Load]:
+    load = Load(target.daemon.http, target.daemon.grpc, ledger, clients)
     load.start()
     try:
         yield load
@@ -156,42 +156,42 @@ def run(
     if elastic:
         models.add_elastic()
     chance = random.Random(seed)
-    ledger = CounterRegistry()
+    ledger = RequestLedger()
     outcome = Outcome(ledger)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
-        ground = Ground(state_dir, ledger, elastic=elastic)
-        with _loaded(ground, ledger, clients) as load:
+        target = Target(state_dir, ledger, elastic=elastic)
+        with _loaded(target, ledger, clients) as load:
             _answered(ledger, load)
             begun = time.monotonic()
             while time.monotonic() - begun < seconds or not set(names) <= set(ledger.accounts):
                 for name in chance.sample(list(names), len(names)):
-                    _inject(name, ground, ledger, load, chance)
+                    _inject(name, target, ledger, load, chance)
                     if time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts):
                         break
             outcome.seconds = time.monotonic() - begun
-            outcome.memory_slept = ground.slept()
-        ground.close()
-        outcome.leaks = ground.leaks
+            outcome.memory_suspended = target.slept()
+        target.close()
+        outcome.leaks = target.leaks
     return outcome
 
 
 def _inject(
-    name: str, ground: Ground, ledger: CounterRegistry, load: Load, chance: random.Random
+    name: str, target: Target, ledger: RequestLedger, load: Load, chance: random.Random
 ) -> None:
     print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
     ledger.begin(name)
-    FAULTS[name].inject(ground, chance)
-    ground.mended()
+    FAULTS[name].inject(target, chance)
+    target.recovered()
     _answered(ledger, load)
 
 
-def _answered(ledger: CounterRegistry, load: Load) -> None:
+def _answered(ledger: RequestLedger, load: Load) -> None:
     """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]
     eventually(
         lambda: ledger.answered() >= wanted and all(map(ge, load.ended, rounds)),
         "requests are answered",
-        _MENDED_S,
+        _RECOVERY_S,
     )

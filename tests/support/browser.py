@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.running import eventually
+from support.real_daemon import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -110,14 +110,14 @@ class Browser:
         return bytes(text)
 
     def _note(self, said: dict[str, Any]) -> None:
-        told = said.get("params", {})
+        reported = said.get("params", {})
         if said.get("method") == "Log.entryAdded":
-            entry = told["entry"]
+            entry = reported["entry"]
             self.complaints.append(f"{entry['level']}: {entry['text']} {entry.get('url', '')}")
         elif said.get("method") == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(told["exceptionDetails"]))
-        elif said.get("method") == "Runtime.consoleAPICalled" and told["type"] != "log":
-            self.complaints.append(f"{told['type']}: {told['args']}")
+            self.complaints.append(json.dumps(reported["exceptionDetails"]))
+        elif said.get("method") == "Runtime.consoleAPICalled" and reported["type"] != "log":
+            self.complaints.append(f"{reported['type']}: {reported['args']}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from support.kept import kept_folder
+from support.file_cache import cache_folder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,7 +56,7 @@ def make_environment(python: str, *requirements: str) -> str:
     """Return the interpreter of an environment with this checkout, traced, and `requirements` installed."""
     wanted = "\n".join([python, str(ROOT), "a wheel with tracing", *requirements, _declared()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
-    folder = kept_folder() / key
+    folder = cache_folder() / key
     with FileLock(f"{folder}.lock"):
         if not (folder / _READY).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """A folder for PATH whose `python` and `pytriton-daemon` run in forks of a process that has imported what they need.
 
 A shell's command that runs a script imports for seconds: scikit-learn alone takes two of CPU time. Here a small program
-of the same name asks the process of the tests, which has the script run in a fork (forking.py), and ends as it does.
+of the same name asks the process of the tests, which has the script run in a fork (prefork.py), and ends as it does.
 What is no script, `pytriton-daemon start`, and a command whose output and errors go to two places start as ever.
 """
 
@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from support.forks.forking import Forking
+from support.forks.prefork import Forking
 
 _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
 _BIN = Path(sys.executable).parent

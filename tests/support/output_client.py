@@ -26,7 +26,7 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.worker import event_loops, request_ids
-from pytriton.worker.model import Model, Part
+from pytriton.worker.model import Part, WorkerModel
 
 #: Columns of float32 with which a row is large enough to be given out of shared memory.
 COLUMNS = 70_000
@@ -36,7 +36,7 @@ ROW_BYTES = 4 * COLUMNS
 class Client:
     """A proxy's end of a lane of its own: sends batches, and reads answers where the worker says they are."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: WorkerModel) -> None:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.proxy = Lane(ends[0], peer_trusted=False)
         self.worker = Lane(ends[1], peer_trusted=True)
@@ -88,7 +88,7 @@ class Client:
         self.worker.close()
 
 
-async def _as_task(model: Model, part: Part) -> BatchDone | BatchFailed:
+async def _as_task(model: WorkerModel, part: Part) -> BatchDone | BatchFailed:
     request_ids.serving.set([part])
     return await model.answer_async(part)
 
@@ -102,7 +102,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setattr(buffers, "_source", buffers._source)  # put back in the end
     clients: list[Client] = []
 
-    def serve(infer: Any, *, of: Model | None = None, strict: bool = False) -> Client:
+    def serve(infer: Any, *, of: WorkerModel | None = None, strict: bool = False) -> Client:
         clients.append(Client(of or model_of(infer, strict=strict)))
         return clients[-1]
 
@@ -112,7 +112,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     event_loops.close()
 
 
-def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Model:
+def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> WorkerModel:
     """Load a callable as a worker does."""
     config = to_triton_config(
         "m",
@@ -121,8 +121,8 @@ def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Mo
         ModelConfig(max_batch_size=16),
         1,
     )
-    world = messages.World("", [], "", {})
-    return Model(messages.ModelSpec("m", 1, config, world, strict=strict), infer)
+    world = messages.WorkerEnvironment("", [], "", {})
+    return WorkerModel(messages.ModelSpec("m", 1, config, world, strict=strict), infer)
 
 
 def filled(x: Array) -> Array:

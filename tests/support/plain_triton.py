@@ -21,7 +21,7 @@ from pytriton._host.install.server_runtime import (
     server_environment,
 )
 from pytriton._host.ports import free_ports
-from support.running import eventually
+from support.real_daemon import eventually
 
 
 @dataclass(frozen=True)

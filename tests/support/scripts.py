@@ -13,8 +13,8 @@ from types import TracebackType
 import psutil
 
 from pytriton.triton import TritonConfig
-from support.forks.forking import Forking
-from support.running import eventually
+from support.forks.prefork import Forking
+from support.real_daemon import eventually
 
 LOCAL = "127.0.0.1"
 #: A whole script takes seconds, and some run side by side.

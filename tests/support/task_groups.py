@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from support.running import eventually
+from support.real_daemon import eventually
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytriton._protocol.lanes.lane import Lane
-from pytriton._protocol.messages import World
+from pytriton._protocol.messages import WorkerEnvironment
 from pytriton.decorators import context
 from pytriton.decorators.context import TritonContext
 
@@ -44,7 +44,7 @@ def _as_in_a_new_process() -> Iterator[None]:
 class _NothingMore:
     """In the place of the interpreter that is asked for modules that are not on the search path, as those of tests."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorkerEnvironment) -> None:
         pass
 
     def look_up(self, module: str) -> tuple[bool, str | None]:

@@ -40,14 +40,14 @@ X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
         ),
     ],
 )
-def test_what_is_said(said: Any, becomes: messages.Autoscale | None) -> None:
+def test_accepted_autoscale_values(said: Any, becomes: messages.Autoscale | None) -> None:
     assert autoscale_of(said) == becomes
 
 
 @pytest.mark.parametrize(
     "said", [0, True, "4", (1,), (1, 2, 3), (3, 1), (0, 0), (-1, 3), (1, 2.0), None, 1.5]
 )
-def test_what_is_no_number_of_instances(said: Any) -> None:
+def test_invalid_instance_counts_are_refused(said: Any) -> None:
     with pytest.raises(PyTritonValidationError, match=r"instances has to be|Autoscale: "):
         autoscale_of(said)
 

@@ -44,7 +44,7 @@ def places() -> dict[str, str]:
 PLACES = places()
 
 
-def test_what_is_named_is_there() -> None:
+def test_mentioned_paths_exist() -> None:
     named = paths_in(TEXT)
     assert len(named) > 30
     gone = [path for path in named if path != "__init__.py" and not (ROOT / path).exists()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import SERVER, FakeDispatcher, status
+from fakes.fake_dispatcher import SERVER, FakeDispatcher, status
 from support.models.descriptors import leaves_open
 
 from pytriton._control.connection import Connection
@@ -64,7 +64,7 @@ def register(client: DaemonClient, **more: Any) -> Any:
 # ── finding the daemon ───────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_daemon_the_folder_and_the_mend_are_named(tmp_path: Path) -> None:
+def test_a_missing_daemon_names_its_folder_and_the_fix(tmp_path: Path) -> None:
     with pytest.raises(DaemonNotRunningError, match="pytriton-daemon start") as caught:
         connect(tmp_path / "none")
     assert str(tmp_path / "none") in str(caught.value)
@@ -112,7 +112,7 @@ def test_an_answer_of_another_version_is_said_to_be_one(fake: FakeDispatcher) ->
 # ── registering ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_registered_arrives_with_its_payloads(
+def test_registrations_arrive_with_their_payloads(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     fake.answers[messages.Register] = lambda _: [messages.Registered(info("m", "ready", "ready"))]
@@ -170,7 +170,7 @@ def test_a_failure_becomes_one_exception_with_the_remote_traceback(
     assert caught.value.model_name == "m"
 
 
-def test_a_daemon_that_dies_meanwhile_is_noticed(
+def test_a_daemon_that_dies_in_the_meantime_is_noticed(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     """There is no limit on how long loading takes: only the daemon's death ends the wait."""
@@ -181,7 +181,7 @@ def test_a_daemon_that_dies_meanwhile_is_noticed(
         register(client)
 
 
-def test_a_daemon_that_was_restarted_meanwhile_is_noticed(
+def test_a_daemon_that_was_restarted_in_the_meantime_is_noticed(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     failed: list[BaseException] = []
@@ -276,7 +276,7 @@ def test_ready_is_when_every_instance_that_can_is(
     assert histories == []
 
 
-def test_what_will_not_be_ready_is_not_waited_for(
+def test_models_that_will_never_be_ready_are_not_awaited(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]

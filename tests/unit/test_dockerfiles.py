@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from releasing.images import instructions
+from release.images import instructions
 from support.command_line import whole_command_line
 
 from pytriton._host.install import proxy_compiler
@@ -100,7 +100,7 @@ def test_an_image_is_plain_and_does_not_run_as_root(dockerfile: Path) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", EXAMPLES + TUTORIALS, ids=lambda path: path.parent.name)
-def test_what_is_copied_is_there(dockerfile: Path) -> None:
+def test_copied_files_exist(dockerfile: Path) -> None:
     for rest in values(dockerfile, "COPY"):
         words = [word for word in shlex.split(rest) if not word.startswith("--")]
         for source in words[:-1]:

@@ -69,14 +69,14 @@ for code in codes:
 """
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What a piece of code printed, and the modules that were there after it."""
 
     printed: str
     modules: set[str]
 
 
-def run_apart(first: str, codes: Sequence[str], cwd: Path) -> dict[str, Told]:
+def run_apart(first: str, codes: Sequence[str], cwd: Path) -> dict[str, Reported]:
     """Run pieces of code, none of which sees what another one has imported, after what they all do first."""
     done = subprocess.run(
         [sys.executable, "-c", APART],
@@ -85,7 +85,7 @@ def run_apart(first: str, codes: Sequence[str], cwd: Path) -> dict[str, Told]:
     parts = done.stdout.split("\0")
     assert len(parts) == 2 * len(codes) + 1, done.stderr
     return {
-        code: Told(printed, {*modules.split()})
+        code: Reported(printed, {*modules.split()})
         for code, printed, modules in zip(codes, parts[::2], parts[1::2])
     }
 
@@ -238,15 +238,15 @@ NAMES = ("DynamicBatcher", "ModelConfig", "QueuePolicy", "Tensor", "batch", "con
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
     """What is told where each public name is the first that is used."""
     codes = [f"print(pytriton.{name}.__module__)" for name in NAMES]
-    told = run_apart("import numpy, pytriton", codes, tmp_path_factory.mktemp("named"))
-    return dict(zip(NAMES, told.values()))
+    reported = run_apart("import numpy, pytriton", codes, tmp_path_factory.mktemp("named"))
+    return dict(zip(NAMES, reported.values()))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_resolved_on_first_use(name: str, named: dict[str, Told]) -> None:
+def test_a_public_name_is_resolved_on_first_use(name: str, named: dict[str, Reported]) -> None:
     assert named[name].printed.startswith("pytriton.")
 
 
@@ -284,7 +284,7 @@ def construction(client: str, url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
     """What is told where each client is the first that is made; all import numpy."""
     codes = [construction(client, url) for client, url, _ in CLIENTS]
     return run_apart("import numpy", codes, tmp_path_factory.mktemp("constructed"))
@@ -292,7 +292,7 @@ def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
 
 @pytest.mark.parametrize(("client", "url", "module"), CLIENTS)
 def test_the_construction_of_a_client_imports_its_protocol(
-    client: str, url: str, module: str, constructed: dict[str, Told]
+    client: str, url: str, module: str, constructed: dict[str, Reported]
 ) -> None:
     """So the first request does not. A program that uses HTTP has no use for gRPC, nor the other way."""
     printed, names = constructed[construction(client, url)]
@@ -352,7 +352,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert f'\nversion = "{pytriton.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_a_clashing_distribution_is_named_with_the_mend(tmp_path: Path) -> None:
+def test_a_clashing_distribution_is_named_with_the_fix(tmp_path: Path) -> None:
     """A folder of metadata is what an installed distribution is known by."""
     info = tmp_path / "nvidia_pytriton-0.7.0.dist-info"
     info.mkdir()

@@ -59,7 +59,7 @@ MAY_IMPORT = {
     },
 }
 #: Public, and a process part's user: isolation="thread" is a worker in the caller's own process.
-HOSTS = {"pytriton._register.hosting": "pytriton.worker"}
+HOSTS = {"pytriton._register.thread_host": "pytriton.worker"}
 PROCESSES = {"pytriton.dispatcher", "pytriton.proxy_backend", "pytriton.worker"}
 
 
@@ -140,7 +140,7 @@ def test_a_module_imports_only_what_its_part_may(name: str) -> None:
     "name",
     sorted(n for n in MODULES if part_of(n) in ("pytriton._protocol", "pytriton.proxy_backend")),
 )
-def test_what_runs_inside_tritonserver_needs_only_its_small_environment(name: str) -> None:
+def test_the_proxy_imports_only_its_small_environment(name: str) -> None:
     if sys.version_info >= (3, 10):
         tops = {one.partition(".")[0] for one in imports_of(name, MODULES[name])}
         allowed = {*sys.stdlib_module_names, *WIRE, "pytriton", STUB_ONLY}  # novm

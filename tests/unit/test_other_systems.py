@@ -85,7 +85,7 @@ def test_a_worker_needs_four_packages(tmp_path: Path) -> None:
         "from pytriton.check import main; main()",
     ],
 )
-def test_what_needs_linux_says_so(code: str, tmp_path: Path) -> None:
+def test_features_that_need_linux_report_it(code: str, tmp_path: Path) -> None:
     done = run_without(code, tmp_path, *DAEMON_ONLY, platform="darwin")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

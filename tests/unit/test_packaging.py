@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from support.keeping_compiler import keeping_compiler
+from support.caching_compiler import caching_compiler
 
-from pytriton._host.install.proxy_compiler import FRONT, INTERPOSER, LIBRARY, compiler
+from pytriton._host.install.proxy_compiler import FRONTEND, INTERPOSER, LIBRARY, compiler
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -138,7 +138,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = compiler()
     assert command is not None, "these tests need a C compiler"
     script = tmp_path_factory.mktemp("compiler") / "cc"
-    strict = keeping_compiler(script, command, "-Wall", "-Wextra", "-Werror")
+    strict = caching_compiler(script, command, "-Wall", "-Wextra", "-Werror")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", str(strict))
         build(source, out)
@@ -189,8 +189,8 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
 def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
-    assert PurePosixPath("pytriton/proxy_backend/native", LIBRARY) in wheel_names(built)
-    assert PurePosixPath("pytriton/proxy_backend/front", FRONT) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/backend", LIBRARY) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/frontend", FRONTEND) in wheel_names(built)
     assert PurePosixPath("pytriton/proxy_backend/interposer", INTERPOSER) in wheel_names(built)
 
 
@@ -245,6 +245,6 @@ def test_an_archive_without_the_symlinks_builds_the_same_wheel(
     names = [name for name in wheel_names(built_bare) if ".dist-info" not in name.parts[0]]
     same = [name for name in wheel_names(built) if ".dist-info" not in name.parts[0]]
     assert sorted(names) == sorted(
-        name for name in same if name.name not in (LIBRARY, FRONT, INTERPOSER)
+        name for name in same if name.name not in (LIBRARY, FRONTEND, INTERPOSER)
     )
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()

@@ -75,8 +75,8 @@ def test_the_flame_graph_is_a_picture_without_a_script(profile: Profile) -> None
 
 
 def test_speedscope_gets_every_sample(profile: Profile) -> None:
-    told = json.loads(profile.speedscope())
-    (one,) = told["profiles"]
+    reported = json.loads(profile.speedscope())
+    (one,) = reported["profiles"]
     assert one["endValue"] == pytest.approx(2.0)
-    names = [told["shared"]["frames"][index]["name"] for index in one["samples"][2]]
+    names = [reported["shared"]["frames"][index]["name"] for index in one["samples"][2]]
     assert names[-1] == "infer (me/<b>/my model.py:7)"

@@ -29,7 +29,7 @@ X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 READ_BY_NAME = {
     "python": "the world", "env": "the world", "cwd": "the world", "sys_path": "the world",
     "requirements": "the world", "trace_config": "the world", "replace": "messages.Register",
-    "temporary": "messages.Register", "model_version": "ModelSpec.version",
+    "ephemeral": "messages.Register", "model_version": "ModelSpec.version",
 }  # fmt: skip
 
 
@@ -69,14 +69,14 @@ GIVEN: dict[str, tuple[Any, Any]] = {
     "on_crash": ("fail", "fail"),
     "on_error": ("fail", "fail"),
     "max_concurrency": (8, 8),
-    "spares": (2, 2),
+    "standby_workers": (2, 2),
     "lazy": (True, True),
     "execution_timeout_s": (1.5, 1.5),
     "max_batches": (9, 9),
     "limits": (Limits(nice=3), messages.Limits(nice=3)),
-    "memory": ("2GiB", 2 << 30),
-    "gpu_memory": (4096, 4096),
-    "lanes": (4, 4),
+    "memory_request": ("2GiB", 2 << 30),
+    "gpu_memory_request": (4096, 4096),
+    "max_inflight_batches": (4, 4),
     "access_log": (True, True),
     "zero_copy_inputs": (True, True),
     "factory": (True, True),
@@ -104,9 +104,9 @@ def test_no_field_was_forgotten() -> None:
 
 @pytest.mark.parametrize("make", [message_of, model_message_of])
 def test_options_that_are_read_by_name(make: Any) -> None:
-    plain, said = make(), make(replace=True, temporary=True, cwd="/", env={"A": "b"})
-    assert (plain.replace, plain.temporary) == (False, False)
-    assert (said.replace, said.temporary) == (True, True)
+    plain, said = make(), make(replace=True, ephemeral=True, cwd="/", env={"A": "b"})
+    assert (plain.replace, plain.ephemeral) == (False, False)
+    assert (said.replace, said.ephemeral) == (True, True)
     assert (said.spec.world.cwd, said.spec.world.env["A"]) == ("/", "b")
     traced = make(trace_config=["mode=opentelemetry", "opentelemetry,url=http://h:1/v1/traces"])
     assert "http://h:1/v1/traces" in traced.spec.world.env.values()
@@ -119,9 +119,9 @@ def test_none_is_the_default(make: Any) -> None:
 
 
 def test_none_may_be_declared() -> None:
-    target = declare(name="m", inputs=X, outputs=X, spares=None, limits=None)(lambda r: r)
+    target = declare(name="m", inputs=X, outputs=X, standby_workers=None, limits=None)(lambda r: r)
     spec = prepare(target, None, None, None, None, {})[0].spec
-    assert (spec.spares, spec.limits) == (0, messages.Limits())
+    assert (spec.standby_workers, spec.limits) == (0, messages.Limits())
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -129,9 +129,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "load_timeout_s": (float("inf"), "number of seconds above 0, got inf"),
     "execution_timeout_s": ("5", "number of seconds above 0, got '5'"),
     "on_crash": ("again", "on_crash must be 'retry' or 'fail', got 'again'"),
-    "spares": (-1, "spares must be a whole number from 0, got -1"),
+    "standby_workers": (-1, "standby_workers must be a whole number from 0, got -1"),
     "max_batches": (0, "max_batches must be a whole number from 1"),
-    "lanes": (1.0, "lanes must be a whole number from 1, got 1.0"),
+    "max_inflight_batches": (1.0, "max_inflight_batches must be a whole number from 1, got 1.0"),
     "limits": ({"nice": 3}, r"limits must be pytriton.Limits\(...\)"),
     "check": (3, "check must be a function that takes the loaded callable, got 3"),
     "trace_config": ("mode=opentelemetry", "trace_config must be a list of settings"),

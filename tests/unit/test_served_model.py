@@ -52,7 +52,7 @@ READY = ("ready", info("ready", "ready"))
 
 
 def test_a_model_that_sleeps_is_not_waited_for() -> None:
-    wait(("ready", info("asleep")))
+    wait(("ready", info("suspended")))
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import pytest
 import typer.main
-from documenting.python_pages import PAGES
-from support.fakes.brain import Brain
+from documentation.python_pages import PAGES
+from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._cli.app import app
 from pytriton._host.settings.declarations import DaemonConfig
@@ -154,7 +154,7 @@ ON_PYTHON_3_11 = pytest.mark.skipif(
         for name in SNAPSHOTS
     ],
 )
-def test_what_users_depend_on_is_as_before(name: str) -> None:
+def test_public_behaviour_matches_the_snapshots(name: str) -> None:
     lines = list(SNAPSHOTS[name]())
     assert len(lines) > 10
     compare(name, lines)
@@ -162,17 +162,17 @@ def test_what_users_depend_on_is_as_before(name: str) -> None:
 
 def test_the_state_directory_is_laid_out_as_before(tmp_path: Path) -> None:
     """A later version has to find what an earlier one kept."""
-    brain = Brain(tmp_path)
-    brain.advance(2.0)
-    brain.served(brain.client.register("m", b"old"))
-    brain.served(brain.client.register("m", b"new", replace=True))
-    brain.served(brain.client.register("n", lazy=True))
+    sim = SimulatedDaemon(tmp_path)
+    sim.advance(2.0)
+    sim.served(sim.client.register("m", b"old"))
+    sim.served(sim.client.register("m", b"new", replace=True))
+    sim.served(sim.client.register("n", lazy=True))
     lines = []
-    for path in sorted(brain.state.rglob("*")):
+    for path in sorted(sim.state.rglob("*")):
         head = path.read_bytes()[:24].decode(errors="replace") if path.is_file() else ""
         lines.append(
-            f"{path.relative_to(brain.state)} {path.stat().st_mode & 0o777:o} {head}".rstrip()
+            f"{path.relative_to(sim.state)} {path.stat().st_mode & 0o777:o} {head}".rstrip()
         )
-    brain.close()
+    sim.close()
     lines += [one.encode_name for one in msgspec.structs.fields(messages.ModelSpec)]
     compare("state_directory", lines)

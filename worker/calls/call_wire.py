@@ -33,7 +33,7 @@ from pytriton.worker.fault_reports import report_error
 _NAMES = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
 
 
-class Waiting(Protocol):
+class PendingCall(Protocol):
     """A call waiting for its answers."""
 
     call: ModelCall
@@ -57,7 +57,7 @@ class Wire:
         self._connection = connection
         self._slots = Slots(connection)
         self._lock = threading.Lock()
-        self._pending: dict[int, tuple[Waiting, Slot]] = {}
+        self._pending: dict[int, tuple[PendingCall, Slot]] = {}
         self._unread = 0  #: answers whose memory has not been read yet
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
 
@@ -66,7 +66,7 @@ class Wire:
         """Return the number of calls in flight."""
         return len(self._pending)
 
-    def send(self, number: int, pending: Waiting, chain: list[Link]) -> bool:
+    def send(self, number: int, pending: PendingCall, chain: list[Link]) -> bool:
         """Send a call. Return False if the proxy is gone, or is retiring.
 
         Raises:

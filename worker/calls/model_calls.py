@@ -29,7 +29,7 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
 from pytriton.worker.calls.call_wire import Wire
-from pytriton.worker.model import Model
+from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_ids import serving
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 _BACKLOG = 1024
 
 
-class Caller:
+class WorkerCaller:
     """Makes the calls of one worker, until `close`."""
 
-    def __init__(self, worker: str, model: Model, lane_path: str) -> None:
+    def __init__(self, worker: str, model: WorkerModel, lane_path: str) -> None:
         self._worker = worker
         self._model = model
         self._path = socket_path(lane_path)
@@ -62,13 +62,13 @@ class Caller:
         """Return True if this thread or task serves a batch of this worker."""
         return self._thread == threading.get_ident()
 
-    def begin(self, call: ModelCall) -> _Pending:
+    def begin(self, call: ModelCall) -> _PendingAnswer:
         """Send a call."""
-        pending = _Pending(self, call)
+        pending = _PendingAnswer(self, call)
         self.send(pending)
         return pending
 
-    def send(self, pending: _Pending) -> None:
+    def send(self, pending: _PendingAnswer) -> None:
         """Send a call through one of the proxies.
 
         Raises:
@@ -131,7 +131,7 @@ class Caller:
             wire.let_go()
 
 
-def _let_go_in_children(caller: Caller) -> None:
+def _let_go_in_children(caller: WorkerCaller) -> None:
     """Register a fork hook. It lasts as long as the process, so it must not keep a closed caller alive."""
     reference = weakref.ref(caller)
 
@@ -143,10 +143,10 @@ def _let_go_in_children(caller: Caller) -> None:
     os.register_at_fork(after_in_child=let_go)
 
 
-class _Pending:
+class _PendingAnswer:
     """A call in flight: `pytriton.calls.Pending`."""
 
-    def __init__(self, caller: Caller, call: ModelCall) -> None:
+    def __init__(self, caller: WorkerCaller, call: ModelCall) -> None:
         self.call = call
         self._caller = caller
         self._changed = threading.Condition()

@@ -37,7 +37,7 @@ _Placed = tuple[int, Lane, TensorRef]
 _element_dtype = cache(datatypes.element_dtype)
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """The source of a batch, such as `worker.model.Part`."""
 
     @property
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 def read_requests(
-    parts: Sequence[Source],
+    parts: Sequence[BatchSource],
     *,
     batching: bool,
     zero_copy: bool = False,
@@ -95,7 +95,7 @@ def _request(ref: RequestRef, data: dict[str, Array]) -> Request:
     return Request(data, parameters, None, ref.requested, None, ref)
 
 
-def _by_input(parts: Sequence[Source]) -> dict[str, list[_Placed]]:
+def _by_input(parts: Sequence[BatchSource]) -> dict[str, list[_Placed]]:
     """Return, per input name, the requests that have it, in order."""
     by_name: dict[str, list[_Placed]] = {}
     index = 0

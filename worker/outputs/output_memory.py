@@ -39,11 +39,11 @@ _BUFFERS = 1
 _SMALLEST = 1 << 18
 #: A callable that keeps more than this gets ordinary memory, which memory limits cover; a buffer counts as at least one
 #: MiB.
-_MOST_KEPT = 256 << 20
+_MAX_KEPT = 256 << 20
 
 
-class Part(Protocol):
-    """A batch and the lane it came from: `worker.model.Part`."""
+class LanePart(Protocol):
+    """A batch and the lane it came from: `worker.model.LanePart`."""
 
     @property
     def lane(self) -> Lane:
@@ -82,7 +82,7 @@ class _LaneBuffers:
         self._blocks = [block for block in self._blocks if block.array() is not None]
         self._blocks.sort(key=_start)
         kept = [(block.start, block.end) for block in self._blocks]
-        self._full = sum([max(end - start, 1 << 20) for start, end in kept]) > _MOST_KEPT
+        self._full = sum([max(end - start, 1 << 20) for start, end in kept]) > _MAX_KEPT
         self.arena.reset(kept)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array | None:
@@ -129,7 +129,7 @@ class OutputBuffers:
         self._lane: Lane | None = None  #: of the running call
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); removed with the lane
 
-    def begin(self, parts: Sequence[Part]) -> None:
+    def begin(self, parts: Sequence[LanePart]) -> None:
         """Prepare for a call: its batches show that proxies have finished with their last answers."""
         self._lane = parts[0].lane
         if self.used:
@@ -206,8 +206,8 @@ class OutputBuffers:
         """End the call, whether it succeeded or failed."""
         self._lane = None
 
-    def settled(
-        self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
+    def finalize(
+        self, parts: Sequence[LanePart], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
         """Copy the outputs that this process could still write to, and return a call's answers.
 
@@ -215,7 +215,7 @@ class OutputBuffers:
         """
         if not self.used:
             return answers
-        return [self._settled(part, answer) for part, answer in zip(parts, answers)]
+        return [self._finalize(part, answer) for part, answer in zip(parts, answers)]
 
     def _add(self, lane: Lane) -> _LaneBuffers:
         self.used = True
@@ -226,7 +226,7 @@ class OutputBuffers:
     def _remove(self, lane_id: int) -> None:
         self._lanes.pop(lane_id).arena.close()
 
-    def _settled(self, part: Part, answer: BatchDone | BatchFailed) -> BatchDone | BatchFailed:
+    def _finalize(self, part: LanePart, answer: BatchDone | BatchFailed) -> BatchDone | BatchFailed:
         buffers = self._lanes.get(id(part.lane))
         if buffers is None or isinstance(answer, BatchFailed):
             return answer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytriton._protocol.casting import MASKED, is_masked, lost_by_cast
+from pytriton._protocol.cast_checks import MASKED, is_masked, lost_by_cast
 from pytriton._protocol.errors import shown
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
@@ -53,7 +53,7 @@ class RowError(Exception):
         self.error = error
 
 
-class Refused(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A request that fails alone: its position in the batch, and the exception that is its answer."""
 
     place: int
@@ -120,7 +120,7 @@ class ResultWriter:
         results: Sequence[Any],
         requests: Sequence[RequestRef],
         lane: Lane,
-        refused: list[Refused] | None = None,
+        refused: list[RefusedRequest] | None = None,
     ) -> list[ResponseRef]:
         """Write one response per request, with only the outputs that the client requested.
 
@@ -144,7 +144,7 @@ class ResultWriter:
                 cause = error.error if isinstance(error, RowError) else error
                 if refused is None:
                     raise cause from None
-                refused.append(Refused(place, cause))
+                refused.append(RefusedRequest(place, cause))
                 outputs = []
             responses.append(ResponseRef(outputs))
         return responses

@@ -36,11 +36,11 @@ from pytriton.pb_utils import host
 from pytriton.pb_utils.helpers import serialize_byte_tensor
 from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import cut_for_client, report_error
-from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.output_transfer import lay_down
 from pytriton.worker.python_model.backend_host import WorkerHost
-from pytriton.worker.python_model.readiness import Watch
+from pytriton.worker.python_model.readiness import ReadinessPoller
 
 
 class WrongReturn(pb_utils.TritonModelException):
@@ -55,7 +55,7 @@ _OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
 _NO_DETAILS = RequestDetails()
 
 
-class PythonModel(Model):
+class LoadedPythonModel(WorkerModel):
     """An instance of a `TritonPythonModel` with its configuration."""
 
     def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
@@ -76,13 +76,13 @@ class PythonModel(Model):
         self._instance = instance
         self._buffers = OutputBuffers()  # it uses none
         self._events: asyncio.AbstractEventLoop | None = None
-        self._watch: Watch | None = None
+        self._watch: ReadinessPoller | None = None
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
         """Start reporting the result of the model's `is_ready` to the dispatcher, if it has one."""
         is_ready = getattr(self._instance, "is_ready", None)
         if is_ready is not None:
-            self._watch = Watch(worker, endpoint, is_ready)
+            self._watch = ReadinessPoller(worker, endpoint, is_ready)
 
     def close(self) -> None:
         """Call the model's `finalize`; exceptions are written to the model's log."""
@@ -114,7 +114,7 @@ class PythonModel(Model):
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Run `execute` once on requests made from arrays; see `Model.warm_up`.
+        """Run `execute` once on requests made from arrays; see `WorkerModel.warm_up`.
 
         Raises:
             Exception: anything that `execute` raises, or a problem with its answers.
@@ -398,7 +398,7 @@ def unanswered(*, decoupled: bool) -> str:
 
 
 def streamed_responses(
-    returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: PythonModel
+    returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: LoadedPythonModel
 ) -> list[pb_utils.InferenceResponse | None]:
     """Check the result of `execute` of a model that may answer at any time: a response or None for each request.
 
@@ -416,7 +416,7 @@ def streamed_responses(
 
 
 def failure_of(error: BaseException) -> str:
-    """Return the kind of a batch's exception, one of gauge.FAILURES."""
+    """Return the kind of a batch's exception, one of stats_page.FAILURES."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):

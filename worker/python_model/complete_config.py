@@ -32,9 +32,9 @@ def main() -> None:
 def _failure(library: str, error: BaseException) -> dict[str, Any]:
     if "pytriton" not in sys.modules:
         _become_importable(library)
-    from pytriton.worker.fault_reports import told, traceback_of
+    from pytriton.worker.fault_reports import client_text, traceback_of
 
-    return {"error": told(error), "traceback": traceback_of(error)}
+    return {"error": client_text(error), "traceback": traceback_of(error)}
 
 
 def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:

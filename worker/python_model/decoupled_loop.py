@@ -36,11 +36,11 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.pb_utils import host
 from pytriton.worker.callable_errors import callable_errors, reason
-from pytriton.worker.fault_reports import report, report_error, told
+from pytriton.worker.fault_reports import client_text, report, report_error
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.backend_host import WorkerHost
-from pytriton.worker.python_model.batches import PythonModel, failure_of
+from pytriton.worker.python_model.batches import LoadedPythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
 from pytriton.worker.request_ids import serving
 from pytriton.worker.request_log import type_of
@@ -62,12 +62,12 @@ class LetGo(NamedTuple):
 
 
 class PythonStreamLoop(Loop):
-    """Serves one `PythonModel` whose answers may come at any time."""
+    """Serves one `LoadedPythonModel` whose answers may come at any time."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        assert isinstance(self._model, PythonModel)
-        self._python: PythonModel = self._model
+        assert isinstance(self._model, LoadedPythonModel)
+        self._python: LoadedPythonModel = self._model
         self.changed = threading.Condition(threading.RLock())
         self._outboxes: dict[Lane, Outbox] = {}
         self._streams: set[PythonStream] = set()
@@ -76,17 +76,17 @@ class PythonStreamLoop(Loop):
         self._events_thread: threading.Thread | None = None
         self._fatal: Future[None] = Future()  #: an exception of a coroutine that ends the worker
         self._closing = False
-        self._told = -1  #: the descriptor that signals when to end
+        self._end_fd = -1  #: the descriptor that signals when to end
         self._withdrawals = Withdrawals()
         #: Ends the lanes' thread.
         self._woken, self._waker = socket.socketpair()
 
-    def run(self, told_to_end: int) -> None:
+    def run(self, end_fd: int) -> None:
         """Serve until the descriptor is readable, or the model is unrecoverable. Finishes batches in flight."""
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._control.fileno, self._control_messages)
-        self._told = told_to_end
-        self._watch(told_to_end, self._told_to_end)
+        self._end_fd = end_fd
+        self._watch(end_fd, self._begin_shutdown)
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
         if isinstance(metrics, WorkerHost):
@@ -149,9 +149,9 @@ class PythonStreamLoop(Loop):
                     self._give_back()
                 self.changed.notify_all()
 
-    def _told_to_end(self) -> None:
-        super()._told_to_end()
-        self._unwatch(self._told)
+    def _begin_shutdown(self) -> None:
+        super()._begin_shutdown()
+        self._unwatch(self._end_fd)
         for lane, outbox in list(self._outboxes.items()):
             if not outbox.retire():
                 self._drop(lane)
@@ -213,7 +213,7 @@ class PythonStreamLoop(Loop):
         stream = PythonStream(self, outbox, batch, requests, self._python)
         outbox.streams[batch.id] = stream  # type: ignore[assignment]
         self._streams.add(stream)
-        stream.begun_ns = self._gauge.begin(len(requests), batch.rows, batch.taken_ns)
+        stream.begun_ns = self._stats.begin(len(requests), batch.rows, batch.taken_ns)
         outbox.lane.send(BatchBegun(batch.id))
         self._jobs.put(stream)
 
@@ -268,7 +268,7 @@ class PythonStreamLoop(Loop):
             if not stream.end_unanswered(index):
                 return
             stream.failure = "result"
-            self._gauge.failed(stream.failure, 1)
+            self._stats.failed(stream.failure, 1)
         report(
             "a request has no answer: its response sender was released before it sent the last response"
         )
@@ -298,11 +298,11 @@ class PythonStreamLoop(Loop):
         report_error(error, "its execute failed", [stream.part.batch])
         with self.changed:
             stream.failure, stream.error = failure_of(error), type_of(error)
-            self._gauge.failed(stream.failure, stream.unanswered)
+            self._stats.failed(stream.failure, stream.unanswered)
         stream.fail(self._python.failure(error))
         if isinstance(reason(error), PyTritonUnrecoverableError):
             with self.changed:
-                self._give_up(told(error))
+                self._give_up(client_text(error))
             self._jobs.put(None)
 
     def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -341,11 +341,11 @@ class PythonStreamLoop(Loop):
     @property
     def counts_bytes(self) -> bool:
         """Return True if the sizes of answers are recorded."""
-        return self._gauge.records.all_wanted
+        return self._stats.records.all_wanted
 
     def responded(self, since_ns: int, *, first: bool) -> int:
         """Count a response, sent so long after the batch began or the previous response; return the time."""
-        return self._gauge.responded(since_ns, first=first)
+        return self._stats.responded(since_ns, first=first)
 
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ from pytriton._protocol import messages
 from pytriton.pb_utils import host
 from pytriton.worker.callables import LoadError, load_object
 from pytriton.worker.python_model.backend_host import WorkerHost
-from pytriton.worker.python_model.batches import PythonModel, instance_arguments
+from pytriton.worker.python_model.batches import LoadedPythonModel, instance_arguments
 from pytriton.worker.python_model.readiness import wait_ready
 
 
@@ -28,7 +28,7 @@ def load_python_model(
     endpoint: str,
     worker: str,
     begun: float,
-) -> PythonModel:
+) -> LoadedPythonModel:
     """Create a worker's instance: import, construct, `initialize`, and wait for its `is_ready` if it has one.
 
     Args:
@@ -59,7 +59,7 @@ def load_python_model(
     ours.is_serving = True
     if hasattr(loaded, "is_ready"):
         wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s, begun)
-    return PythonModel(spec, loaded, arguments["model_instance_name"])
+    return LoadedPythonModel(spec, loaded, arguments["model_instance_name"])
 
 
 class _Source(SourceFileLoader):

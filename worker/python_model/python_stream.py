@@ -23,7 +23,7 @@ from pytriton.worker.fault_reports import report
 from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import (
     ANSWERED,
-    PythonModel,
+    LoadedPythonModel,
     WrongReturn,
     streamed_responses,
     unanswered,
@@ -93,7 +93,7 @@ class PythonStream:
         outbox: Outbox,
         batch: Batch,
         requests: list[pb_utils.InferenceRequest],
-        model: PythonModel,
+        model: LoadedPythonModel,
     ) -> None:
         self.id = batch.id
         self.part = Part(outbox.lane, batch)
@@ -108,7 +108,7 @@ class PythonStream:
         self._open = set(range(len(requests)))
         self._has_returned = False
         self.begun_ns = 0
-        #: Why it failed: one of gauge.FAILURES; "" if it has not.
+        #: Why it failed: one of stats_page.FAILURES; "" if it has not.
         self.failure = ""
         #: The type of the exception that caused the failure.
         self.error = ""

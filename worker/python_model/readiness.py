@@ -23,7 +23,7 @@ from pytriton._protocol.errors import shown
 from pytriton.pb_utils import Logger
 from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import LoadError
-from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.fault_reports import client_text, report_error
 
 #: Seconds between a result and the next call.
 EVERY_S = 1.0
@@ -45,7 +45,7 @@ def ask(is_ready: Callable[[], Any]) -> str:
             answer = asyncio.run(_wait(answer))
     except callable_errors() as error:
         report_error(error, "its is_ready failed")
-        return f"is_ready() raised {told(error)}"
+        return f"is_ready() raised {client_text(error)}"
     if not isinstance(answer, bool):
         return f"is_ready() returned {shown(answer)}, which is not a bool"
     return "" if answer else "is_ready() returned False"
@@ -81,7 +81,7 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, be
         time.sleep(min(EVERY_S, left_s))  # the model cannot notify us
 
 
-class Watch:
+class ReadinessPoller:
     """Polls the readiness of a serving model, and reports changes to the dispatcher, until `stop`."""
 
     def __init__(self, worker: str, endpoint: str, is_ready: Callable[[], Any]) -> None:
@@ -114,7 +114,7 @@ class Watch:
             return ask(self._is_ready)
         except BaseException as error:  # SystemExit, for example, which would only end this thread
             report_error(error, "its is_ready failed")
-            return f"is_ready() raised {told(error)}"
+            return f"is_ready() raised {client_text(error)}"
 
     def _watch(self) -> None:
         while not self._stopped.wait(EVERY_S):
@@ -122,11 +122,11 @@ class Watch:
             try:
                 why = self._answers.get(timeout=LIMIT_S)
             except queue.Empty:
-                self._tell(f"is_ready() has not returned for {LIMIT_S:g} s")
+                self._report(f"is_ready() has not returned for {LIMIT_S:g} s")
                 why = self._answers.get()  # one call at a time
-            self._tell(why)
+            self._report(why)
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         """Report a result that differs from the previous one. After the first report, repeat it periodically."""
         now = time.monotonic()
         if why == self._known and now < self._again_at:

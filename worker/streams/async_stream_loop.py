@@ -16,7 +16,7 @@ from pytriton.worker.event_loops import within_limit
 from pytriton.worker.model import Part
 from pytriton.worker.request_ids import serving
 from pytriton.worker.streams.response_batching import GatheringOutbox, Turns
-from pytriton.worker.streams.stream_answers import Outbox, Stream
+from pytriton.worker.streams.stream_answers import BatchStream, Outbox
 from pytriton.worker.streams.stream_loops import StreamLoop
 
 
@@ -85,7 +85,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         task.add_done_callback(partial(self._task_done, outbox, stream))
 
     async def _answer_stream(
-        self, outbox: Outbox, batch: Batch, stream: Stream
+        self, outbox: Outbox, batch: Batch, stream: BatchStream
     ) -> BaseException | None:
         serving.set([Part(outbox.lane, batch)])  # for this task and its child tasks
         try:
@@ -104,12 +104,12 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             return raised
         return None
 
-    def _was_cancelled(self, stream: Stream) -> bool:
+    def _was_cancelled(self, stream: BatchStream) -> bool:
         """Return True if this loop has cancelled the task of a stream, because no one waits for it any more."""
         return stream.abandoned or stream.lane not in self._outboxes
 
     def _task_done(
-        self, outbox: Outbox, stream: Stream, task: asyncio.Task[BaseException | None]
+        self, outbox: Outbox, stream: BatchStream, task: asyncio.Task[BaseException | None]
     ) -> None:
         del self._tasks[stream]
         if not task.cancelled() and task.exception() is not None:
@@ -131,14 +131,16 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             self._withdraw()
 
     def _outcome(
-        self, stream: Stream, task: asyncio.Task[BaseException | None]
+        self, stream: BatchStream, task: asyncio.Task[BaseException | None]
     ) -> BaseException | None:
         if not task.cancelled():
             return task.result()
         # Otherwise by its callable, in its last step.
         return None if self._was_cancelled(stream) else asyncio.CancelledError()
 
-    async def _produce_async(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
+    async def _produce_async(
+        self, outbox: Outbox, stream: BatchStream, requests: list[Request]
+    ) -> None:
         produced = self._model.produce(requests)
         if not hasattr(produced, "__aiter__"):
             stream.put(await produced)
@@ -156,5 +158,5 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             if hasattr(produced, "aclose"):
                 await produced.aclose()
 
-    def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
+    def _is_cancelled(self, outbox: Outbox, stream: BatchStream, index: int) -> bool:
         return stream.is_cancelled(index)

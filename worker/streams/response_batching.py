@@ -29,7 +29,7 @@ _EACH_NS = 100_000
 #: Maximum time a part waits for others: short steps take less, unless other processes occupy the processor.
 _HELD_NS = 10_000_000
 #: Maximum number of parts sent together, so that the proxy can start to pass them on.
-_MOST = 32
+_MAX_WAITING = 32
 
 
 class Use(NamedTuple):
@@ -151,7 +151,7 @@ class GatheringOutbox(Outbox):
             turns.waits(self)
         self._parts += 1
         self._waiting.append(PartRef(message.id, message.responses))
-        if len(self._waiting) >= _MOST or turns.is_long or now - self._held_ns > _HELD_NS:
+        if len(self._waiting) >= _MAX_WAITING or turns.is_long or now - self._held_ns > _HELD_NS:
             self._flush()
 
     def send(self, message: FromWorker) -> None:

@@ -33,12 +33,12 @@ from pytriton._protocol.lanes.lane_messages import (
     Room,
 )
 from pytriton._protocol.lanes.request_names import id_at
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.tensors import TextError
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.one_text import OneText
 from pytriton.worker.callable_errors import reason
-from pytriton.worker.fault_reports import report_error, told
+from pytriton.worker.fault_reports import client_text, report_error
 from pytriton.worker.outputs.results import ResultError, ResultWriter
 from pytriton.worker.request_ids import trace_of
 from pytriton.worker.request_log import nbytes_of, type_of
@@ -60,7 +60,7 @@ class Outbox:
     def __init__(self, lane: Lane, batches: int) -> None:
         """Announce to the proxy how many batches it may send at once."""
         self.lane = lane
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, BatchStream] = {}
         self._batches = batches
         self._parts = 0  #: without credit so far
         lane.send(Room(batches))
@@ -125,7 +125,7 @@ class Outbox:
         return None
 
     @staticmethod
-    def _heard_of_request(stream: Stream, message: Cancel | Hold | Go) -> None:
+    def _heard_of_request(stream: BatchStream, message: Cancel | Hold | Go) -> None:
         if isinstance(message, Cancel):
             stream.cancel(message.request)
         elif isinstance(message, Hold):
@@ -150,7 +150,7 @@ class Outbox:
             wait = False
 
 
-class Stream:
+class BatchStream:
     """The answers to one batch."""
 
     def __init__(
@@ -160,19 +160,19 @@ class Stream:
         writer: ResultWriter,
         spans: Spans | NoSpans = NO_SPANS,
         *,
-        gauge: Gauge,
+        stats: WorkerStatsPage,
     ) -> None:
         self.id = batch.id
         self.spans = spans
-        #: Why it failed: one of gauge.FAILURES; "" if it has not.
+        #: Why it failed: one of stats_page.FAILURES; "" if it has not.
         self.failure = ""
         #: The type of the exception that caused the failure.
         self.error = ""
         #: Size of its answers in bytes; None if not recorded.
-        self.bytes_out: int | None = 0 if gauge.records.all_wanted else None
-        self.begun_ns = gauge.begin(len(batch.requests), batch.rows, batch.taken_ns)
+        self.bytes_out: int | None = 0 if stats.records.all_wanted else None
+        self.begun_ns = stats.begin(len(batch.requests), batch.rows, batch.taken_ns)
         self._last_ns = 0  #: when the last part was sent
-        self._gauge = gauge
+        self._stats = stats
         self._outbox = outbox
         self.batch = batch
         self._requests = batch.requests
@@ -210,7 +210,7 @@ class Stream:
         if self.bytes_out is not None:
             self.bytes_out += sum(map(nbytes_of, responses))
         last_ns = self._last_ns
-        self._last_ns = self._gauge.responded(last_ns or self.begun_ns, first=not last_ns)
+        self._last_ns = self._stats.responded(last_ns or self.begun_ns, first=not last_ns)
 
     def cancel(self, index: int) -> None:
         """Record that the client of a request is gone."""
@@ -255,13 +255,13 @@ class Stream:
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
             self.failure, self.error = _failure_of(error), type_of(error)
-            self._gauge.failed(self.failure, len(self._requests))
+            self._stats.failed(self.failure, len(self._requests))
             report_error(error, batches=[self.batch])
-            end = BatchFailed(self.id, told(error))
+            end = BatchFailed(self.id, client_text(error))
             self.spans.failed(end.text)
         self.spans.end()
         if self.batch.trace is not None:
-            self._gauge.traced(trace_of(self.batch), self.begun_ns)
+            self._stats.traced(trace_of(self.batch), self.begun_ns)
         self._outbox.send(end)
 
     def forget(self) -> None:
@@ -290,14 +290,14 @@ class Stream:
         self._cancelled.add(index)  # nothing more is sent to it
         if len(self._requests) == 1:
             self.failure, self.error = "callable", type_of(error)
-        self._gauge.failed("callable", 1)
+        self._stats.failed("callable", 1)
         request_id = id_at(self.batch, index)
         report_error(error, ids=[request_id])
-        return ResponseRef([], with_id(told(error), request_id))
+        return ResponseRef([], with_id(client_text(error), request_id))
 
 
 def _failure_of(error: BaseException) -> str:
-    """Return the kind of the exception that ended a stream, one of gauge.FAILURES."""
+    """Return the kind of the exception that ended a stream, one of stats_page.FAILURES."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, ExecutionTimeout):

@@ -11,10 +11,10 @@ from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, reason
-from pytriton.worker.fault_reports import told
+from pytriton.worker.fault_reports import client_text
 from pytriton.worker.loop import Loop
-from pytriton.worker.model import Model, Part
-from pytriton.worker.streams.stream_answers import Outbox, Stream, parts_of
+from pytriton.worker.model import Part, WorkerModel
+from pytriton.worker.streams.stream_answers import BatchStream, Outbox, parts_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, spans_of
 
 
@@ -66,7 +66,9 @@ class StreamLoop(Loop):
         stream = self._begin(outbox, batch)
         self._end(stream, self._answer_to_end(outbox, batch, stream))
 
-    def _answer_to_end(self, outbox: Outbox, batch: Batch, stream: Stream) -> BaseException | None:
+    def _answer_to_end(
+        self, outbox: Outbox, batch: Batch, stream: BatchStream
+    ) -> BaseException | None:
         # The error is returned, not kept: a variable here would form a reference cycle with this frame, and hold the
         # batch's memory until the next garbage collection.
         self._model.now = [Part(outbox.lane, batch)]
@@ -85,7 +87,7 @@ class StreamLoop(Loop):
             self._model.now = ()
         return None
 
-    def _produce(self, outbox: Outbox, stream: Stream, requests: list[Request]) -> None:
+    def _produce(self, outbox: Outbox, stream: BatchStream, requests: list[Request]) -> None:
         parts = parts_of(self._model.produce(requests))
         try:
             for results in parts:
@@ -99,24 +101,24 @@ class StreamLoop(Loop):
             if hasattr(parts, "close"):
                 parts.close()
 
-    def _begin(self, outbox: Outbox, batch: Batch) -> Stream:
+    def _begin(self, outbox: Outbox, batch: Batch) -> BatchStream:
         spans = spans_of(self._model.name, [batch]) or NO_SPANS
-        return Stream(outbox, batch, self._model.results, spans, gauge=self._gauge)
+        return BatchStream(outbox, batch, self._model.results, spans, stats=self._stats)
 
-    def _requests(self, outbox: Outbox, batch: Batch, stream: Stream) -> list[Request]:
+    def _requests(self, outbox: Outbox, batch: Batch, stream: BatchStream) -> list[Request]:
         requests = self._model.requests([Part(outbox.lane, batch)])
         for index, request in enumerate(requests):
             request.cancelled = partial(self._is_cancelled, outbox, stream, index)
         return requests
 
-    def _is_cancelled(self, outbox: Outbox, stream: Stream, index: int) -> bool:
+    def _is_cancelled(self, outbox: Outbox, stream: BatchStream, index: int) -> bool:
         try:
             outbox.listen(wait=False)
         except (LaneClosed, LaneError):
             return True  # the next send gets the error
         return stream.is_cancelled(index)
 
-    def _end(self, stream: Stream, error: BaseException | None) -> None:
+    def _end(self, stream: BatchStream, error: BaseException | None) -> None:
         try:
             stream.end(error)
         finally:
@@ -124,10 +126,10 @@ class StreamLoop(Loop):
             if self._model.holds_much(stream.lane):
                 self._look_again()
             if error is not None and isinstance(reason(error), PyTritonUnrecoverableError):
-                self._give_up(told(error))
+                self._give_up(client_text(error))
 
 
-def loop_of(model: Model) -> type[Loop]:
+def loop_of(model: WorkerModel) -> type[Loop]:
     """Return the loop class that a model needs."""
     if model.streams:
         from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop

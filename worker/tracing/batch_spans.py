@@ -25,7 +25,7 @@ from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.proxy import telemetry
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer
-from pytriton.worker.fault_reports import report, told
+from pytriton.worker.fault_reports import client_text, report
 from pytriton.worker.tracing import span_export
 
 EXECUTE_SPAN = "python_backend_execute"
@@ -92,7 +92,7 @@ class Spans:
         except Exception as error:
             for span in inner:
                 _record(span, error)
-                span.set_status(_error(told(error)))
+                span.set_status(_error(client_text(error)))
             raise
         finally:
             for span in inner:
@@ -119,7 +119,7 @@ class Spans:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            self.failed(told(error))
+            self.failed(client_text(error))
         self.end()
 
     def _open(self) -> list[Any]:
@@ -210,7 +210,7 @@ def _record(span: Any, error: Exception) -> None:
     try:
         span.record_exception(error)
     except Exception:  # raised by the exception's own methods
-        about = {"exception.type": type(error).__name__, "exception.message": told(error)}
+        about = {"exception.type": type(error).__name__, "exception.message": client_text(error)}
         span.add_event("exception", about)
 
 

@@ -1,7 +1,7 @@
 """A registration's model in tritonserver: load it, reload it, and unload it while no worker can serve it.
 
 a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
-no worker for a while ──▶ Triton unloads: UNREADY ──▶ a worker is back ──▶ Triton loads: READY
+no worker for a while ──▶ Triton unloads: NOT_READY ──▶ a worker is back ──▶ Triton loads: READY
 a proxy exits without detaching ──▶ Triton reloads the model with new proxies
 tritonserver exits ──▶ it is restarted ──▶ it loads the model; failed loads are retried
 """
@@ -16,11 +16,11 @@ from typing import Any
 import structlog
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.in_triton.proxy_ends import ProxyEnds
+from pytriton.dispatcher.models.in_triton.proxy_exits import ProxyExits
 from pytriton.dispatcher.runtime.states import ModelState, StateMachine
 from pytriton.dispatcher.runtime.tasks import cause_of
 from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
-from pytriton.dispatcher.server import own_repository, preloading
+from pytriton.dispatcher.server import own_repository, preload_layout
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
@@ -40,13 +40,13 @@ class ModelInTriton:
         name: of the model
         config: returns the configuration to load it with; its argument changes when all proxies must be restarted
         pool: its workers
-        alone: the lock of the registration that this one replaces, if any: only one of them may load or unload at a
+        load_lock: the lock of the registration that this one replaces, if any: only one of them may load or unload at a
             time
         events: receives decisions about the model
 
     Attributes:
         machine: the registration's state.
-        alone: held while Triton loads or unloads the model.
+        load_lock: held while Triton loads or unloads the model.
         ends: tracks its proxies until they exit.
         server_lost: tritonserver exited, and its successor has not loaded the model yet.
         load_failed: the running tritonserver refused the last load, and does not become ready until that is cleared.
@@ -57,12 +57,12 @@ class ModelInTriton:
         name: str,
         config: Callable[[int], dict[str, Any]],
         pool: Pool,
-        alone: asyncio.Lock | None = None,
+        load_lock: asyncio.Lock | None = None,
         events: Events = LOG_ONLY,
     ) -> None:
         self.machine = StateMachine(ModelState.STARTING)
-        self.alone = asyncio.Lock() if alone is None else alone
-        self.ends = ProxyEnds(pool, self._proxy_broken)
+        self.load_lock = asyncio.Lock() if load_lock is None else load_lock
+        self.ends = ProxyExits(pool, self._proxy_broken)
         self.server_lost = False
         self.load_failed = False
         self._name = name
@@ -87,7 +87,7 @@ class ModelInTriton:
     @property
     def is_out(self) -> bool:
         """Return whether the daemon has unloaded it because no worker can serve it."""
-        return self.machine.state is ModelState.UNREADY
+        return self.machine.state is ModelState.NOT_READY
 
     @property
     def unloaded(self) -> bool:
@@ -101,7 +101,7 @@ class ModelInTriton:
 
     def mark(self) -> object:
         """Return a value that is stable while the daemon does not load or unload it; None during a load or unload."""
-        if self.server_lost or self.alone.locked() or not (self.ready or self.unloaded):
+        if self.server_lost or self.load_lock.locked() or not (self.ready or self.unloaded):
             return None
         return (self.machine.state, self._loads)
 
@@ -111,18 +111,18 @@ class ModelInTriton:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
-        self._events.tell(kind, model=self._name)
+        self._events.emit(kind, model=self._name)
         wake_task = asyncio.get_running_loop().create_task(self._pool.wake())
         self._tasks.append(wake_task)  # clients may load and unload it repeatedly
         wake_task.add_done_callback(self._tasks.remove)
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Return whether no load or unload is under way."""
-        settled = (ModelState.READY, ModelState.UNREADY, ModelState.UNLOADED)
-        if self.alone.locked() or self.server_lost or self._broken.is_set():
+        settled_states = (ModelState.READY, ModelState.NOT_READY, ModelState.UNLOADED)
+        if self.load_lock.locked() or self.server_lost or self._broken.is_set():
             return False
-        return self.machine.state in settled
+        return self.machine.state in settled_states
 
     def numbers(self) -> tuple[int, int]:
         """Return how often its proxies were restarted, and how many loads and unloads were requested from Triton."""
@@ -135,7 +135,7 @@ class ModelInTriton:
         self.machine.change(ModelState.READY)
         if state.state == ModelState.UNLOADED.value:
             self.machine.change(ModelState.UNLOADED)
-        self._unserved = state.state == ModelState.UNREADY.value
+        self._unserved = state.state == ModelState.NOT_READY.value
         for proxy in state.pool.routes:
             self.ends.proxies.seen(proxy, None)  # compiled: not a process of its own
 
@@ -182,7 +182,7 @@ class ModelInTriton:
         if self.ready and not loaded:
             self._unserved = not await self._try_to_load(server)
         elif loaded and not self.ready:
-            async with self.alone:
+            async with self.load_lock:
                 if not self.ready:  # check again: this may have changed
                     self._loads += 1
                     await server.take_out(self._name)
@@ -193,7 +193,7 @@ class ModelInTriton:
 
     async def refuse_requests(self, server: TritonServer, text: str) -> None:
         """Replace the model during shutdown with one that answers every client with `text` (503)."""
-        await server.load(self._name, preloading.stand_in(self.config, text))
+        await server.load(self._name, preload_layout.stand_in(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:
         """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
@@ -203,10 +203,12 @@ class ModelInTriton:
 
     # ── duties ───────────────────────────────────────────────────────────────────────────────────
 
-    def begin_duties(self, server: TritonServer, *, unready_after_s: float, grace_s: float) -> None:
+    def begin_duties(
+        self, server: TritonServer, *, not_ready_after_s: float, grace_s: float
+    ) -> None:
         """Start to follow the workers, and to reload the model when a proxy breaks."""
         for duty in (
-            self._follow_workers(server, unready_after_s),
+            self._follow_workers(server, not_ready_after_s),
             self._follow_lanes(self._pool.lanes),
             self._mend_proxies(server, grace_s),
         ):
@@ -222,17 +224,17 @@ class ModelInTriton:
     def _proxy_broken(self, proxy: str) -> None:
         """Reload the model: Triton does not restart a proxy that exited without detaching."""
         if self.ready:
-            self._events.tell(kinds.PROXY_BROKEN, model=self._name, reason=f"proxy {proxy}")
+            self._events.emit(kinds.PROXY_BROKEN, model=self._name, reason=f"proxy {proxy}")
             self._broken.set()
 
-    async def _follow_workers(self, server: TritonServer, unready_after_s: float) -> None:
+    async def _follow_workers(self, server: TritonServer, not_ready_after_s: float) -> None:
         """Keep the model loaded in Triton while workers can serve it, and unloaded while none can."""
         pool = self._pool
         while True:
             await pool.until(lambda: self._unserved or not pool.answers)
             if not self._unserved:
                 await pool.until(
-                    lambda: pool.answers or pool.is_hopeless, timeout_s=unready_after_s
+                    lambda: pool.answers or pool.is_crash_looping, timeout_s=not_ready_after_s
                 )
                 if pool.answers:
                     continue
@@ -240,12 +242,12 @@ class ModelInTriton:
                 self._unserved = False
                 await pool.until(lambda: pool.answers or not self.unloaded)
                 continue
-            self.machine.change(ModelState.UNREADY)
+            self.machine.change(ModelState.NOT_READY)
             if self._unserved:
                 await pool.changed(_LOAD_AGAIN_S)
             else:
-                self._events.tell(
-                    kinds.UNREADY, model=self._name, reason="; ".join(pool.problems())
+                self._events.emit(
+                    kinds.NOT_READY, model=self._name, reason="; ".join(pool.problems())
                 )
                 await self._in_triton(lambda: server.unload(self._name))
             self._unserved = True
@@ -255,7 +257,7 @@ class ModelInTriton:
                 if self._unserved:
                     await pool.changed(_LOAD_AGAIN_S)
             self.machine.change(ModelState.READY)
-            self._events.tell(kinds.READY_AGAIN, model=self._name)
+            self._events.emit(kinds.READY_AGAIN, model=self._name)
             await pool.wake()
 
     async def _follow_lanes(self, loaded: int) -> None:
@@ -282,7 +284,7 @@ class ModelInTriton:
 
     async def _in_triton(self, act: Callable[[], Awaitable[None]]) -> bool:
         try:
-            async with self.alone:
+            async with self.load_lock:
                 if (
                     self.machine.state is ModelState.STOPPING
                 ):  # another registration has replaced it
@@ -290,7 +292,7 @@ class ModelInTriton:
                 self._loads += 1
                 await act()
         except RemoteFailure as failure:
-            self._events.tell(kinds.REFUSED, model=self._name, reason=failure.text)
+            self._events.emit(kinds.REFUSED, model=self._name, reason=failure.text)
             return False
         return True
 

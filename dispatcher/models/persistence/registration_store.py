@@ -35,7 +35,7 @@ class Persistence(enum.Enum):
     ELSEWHERE = "the repository that contains it is persisted instead"
 
 
-class Prepared(Protocol):
+class PendingChange(Protocol):
     """A change of the state directory that is not committed yet."""
 
     def finish(self) -> None:
@@ -45,7 +45,7 @@ class Prepared(Protocol):
         """Remove uncommitted files."""
 
 
-class Removal:
+class PendingRemoval:
     """The pending removal of a model, and of what it replaced.
 
     Args:
@@ -89,15 +89,15 @@ class RegistrationStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def prepare(self, entry: Entry, keeping: Persistence) -> Prepared | None:
+    async def prepare(self, entry: Entry, keeping: Persistence) -> PendingChange | None:
         """Prepare the change that `finish` commits when the model is served; None if nothing persisted changes."""
         if keeping is Persistence.WRITTEN:
             return await self.write(entry)
         if keeping is Persistence.NOT:
-            return Removal(self._store.files_of(entry.spec.name))
+            return PendingRemoval(self._store.files_of(entry.spec.name))
         return None
 
-    async def write(self, entry: Entry) -> Prepared:
+    async def write(self, entry: Entry) -> PendingChange:
         """Write a model. It is not committed before `finish`."""
         return await _written(self._store.write, entry.spec, entry.payloads, entry.registered_at)
 
@@ -168,7 +168,7 @@ def _discard(writing: asyncio.Future[Unfinished]) -> None:
         writing.result().discard()
 
 
-def finish(prepared: Prepared) -> None:
+def finish(prepared: PendingChange) -> None:
     """Commit a change. This runs in the event loop, so nothing can happen in between.
 
     Raises:

@@ -2,7 +2,7 @@
 
 load_slots.py limits how many are loaded at once; a model that a request waits for is restored immediately. Lazy models
 are restored on first request. tritonserver's frontend reports such requests and holds them until the model is ready
-(core/awaited.h).
+(core/pending_models.h).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.declared import Declared
+from pytriton.dispatcher.models.declaration import CurrentDeclaration
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
@@ -27,7 +27,7 @@ from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.server.frontend import Awaited
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.telemetry.events.explain import RESTS
+from pytriton.dispatcher.telemetry.events.explain import DEFERRED
 
 _log = structlog.get_logger(__name__)
 
@@ -38,22 +38,22 @@ Register = Callable[[Entry], Awaitable[object]]
 
 
 @dataclass
-class _Kept:
+class _QueuedRestore:
     """A persisted registration that is not served.
 
-    `error`: why the restore failed; None while it is queued. `rests`: not restored before the first request. `asked`:
+    `error`: why the restore failed; None while it is queued. `is_lazy`: not restored before the first request. `asked`:
     it was lazy and has been requested. `urgent`: a request waits for it, so it is not queued. `task`: the restore under
     way, since `loading_since` (seconds since the epoch).
     """
 
     entry: Entry
     error: str | None = None
-    rests: bool = False
+    is_lazy: bool = False
     asked: bool = False
     urgent: bool = False
     loading_since: float = 0.0
     task: asyncio.Future[object] | None = None
-    declared: Declared | None = None
+    declared: CurrentDeclaration | None = None
 
 
 class Restorer:
@@ -66,7 +66,7 @@ class Restorer:
 
     Attributes:
         problems: a sentence about each unreadable file.
-        news: notified when a model is restored, fails, is cancelled or is requested.
+        changes: notified when a model is restored, fails, is cancelled or is requested.
         gone: called with the name of a model that requests may wait for and that is now neither served nor restoring.
         outcomes: the number of models "restored", and of attempts "failed".
     """
@@ -78,13 +78,13 @@ class Restorer:
         self._slots = slots or LoadSlots()
         self._asked_slots = LoadSlots(self._slots.until_released, _MAX_CONCURRENT_ASKED)
         self.problems = content.problems
-        self._kept = {entry.spec.name: _Kept(entry) for entry in content.entries}
+        self._kept = {entry.spec.name: _QueuedRestore(entry) for entry in content.entries}
         self._running = asyncio.Lock()
         self._register: Register | None = None
         self._stopped = False
         self._asked: set[asyncio.Task[None]] = set()
         self.gone: Callable[[str], Coroutine[object, object, None]] = _ignore
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self.outcomes: Counter[str] = Counter()
         for problem in self.problems:
             _log.error(problem)
@@ -108,38 +108,38 @@ class Restorer:
                 for task in loading:
                     task.cancel()
 
-    def _is_queued(self, name: str, kept: _Kept) -> bool:
+    def _is_queued(self, name: str, kept: _QueuedRestore) -> bool:
         """Return whether a model is still queued: not unregistered, replaced, lazy, or being restored."""
-        return self._kept.get(name) is kept and not kept.rests and kept.task is None
+        return self._kept.get(name) is kept and not kept.is_lazy and kept.task is None
 
     # ── those that rest ──────────────────────────────────────────────────────────────────────────
 
-    def rest(self, may: Callable[[Entry], bool]) -> None:
+    def mark_lazy(self, may: Callable[[Entry], bool]) -> None:
         """Mark the models for which `may` returns True as lazy: they wait for the first request."""
         for kept in self._kept.values():
-            kept.rests = kept.error is None and may(kept.entry)
+            kept.is_lazy = kept.error is None and may(kept.entry)
 
-    def resting(self) -> list[Entry]:
+    def lazy_entries(self) -> list[Entry]:
         """Return the lazy models, in order."""
-        return [kept.entry for kept in self._kept.values() if kept.rests]
+        return [kept.entry for kept in self._kept.values() if kept.is_lazy]
 
-    def declared(self) -> dict[str, Declared]:
+    def declared(self) -> dict[str, CurrentDeclaration]:
         """Return the declarations of the lazy models, by name."""
         found = {}
         for name, kept in self._kept.items():
-            if kept.rests:
-                kept.declared = kept.declared or Declared(kept.entry)
+            if kept.is_lazy:
+                kept.declared = kept.declared or CurrentDeclaration(kept.entry)
                 found[name] = kept.declared
         return found
 
-    def rests(self, name: str) -> bool:
+    def is_lazy(self, name: str) -> bool:
         """Return whether a model waits for its first request."""
         kept = self._kept.get(name)
-        return kept is not None and kept.rests
+        return kept is not None and kept.is_lazy
 
     def comes(self, name: str) -> bool:
         """Return whether a model is lazy, queued, or being restored."""
-        return self.rests(name) or self.waits(name)
+        return self.is_lazy(name) or self.waits(name)
 
     def awaited(self) -> Awaited:
         """Return the names that requests may wait for."""
@@ -147,7 +147,7 @@ class Restorer:
         come: list[str] = []
         for name, kept in self._kept.items():
             if self.comes(name):
-                (rest if kept.rests or kept.asked else come).append(name)
+                (rest if kept.is_lazy or kept.asked else come).append(name)
         return Awaited(rest, come)
 
     def ask_for(self, name: str) -> None:
@@ -155,15 +155,15 @@ class Restorer:
         kept = self._kept.get(name)
         if kept is None or kept.urgent or self._stopped:
             return
-        if not kept.rests and (kept.error is not None or kept.task is not None):
+        if not kept.is_lazy and (kept.error is not None or kept.task is not None):
             return
-        rests, kept.rests = kept.rests, False
-        kept.asked = kept.asked or rests
+        is_lazy, kept.is_lazy = kept.is_lazy, False
+        kept.asked = kept.asked or is_lazy
         if self._register is not None:  # otherwise `run` starts it
             kept.urgent = True
             self._spawn(self._restore_asked(name, kept, self._register))
-        if rests:
-            self.news.tell()
+        if is_lazy:
+            self.changes.notify()
 
     def asked(self, name: str) -> None:
         """Record that a request waits for a model."""
@@ -183,12 +183,12 @@ class Restorer:
     async def until_settled(self, name: str) -> None:
         """Wait until a model is neither queued nor being restored. Returns at once for a lazy one."""
         while True:
-            news = self.news.next
+            change = self.changes.next
             if not self.waits(name):
                 return
-            await news.wait()
+            await change.wait()
 
-    async def _restore_asked(self, name: str, kept: _Kept, register: Register) -> None:
+    async def _restore_asked(self, name: str, kept: _QueuedRestore, register: Register) -> None:
         await self._asked_slots.until_free()
         await self._asked_slots.begin(name, self._restore(name, kept, register))
 
@@ -219,7 +219,7 @@ class Restorer:
         return {
             name: kept.entry
             for name, kept in self._kept.items()
-            if not (kept.rests or self.waits(name))
+            if not (kept.is_lazy or self.waits(name))
         }
 
     def restored(self, name: str) -> None:
@@ -227,14 +227,14 @@ class Restorer:
         kept = self._kept.get(name)
         if kept is not None:  # it may have been unregistered in the meantime
             self._count(name, kept)
-            self.news.tell()
+            self.changes.notify()
 
-    def _count(self, name: str, kept: _Kept) -> None:
-        self._tell(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
+    def _count(self, name: str, kept: _QueuedRestore) -> None:
+        self._emit(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
         self._kept.pop(name, None)
         self.outcomes["restored"] += 1
 
-    async def _restore(self, name: str, kept: _Kept, register: Register) -> None:
+    async def _restore(self, name: str, kept: _QueuedRestore, register: Register) -> None:
         if kept.task is not None or self._kept.get(name) is not kept:
             return  # it is being registered, or no longer needed
         kept.task = asyncio.ensure_future(register(kept.entry))
@@ -251,36 +251,36 @@ class Restorer:
         except RemoteFailure as failure:
             kept.error = failure.text
             self.outcomes["failed"] += 1
-            self._tell(kinds.NOT_RESTORED, kept, failure.text)
+            self._emit(kinds.RESTORE_FAILED, kept, failure.text)
         except Exception as error:  # any error must not keep the others from being restored
             self.outcomes["failed"] += 1
             kept.error = f"internal error: {type(error).__name__}: {error}"
             _log.exception("internal error while restoring a model", model=name)
-            self._tell(kinds.NOT_RESTORED, kept, kept.error)
+            self._emit(kinds.RESTORE_FAILED, kept, kept.error)
         else:
             self._count(name, kept)
         finally:
             kept.task, kept.urgent = None, False
-            self.news.tell()
+            self.changes.notify()
         if kept.error is not None:
             await self.gone(name)
 
-    def _tell(
+    def _emit(
         self,
-        kind: kinds.Kind,
-        kept: _Kept,
+        kind: kinds.EventKind,
+        kept: _QueuedRestore,
         reason: str = "",
         numbers: Mapping[str, float] | None = None,
     ) -> None:
         spec = kept.entry.spec
-        self._events.tell(
+        self._events.emit(
             kind, model=spec.name, version=spec.version, reason=reason, numbers=numbers
         )
 
     def waits(self, name: str) -> bool:
         """Return whether a model is queued or being restored; False for a lazy one."""
         kept = self._kept.get(name)
-        if kept is None or kept.rests:
+        if kept is None or kept.is_lazy:
             return False
         return kept.error is None or kept.task is not None
 
@@ -311,7 +311,7 @@ class Restorer:
         if kept.task is not None:
             kept.task.cancel()
         while kept.task is not None:
-            await self.news.next.wait()
+            await self.changes.next.wait()
 
     def error(self, name: str) -> str | None:
         """Return why a model could not be restored; None if it is unknown or queued."""
@@ -320,7 +320,7 @@ class Restorer:
     def forget(self, name: str) -> bool:
         """Remove a model that is not being restored. Return whether it was here."""
         there = self._kept.pop(name, None) is not None
-        self.news.tell()
+        self.changes.notify()
         return there
 
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
@@ -328,10 +328,10 @@ class Restorer:
         for name, kept in self._kept.items():
             if name in without:
                 continue
-            state = "asleep" if kept.rests else "restoring" if kept.error is None else "failed"
+            state = "suspended" if kept.is_lazy else "restoring" if kept.error is None else "failed"
             known = info_of(kept.entry.spec, state, kept.entry.registered_at)
-            url = f"{http_url}/v2/models/{name}" if http_url and kept.rests else ""
-            scaling = RESTS if kept.rests else ""
+            url = f"{http_url}/v2/models/{name}" if http_url and kept.is_lazy else ""
+            scaling = DEFERRED if kept.is_lazy else ""
             since = kept.loading_since if kept.task is not None else 0.0
             yield msgspec.structs.replace(
                 known, error=kept.error, url=url, scaling=scaling, loading_since=since

@@ -1,4 +1,4 @@
-"""The programs that can serve around Triton's core, called *fronts*: how each is started, configured and administered.
+"""The programs that can serve around Triton's core, called *frontends*: how each is started, configured and administered.
 
     triton_frontend.py   NVIDIA's executable: options in command_line.py; administered over its public ports
         (admin_client.py)

@@ -18,7 +18,7 @@ from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.access import access_headers
 from pytriton.dispatcher.server.endpoints import reachable
-from pytriton.dispatcher.server.frontend import Refused, Unreached
+from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
 
 #: Default number of tritonserver's HTTP threads (`http-thread-count`).
 _HTTP_THREADS = 8
@@ -110,12 +110,12 @@ class AdminClient:
         error = task.exception()
         if error is None:
             return task.result()
-        if isinstance(error, (Refused, Unreached)):
+        if isinstance(error, (ServerRefused, Unreached)):
             raise error
         message, status = getattr(error, "message", None), getattr(error, "status", None)
         text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
         code = status() if callable(status) else None  # of an InferenceServerException
-        raise (Unreached if code is None else Refused)(text) from error
+        raise (Unreached if code is None else ServerRefused)(text) from error
 
 
 class _GrpcClient:
@@ -178,7 +178,9 @@ class _GrpcClient:
             return answer
         except self._grpclib.GRPCError as error:
             ended = (self._grpclib.Status.UNAVAILABLE, self._grpclib.Status.CANCELLED)
-            raise (Unreached if error.status in ended else Refused)(str(error.message)) from error
+            raise (Unreached if error.status in ended else ServerRefused)(
+                str(error.message)
+            ) from error
 
 
 class _Bytes:

@@ -39,7 +39,7 @@ def arguments(
 
     Args:
         config: the daemon's settings; the user's own options override ours or are added to them
-        place: the directories and callbacks that every front receives
+        place: the directories and callbacks that every frontend receives
         endpoints: the endpoints to serve, with resolved ports
         preload: names of models to load before the ports open
         vertex: whether Vertex AI's frontend may start if the options enable it

@@ -1,4 +1,4 @@
-"""The daemon's client of a native front: HTTP over the private unix socket, where nothing is restricted.
+"""The daemon's client of a native frontend: HTTP over the private unix socket, where nothing is restricted.
 
 An HTTP library would take a quarter of a daemon's start to import. Our own program always answers in one form: a
 status, Content-Length, JSON.
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pytriton._host.ports import reachable_path
-from pytriton.dispatcher.server.frontend import Refused, Unreached, Work
+from pytriton.dispatcher.server.frontend import ClientWork, ServerRefused, Unreached
 
 #: How long a liveness probe waits for the process to accept connections.
 _ACCEPTING_S = 1.0
@@ -27,7 +27,7 @@ _LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
 _CREDENTIALS = struct.Struct("3i")
 
 
-class InProgress(Refused):
+class InProgress(ServerRefused):
     """The request would break what clients have in progress (409)."""
 
 
@@ -105,10 +105,10 @@ class NativeAdmin:
         """Make the process stop accepting; return when its connections have ended or the exit timeout has expired."""
         await self._ask("POST", "/admin/leave", {})
 
-    async def work(self) -> Work:
+    async def work(self) -> ClientWork:
         """Return what clients have in progress."""
-        told = await self._ask("GET", "/admin/work")
-        return Work(told["connections"], told["requests"], told["sequences"])
+        answer = await self._ask("GET", "/admin/work")
+        return ClientWork(answer["connections"], answer["requests"], answer["sequences"])
 
     async def close(self) -> None:
         """Close the connection. Pending requests raise Unreached."""
@@ -137,7 +137,7 @@ class NativeAdmin:
         try:
             status, text = await self._exchange(head.encode() + content)
             if status >= 400:
-                raise (InProgress if status == 409 else Refused)(_said(text))
+                raise (InProgress if status == 409 else ServerRefused)(_said(text))
             return json.loads(text) if text else None
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             raise Unreached(f"{type(error).__name__}: {error}") from error
@@ -145,7 +145,7 @@ class NativeAdmin:
     async def _exchange(self, request: bytes) -> tuple[int, str]:
         """Send a request and return the status and body of the answer. There is no timeout, since a load has none.
 
-        Each request opens its own connection, so the front cannot close one just as it is reused.
+        Each request opens its own connection, so the frontend cannot close one just as it is reused.
         """
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -168,10 +168,10 @@ class NativeAdmin:
 def _see_that_it_is_ours(connection: socket.socket) -> None:
     """Raise ConnectionError if the socket belongs to another daemon, which can be after our directory was deleted.
 
-    The kernel reports the process that called listen(): for each of our own fronts, that is this process.
+    The kernel reports the process that called listen(): for each of our own frontends, that is this process.
     """
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid = _CREDENTIALS.unpack(told)[0]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid = _CREDENTIALS.unpack(credentials)[0]
     if pid != os.getpid():
         raise ConnectionError(f"the socket is that of another daemon, pid {pid}")
 

@@ -1,4 +1,4 @@
-"""pytriton-daemon's own front: a program that loads Triton's core and serves its protocols itself.
+"""pytriton-daemon's own frontend: a program that loads Triton's core and serves its protocols itself.
 
 The daemon listens and passes its sockets to each process in turn: while no process runs, connections wait in the
 backlog instead of being refused. The daemon administers a process over a private unix socket in the runtime directory.
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.install.server_runtime import python_link, server_environment
 from pytriton._host.ports import listening, listening_at
 from pytriton._host.settings.declarations import DaemonConfig
@@ -26,16 +26,16 @@ from pytriton._protocol.calls.call_chain import KEY_VARIABLE
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child
-from pytriton.dispatcher.runtime.upgrade_snapshot import ListenerState, ServerState
+from pytriton.dispatcher.runtime.upgrade_snapshot import ListenerState, ServerSnapshot
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.endpoints import Endpoints
 from pytriton.dispatcher.server.frontend import (
     MEMORY,
     Awaited,
-    Refused,
+    ClientWork,
     ServerPlace,
+    ServerRefused,
     Unreached,
-    Work,
     model_control,
     privately,
 )
@@ -44,7 +44,7 @@ from pytriton.dispatcher.server.frontends.native_admin import InProgress, Native
 from pytriton.dispatcher.server.frontends.native_settings import Listening, Tls
 from pytriton.dispatcher.server.frontends.on_demand_load import OnDemandLoads
 from pytriton.dispatcher.server.own_repository import BACKEND
-from pytriton.dispatcher.server.readiness_gate import Models
+from pytriton.dispatcher.server.readiness_gate import GateModels
 
 #: Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
@@ -123,9 +123,9 @@ class NativeFrontend:
             Listening(name, listener, tls.get(name))
             for name, listener in self.endpoints.listen(_BACKLOG).items()
         ]
-        for name, path in (("http", config.http_unix), ("grpc", config.grpc_unix)):
+        for name, path in (("http", config.http_unix_socket), ("grpc", config.grpc_unix_socket)):
             if path is not None:
-                listener = listening_at(Path(path), f"{name}_unix", backlog=_BACKLOG)
+                listener = listening_at(Path(path), f"{name}_unix_socket", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
         own = listening_at(self._http_path, backlog=_BACKLOG)
         # First, because readers of the log take the last address that is logged.
@@ -145,12 +145,12 @@ class NativeFrontend:
         for process in list(self._processes.values()):
             if process.asked is not None and not process.child.exited.done():
                 admin = process.connect()
-                with contextlib.suppress(Refused, Unreached):  # the process is exiting
+                with contextlib.suppress(ServerRefused, Unreached):  # the process is exiting
                     await admin.forget(name)
                 await admin.close()
 
     def make_gate(self, backend: str) -> NativeGate:
-        """Make the front report "not ready" from its start until the gate is opened."""
+        """Make the frontend report "not ready" from its start until the gate is opened."""
         self._held = True
         self._gate = NativeGate(self._processes)
         return self._gate
@@ -185,8 +185,8 @@ class NativeFrontend:
         ]
         reader, writer = os.pipe()
         names = self._awaited().without(preload)
-        asked, tells = _pipe_of_asked(self._asked) if any(names) else (None, -1)
-        awaited = None if asked is None else native_settings.awaited(self._config, names, tells)
+        asked, asked_fd = _pipe_of_asked(self._asked) if any(names) else (None, -1)
+        awaited = None if asked is None else native_settings.awaited(self._config, names, asked_fd)
         document = native_settings.document(
             self._config,
             place,
@@ -219,7 +219,7 @@ class NativeFrontend:
                 # The files that it creates in /dev/shm and in its cache are private to this user.
                 umask=0o077,
                 pass_fds=[
-                    *(number for number in (settings, writer, tells) if number >= 0),
+                    *(number for number in (settings, writer, asked_fd) if number >= 0),
                     self._region_table(),
                     *(one.listener.fileno() for one in listening),
                 ],
@@ -234,8 +234,8 @@ class NativeFrontend:
         finally:
             os.close(settings)
             os.close(writer)
-            if tells >= 0:
-                os.close(tells)
+            if asked_fd >= 0:
+                os.close(asked_fd)
         handover.listener.close()  # the process has its own copy
         self._processes[child.pid] = _Process(
             place,
@@ -254,9 +254,9 @@ class NativeFrontend:
             self._regions = linux.memfd_create("regions")
         return self._regions
 
-    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerState:
+    def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerSnapshot:
         """Return the state that the next version of the daemon adopts."""
-        return ServerState(
+        return ServerSnapshot(
             child.hand_over(),
             self._starts,
             _handed(self._processes[pid].admin),
@@ -268,7 +268,7 @@ class NativeFrontend:
             logs.triton_log_settings() or logs.TritonLogSettings(),
         )
 
-    def adopt(self, state: ServerState) -> Child:
+    def adopt(self, state: ServerSnapshot) -> Child:
         """Adopt the process and the sockets of the version that was upgraded from.
 
         Raises:
@@ -328,7 +328,7 @@ class NativeFrontend:
                 return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
             except BaseException:
                 with contextlib.suppress(
-                    Refused, Unreached, asyncio.TimeoutError
+                    ServerRefused, Unreached, asyncio.TimeoutError
                 ):  # the process is exiting
                     await asyncio.wait_for(asked.accept(True), _STEP_S)
                 raise
@@ -349,7 +349,7 @@ class NativeFrontend:
         finally:
             await client.close()
 
-    async def work(self, pid: int) -> Work:
+    async def work(self, pid: int) -> ClientWork:
         """Return what clients have in progress at a process."""
         admin = self._processes[pid].connect()
         try:
@@ -430,7 +430,7 @@ def _adopted(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """The native front's gate, which each process implements itself; compare `Gate`."""
+    """The native frontend's gate, which each process implements itself; compare `Gate`."""
 
     in_repository = False
 
@@ -438,16 +438,16 @@ class NativeGate:
         self._processes = processes
         self.is_open = False  #: the state that the daemon last requested
 
-    async def open(self, server: Models) -> None:
-        """Let the front report ready once all models are; raises RemoteFailure."""
+    async def open(self, server: GateModels) -> None:
+        """Let the frontend report ready once all models are; raises RemoteFailure."""
         try:
             await self._show(ready=True)
-        except (Refused, Unreached) as error:
+        except (ServerRefused, Unreached) as error:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"tritonserver: {error}") from error
 
-    async def close(self, server: Models) -> None:
-        """Make the front report "not ready". Does nothing if it is not up."""
-        with contextlib.suppress(Refused, Unreached):
+    async def close(self, server: GateModels) -> None:
+        """Make the frontend report "not ready". Does nothing if it is not up."""
+        with contextlib.suppress(ServerRefused, Unreached):
             await self._show(ready=False)
 
     async def _show(self, *, ready: bool) -> None:
@@ -486,12 +486,12 @@ def _until_readable(descriptor: int) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def on_readable() -> None:
         loop.remove_reader(descriptor)
-        told = os.read(descriptor, 1)
+        data = os.read(descriptor, 1)
         os.close(descriptor)
-        if told and not readable.done():
+        if data and not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(descriptor, tell)
+    loop.add_reader(descriptor, on_readable)
     return readable

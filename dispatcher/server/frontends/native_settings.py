@@ -1,4 +1,4 @@
-"""The settings document that the native front reads at its start; program/settings.h defines its format."""
+"""The settings document that the native frontend reads at its start; startup/settings.h defines its format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Optional
 
 import structlog
 
-from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.front_choice import FRONTENDS, INWARD
-from pytriton._host.settings.front_limits import limits_for, limits_of
+from pytriton._host.settings.frontend_choice import FRONTENDS, INWARD
+from pytriton._host.settings.frontend_limits import limits_for, limits_of
 from pytriton._host.settings.triton_options import Options
 from pytriton._protocol import linux
 from pytriton._protocol.access import ACCESS_HEADER
@@ -31,7 +31,7 @@ Tls = Optional[dict[str, Any]]
 
 
 class Listening(NamedTuple):
-    """A socket that the front accepts from.
+    """A socket that the frontend accepts from.
 
     Attributes:
         protocol: "http", "grpc", "metrics", "admin", "sagemaker" or "vertex_ai"
@@ -82,12 +82,12 @@ def document(
     regions_fd: int | None = None,
     awaited: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the front's settings.
+    """Return the frontend's settings.
 
     Args:
         config: the daemon's settings
-        place: the directories and callbacks that every front receives
-        program: the front
+        place: the directories and callbacks that every frontend receives
+        program: the frontend
         listening: the sockets
         preload: names of models to load before it accepts connections
         held: report "not ready" until the daemon opens the gate
@@ -101,7 +101,8 @@ def document(
         "libraries": program.libraries,
         "options": _core_options(config, place, preload),
         "response_cache_bytes": config.response_cache_size,
-        "loops": config.front_loops or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
+        "loops": config.frontend_threads
+        or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
         "listen": [
             {
                 "fd": one.listener.fileno(),
@@ -117,7 +118,7 @@ def document(
             name: config.tritonserver_options.get(f"{name}-header-forward-pattern")
             for name in ("http", "grpc")
         },
-        **cloud_frontends.told(config.tritonserver_options, os.environ),
+        **cloud_frontends.cloud_settings(config.tritonserver_options, os.environ),
         "held": held,
         "waiting": waiting,
         "ready_fd": ready_fd,
@@ -132,8 +133,8 @@ def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str,
         "names": [*models.rest, *models.come],
         "coming": models.come,
         "fd": descriptor,
-        "wait_s": max(1, round(config.wake_timeout_s)),
-        "most": config.wake_queue_size,
+        "wait_s": max(1, round(config.resume_timeout_s)),
+        "most": config.resume_queue_size,
     }
 
 
@@ -150,7 +151,7 @@ def _core_options(
     ignored = INWARD.intersection(config.tritonserver_options)
     if ignored:
         _log.info(
-            "options ignored: the native front has no such pools or threads",
+            "options ignored: the native frontend has no such pools or threads",
             ignored=sorted(ignored),
         )
     command_line.merge(options, users)
@@ -162,7 +163,7 @@ def _core_options(
 
 
 def _limits(config: DaemonConfig) -> dict[str, float]:
-    limits = limits_of(config.front_limit)
+    limits = limits_of(config.frontend_limit)
     usual = limits_for(linux.total_memory())
     largest = config.tritonserver_options.get("http-max-input-size")
     if largest is not None:

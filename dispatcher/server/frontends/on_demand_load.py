@@ -1,4 +1,4 @@
-"""The daemon's end of the pipe on which a native front reports models that requests wait for, one per line."""
+"""The daemon's end of the pipe on which a native frontend reports models that requests wait for, one per line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 class OnDemandLoads:
@@ -27,7 +27,7 @@ class OnDemandLoads:
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            said = os.read(self.descriptor, _MOST_BYTES)
+            said = os.read(self.descriptor, _MAX_BYTES)
             if not said:  # the process has exited
                 asyncio.get_running_loop().remove_reader(self.descriptor)
             *lines, self._rest = (self._rest + said).split(b"\n")

@@ -1,4 +1,4 @@
-"""The front that runs NVIDIA's own executable, tritonserver, administered over its public ports."""
+"""The frontend that runs NVIDIA's own executable, tritonserver, administered over its public ports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pytriton.dispatcher.server.endpoints import Endpoints, reachable
 from pytriton.dispatcher.server.frontend import (
     MEMORY,
     Awaited,
-    Refused,
+    ClientWork,
     ServerPlace,
-    Work,
+    ServerRefused,
     model_control,
     privately,
 )
@@ -80,12 +80,12 @@ class TritonFrontend:
         """Do nothing: no request waits."""
 
     async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Raise Refused: this front cannot replace a process (`replaces`)."""
-        raise Refused("tritonserver cannot hand over its connections")
+        """Raise Refused: this frontend cannot replace a process (`replaces`)."""
+        raise ServerRefused("tritonserver cannot hand over its connections")
 
-    async def work(self, pid: int) -> Work:
+    async def work(self, pid: int) -> ClientWork:
         """Raise Refused: tritonserver does not report this."""
-        raise Refused("tritonserver does not report what it has in progress")
+        raise ServerRefused("tritonserver does not report what it has in progress")
 
     async def leave(self) -> None:
         """Do nothing: tritonserver accepts connections until it exits."""

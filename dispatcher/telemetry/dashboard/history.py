@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.messages.metrics import MetricsSnapshot
 from pytriton._protocol.rates import Row, rows
 
 #: Points per chart: one every five seconds, half an hour in total.
@@ -15,7 +15,7 @@ POINTS = 360
 #: Points of the sparkline in a table row.
 SPARK_POINTS = 60
 #: Maximum number of models with charts; a page with more would be unreadable.
-MOST_MODELS = 1000
+MAX_MODELS = 1000
 #: The series of a chart, in the order of a point's values.
 SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
 
@@ -52,11 +52,11 @@ class History:
 
     def __init__(self) -> None:
         self.total = Series()
-        self._last: Figures | None = None
+        self._last: MetricsSnapshot | None = None
         self._rows: list[Row] = []
         self._models: dict[str, Series] = {}
 
-    def add(self, figures: Figures) -> None:
+    def add(self, figures: MetricsSnapshot) -> None:
         """Record a snapshot, and drop the series of models that are gone."""
         self._rows = rows(self._last, figures)
         self._last = figures
@@ -65,7 +65,7 @@ class History:
             del self._models[name]
         models = [row for row in self._rows if not row.instance]
         for row in models:
-            if row.model not in self._models and len(self._models) >= MOST_MODELS:
+            if row.model not in self._models and len(self._models) >= MAX_MODELS:
                 continue
             self._models.setdefault(row.model, Series()).add(figures.at, _point(row))
         daemon = figures.daemon
@@ -83,7 +83,7 @@ class History:
         )
 
     @property
-    def last(self) -> Figures | None:
+    def last(self) -> MetricsSnapshot | None:
         """The newest snapshot, or None."""
         return self._last
 

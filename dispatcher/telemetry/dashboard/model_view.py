@@ -13,7 +13,7 @@ import msgspec
 from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
 from pytriton._protocol.messages.answers import ModelInfo, Status
 from pytriton._protocol.messages.events import Event, Explanation
-from pytriton._protocol.messages.figures import Figures, Histogram
+from pytriton._protocol.messages.metrics import Histogram, MetricsSnapshot
 from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton._protocol.rates import headline, total
 from pytriton.dispatcher.telemetry.dashboard.history import History
@@ -56,7 +56,7 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
         "rows": [
             {
                 **asdict(row),
-                "last_end": row.last_end if private or not row.last_end else _HIDDEN,
+                "last_exit": row.last_exit if private or not row.last_exit else _HIDDEN,
                 "points": [] if row.instance else history.spark(row.model),
             }
             for row in history.rows
@@ -64,7 +64,7 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
     }
 
 
-def _without_errors(figures: Figures) -> list[str]:
+def _without_errors(figures: MetricsSnapshot) -> list[str]:
     """Return the subject of each problem without its text."""
     names = [f"model {one.name}: " for one in figures.models]
     found = (
@@ -120,7 +120,7 @@ def model_view(
         "series": history.series(name).as_dict(),
         "histograms": _histograms(name, history),
         **_private_view(info, private or Private()),
-        "ends": _ends(info) if private is not None else [],
+        "exits": _exits(info) if private is not None else [],
     }
 
 
@@ -220,7 +220,7 @@ def _errors(log: Sequence[str]) -> list[dict[str, Any]]:
     return wrong[::-1][:20]
 
 
-def _ends(info: ModelInfo) -> list[dict[str, Any]]:
+def _exits(info: ModelInfo) -> list[dict[str, Any]]:
     return [
         {"instance": one.index, "last_exit": one.last_exit, "restarts": one.restarts}
         for one in info.instances

@@ -29,7 +29,7 @@ from aiohttp import web
 
 from pytriton._protocol.messages.answers import Status
 from pytriton._protocol.messages.events import Event, Explanation
-from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.messages.metrics import MetricsSnapshot
 from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.http_server.decompression import Decompressor, EncodingError
 from pytriton.dispatcher.telemetry.dashboard import model_view, openapi
@@ -63,7 +63,7 @@ _EVERY_S, _SHARE = 5.0, 0.02
 #: Maximum size of a request, which a person types.
 _REQUEST_BYTES = 1 << 20
 #: Maximum number of concurrent requests to models; one that hangs takes a minute.
-_MOST_ASKED = 8
+_MAX_ASKED = 8
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -82,7 +82,7 @@ class Sources:
         headers: returns the headers for a request to a restricted endpoint of the server.
     """
 
-    snapshot: Callable[[], Awaitable[Figures]]
+    snapshot: Callable[[], Awaitable[MetricsSnapshot]]
     status: Callable[[], Awaitable[Status]]
     log: Callable[[str, int], list[str]]
     requests: Callable[[str], Awaitable[Requests | None]]
@@ -101,7 +101,7 @@ class Page:
         self._taking = asyncio.Lock()
         self._taken_at = self._watched_at = 0.0
         self._plotting: asyncio.Task[None] | None = None
-        self._room = threading.BoundedSemaphore(_MOST_ASKED)
+        self._room = threading.BoundedSemaphore(_MAX_ASKED)
 
     def routes(
         self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
@@ -206,7 +206,7 @@ class Page:
     async def _infer(self, request: web.Request) -> web.Response:
         if not await self._has_token(request):
             return _problem(
-                401, "the access token is required: run `pytriton-daemon token` to print it"
+                401, "the access token is required: run `pytriton-daemon access-token` to print it"
             )
         try:
             body = await _read(request)
@@ -224,7 +224,7 @@ class Page:
         headers = await asyncio.to_thread(self._sources.headers)
         if not self._room.acquire(blocking=False):
             return _problem(
-                429, f"{_MOST_ASKED} requests are already in progress: retry when one has finished"
+                429, f"{_MAX_ASKED} requests are already in progress: retry when one has finished"
             )
 
         def ask() -> Answer:

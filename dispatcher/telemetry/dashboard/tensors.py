@@ -13,7 +13,7 @@ HALVES = ("FP16", "BF16")
 #: Size used in examples for dimensions of any size.
 _ANY = 1
 #: Tensors with more elements are too large for an example to copy.
-_MOST = 64
+_MAX_EXAMPLE_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DeclaredTensor:
         count = 1
         for size in self.example_shape:
             count *= size
-        if count > _MOST:
+        if count > _MAX_EXAMPLE_ELEMENTS:
             return None
         value: Any = {"BYTES": "text", "BOOL": False}.get(self.datatype, 0)
         if self.datatype.startswith(("FP", "BF")):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pytriton.dispatcher.telemetry.events.kind import Kind
+from pytriton.dispatcher.telemetry.events.kind import EventKind
 
 _INSTANCES = {"instances": "current number of instances"}
 _CHANGED = {**_INSTANCES, "before": "previous number of instances"}
 
-REGISTERED = Kind(
+REGISTERED = EventKind(
     "registered",
     "info",
     "model registered",
@@ -15,14 +15,14 @@ REGISTERED = Kind(
     _INSTANCES,
     asked=True,
 )
-NOT_REGISTERED = Kind(
-    "not_registered",
+REGISTRATION_FAILED = EventKind(
+    "registration_failed",
     "error",
     "model was not registered",
     "A model could not be registered; the attempt was rolled back.",
     asked=True,
 )
-REPLACED = Kind(
+REPLACED = EventKind(
     "replaced",
     "info",
     "model replaced",
@@ -30,14 +30,14 @@ REPLACED = Kind(
     _CHANGED,
     asked=True,
 )
-NOT_REPLACED = Kind(
-    "not_replaced",
+REPLACE_FAILED = EventKind(
+    "replace_failed",
     "error",
     "model was not replaced",
     "A replacement could not be served; the previous registration keeps serving.",
     asked=True,
 )
-ROLLED_BACK = Kind(
+ROLLED_BACK = EventKind(
     "rolled_back",
     "info",
     "model rolled back",
@@ -45,32 +45,32 @@ ROLLED_BACK = Kind(
     _CHANGED,
     asked=True,
 )
-NOT_ROLLED_BACK = Kind(
-    "not_rolled_back",
+ROLLBACK_FAILED = EventKind(
+    "rollback_failed",
     "error",
     "model was not rolled back",
     "The previous registration could not be served; the current one keeps serving.",
     asked=True,
 )
-TRIAL_KEPT = Kind(
-    "trial_kept",
+REGISTRATION_CONFIRMED = EventKind(
+    "registration_confirmed",
     "info",
     "registration confirmed",
     "A provisional registration, part of a change across nodes, was made permanent.",
     asked=True,
 )
-SCALED = Kind(
+SCALED = EventKind(
     "scaled", "info", "model scaled", "The number of instances was changed.", _CHANGED, asked=True
 )
-NOT_SCALED = Kind(
-    "not_scaled",
+SCALE_FAILED = EventKind(
+    "scale_failed",
     "error",
     "model was not scaled",
     "The number of instances could not be changed, or not all instances got a worker.",
     {"instances": "requested number of instances", "before": "previous number of instances"},
     asked=True,
 )
-ACCESS_LOG = Kind(
+ACCESS_LOG = EventKind(
     "access_log",
     "info",
     "access log turned on or off",
@@ -78,31 +78,31 @@ ACCESS_LOG = Kind(
     {"on": "1 if enabled, otherwise 0"},
     asked=True,
 )
-UNREGISTERED = Kind(
+UNREGISTERED = EventKind(
     "unregistered", "info", "model unregistered", "The model is no longer served.", asked=True
 )
-LOADED = Kind(
+LOADED = EventKind(
     "loaded",
     "info",
     "model loaded",
     "A model was loaded from a model repository and is served.",
     asked=True,
 )
-NOT_LOADED = Kind(
-    "not_loaded",
+REPOSITORY_LOAD_FAILED = EventKind(
+    "repository_load_failed",
     "error",
     "model of a repository was not loaded",
     "A model could not be loaded from a model repository.",
     asked=True,
 )
-UNLOADED = Kind(
+UNLOADED = EventKind(
     "unloaded",
     "info",
     "model unloaded",
     "A model from a model repository is no longer served.",
     asked=True,
 )
-RELOADED = Kind(
+RELOADED = EventKind(
     "reloaded",
     "info",
     "settings reloaded",
@@ -110,14 +110,14 @@ RELOADED = Kind(
     {"applied": "settings applied", "waiting": "settings that take effect after a restart"},
     asked=True,
 )
-NOT_RELOADED = Kind(
-    "not_reloaded",
+RELOAD_FAILED = EventKind(
+    "reload_failed",
     "error",
     "settings were not reloaded; the old ones stay in effect",
     "The new settings are invalid; the old ones stay in effect.",
     asked=True,
 )
-STARTED = Kind(
+STARTED = EventKind(
     "started",
     "info",
     "daemon started",
@@ -125,7 +125,7 @@ STARTED = Kind(
     {"pid": "process id of the daemon"},
     asked=True,
 )
-DRAINING = Kind(
+DRAINING = EventKind(
     "draining",
     "info",
     "daemon draining",
@@ -136,8 +136,10 @@ DRAINING = Kind(
     },
     asked=True,
 )
-STOPPING = Kind("stopping", "info", "daemon stopping", "The daemon was asked to stop.", asked=True)
-STOPPED = Kind(
+STOPPING = EventKind(
+    "stopping", "info", "daemon stopping", "The daemon was asked to stop.", asked=True
+)
+STOPPED = EventKind(
     "stopped",
     "info",
     "daemon stopped",
@@ -145,7 +147,7 @@ STOPPED = Kind(
     {"exit_code": "exit code of the daemon"},
     asked=True,
 )
-UPGRADED = Kind(
+UPGRADED = EventKind(
     "upgraded",
     "info",
     "daemon upgraded",
@@ -153,14 +155,14 @@ UPGRADED = Kind(
     {"upgrades": "number of upgrades since the start", "models": "number of models served"},
     asked=True,
 )
-NOT_UPGRADED = Kind(
-    "not_upgraded",
+UPGRADE_FAILED = EventKind(
+    "upgrade_failed",
     "error",
     "daemon was not upgraded",
     "Another version of the daemon could not take over; the running one continues.",
     asked=True,
 )
-SERVER_REPLACED = Kind(
+SERVER_REPLACED = EventKind(
     "server_replaced",
     "info",
     "tritonserver was replaced",
@@ -168,8 +170,8 @@ SERVER_REPLACED = Kind(
     {"pid": "process id of the new tritonserver"},
     asked=True,
 )
-SERVER_NOT_REPLACED = Kind(
-    "server_not_replaced",
+SERVER_REPLACE_FAILED = EventKind(
+    "server_replace_failed",
     "error",
     "tritonserver was not replaced",
     "The replacement for tritonserver did not start; the running one keeps serving.",

@@ -31,7 +31,7 @@ from pytriton.dispatcher.telemetry.events.journal import Journal
 #: The directory within the state directory.
 FOLDER = "events"
 #: Maximum number of events waiting to be written; further ones are missing in the files.
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 #: Events in memory per model and for the daemon itself: audit events, and all others; and maximum number of models.
 _ASKED_PER_MODEL, _PER_MODEL, _MODELS = 100, 300, 1000
 #: How long a stop waits for the disk.
@@ -141,7 +141,7 @@ class EventLog:
         if not self._writes:
             return
         with self._changed:
-            if len(self._waiting) < _MOST_WAITING:
+            if len(self._waiting) < _MAX_WAITING:
                 self._waiting.append(event)
             else:
                 self._lost += 1
@@ -181,10 +181,10 @@ class EventLog:
         with self._changed:
             lost, self._lost = self._lost, 0
         if lost:
-            told = Event(
+            loss = Event(
                 next(self._serials), time.time(), kinds.EVENTS_LOST.name, numbers={"events": lost}
             )
-            events = [told, *events]
+            events = [loss, *events]
         problem = None
         for journal, asked in ((self._asked, True), (self._others, False)):
             some = [event for event in events if is_asked(event) is asked]

@@ -11,12 +11,12 @@ import structlog
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events.actor import asked_by
-from pytriton.dispatcher.telemetry.events.kinds import Kind
+from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 _log = structlog.get_logger(__name__)
 
 #: Texts also come from workers and clients, so they are truncated to this length.
-LONGEST_REASON, LONGEST_WHO = 2000, 200
+MAX_REASON_LENGTH, MAX_WHO_LENGTH = 2000, 200
 
 #: Receives events. Must neither block nor take long: it is called where the decision is made.
 Sink = Callable[[Event], None]
@@ -34,7 +34,7 @@ class Events:
 
     Example:
         >>> now = {"instances": 4, "before": 2}
-        >>> events.tell(kinds.SCALED, model="m", reason="12 requests wait", numbers=now)  # doctest: +SKIP
+        >>> events.emit(kinds.SCALED, model="m", reason="12 requests wait", numbers=now)  # doctest: +SKIP
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Events:
         """Return an emitter for the events of one model or one of its instances."""
         return Events(self._sinks, self._serials, model=model, version=version, instance=instance)
 
-    def tell(
+    def emit(
         self,
-        kind: Kind,
+        kind: EventKind,
         *,
         model: str = "",
         version: int | None = None,
@@ -88,8 +88,8 @@ class Events:
             version=self._version if version is None else version,
             instance=self._instance if instance is None else instance,
             worker=worker,
-            who=_cut(who or (asked_by() if kind.asked else ""), LONGEST_WHO),
-            reason=_cut(reason, LONGEST_REASON),
+            who=_cut(who or (asked_by() if kind.asked else ""), MAX_WHO_LENGTH),
+            reason=_cut(reason, MAX_REASON_LENGTH),
             numbers=dict(numbers or {}),
         )
         _log_event(kind, event)
@@ -104,7 +104,7 @@ class Events:
 LOG_ONLY = Events()
 
 
-def _log_event(kind: Kind, event: Event) -> None:
+def _log_event(kind: EventKind, event: Event) -> None:
     fields: dict[str, object] = {
         name: value
         for name in ("model", "instance", "worker", "who", "reason")

@@ -19,11 +19,18 @@ _LONG_BATCH_S, _LONG_STREAM_S, _LONG_LOAD_S = 10.0, 600.0, 30.0
 #: Number of recent recycles for memory that indicate a leak.
 _LEAKS = 2
 #: Status text for a lazily loaded model that tritonserver does not have yet.
-RESTS = "not used since the daemon's start: loaded into tritonserver on the first request"
+DEFERRED = "not used since the daemon's start: loaded into tritonserver on the first request"
 _ORDER = ("down", "degraded", "notice")
 
-_FAILED_REPLACEMENTS = (kinds.NOT_REPLACED, kinds.NOT_ROLLED_BACK, kinds.NOT_REGISTERED)
+_FAILED_REPLACEMENTS = (kinds.REPLACE_FAILED, kinds.ROLLBACK_FAILED, kinds.REGISTRATION_FAILED)
 _REPLACEMENTS = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK)
+#: Kinds of failed changes -> what the model was not.
+_FAILED_CHANGES = {
+    kinds.REGISTRATION_FAILED.name: "registered",
+    kinds.REPLACE_FAILED.name: "replaced",
+    kinds.ROLLBACK_FAILED.name: "rolled back",
+    kinds.SCALE_FAILED.name: "scaled",
+}
 _CHANGES = (*_REPLACEMENTS, kinds.SCALED, kinds.RESTORED)
 
 
@@ -55,7 +62,7 @@ class Situation:
     phase: str = "ready"
     outcomes: Outcomes | None = None
 
-    def last(self, *wanted: kinds.Kind, instance: int | None = None) -> Event | None:
+    def last(self, *wanted: kinds.EventKind, instance: int | None = None) -> Event | None:
         """Return the newest event of these kinds (of an instance), or None."""
         names = {kind.name for kind in wanted}
         fitting = (
@@ -65,7 +72,7 @@ class Situation:
         )
         return next(fitting, None)
 
-    def recent(self, *wanted: kinds.Kind) -> list[Event]:
+    def recent(self, *wanted: kinds.EventKind) -> list[Event]:
         """Return the recent events of these kinds, oldest first, without those of earlier registrations."""
         names = {kind.name for kind in wanted}
         begun = self.last(*_REPLACEMENTS)
@@ -81,7 +88,7 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
         for instance in info.instances:
             findings += _of_instance(situation, instance)
         findings += _of_load(info, situation.waiting)
-        findings += _on_trial(info)
+        findings += _provisional(info)
         findings += _of_threads(info)
     findings += _of_the_past(situation)
     if situation.outcomes is not None:
@@ -100,8 +107,8 @@ def _verdict(situation: Situation, findings: Sequence[Finding]) -> str:
     if info is None:
         return f"{name} is not served{why}"
     if info.state != "ready":
-        return f"{name} is {info.state}{why}"
-    own = [one for one in info.instances if not one.spare]
+        return f"{name} is {info.state.replace('_', ' ')}{why}"
+    own = [one for one in info.instances if not one.standby]
     ready = sum(one.state == "ready" for one in own)
     if ready < len(own):
         return f"{name} serves with {ready} of {len(own)} instances{why}"
@@ -131,12 +138,12 @@ def _of_phase(situation: Situation) -> Iterator[Finding]:
 
 #: (failed kind, kinds that show a later success, what failed, consequence, advice).
 _GIVEN_UP = (
-    (kinds.NOT_UPGRADED, (kinds.UPGRADED, kinds.STARTED), "an upgrade of the daemon",
+    (kinds.UPGRADE_FAILED, (kinds.UPGRADED, kinds.STARTED), "an upgrade of the daemon",
      "this version continues",
      "Fix the reported problem and retry; pytriton-daemon restart switches to the new version immediately, with an interruption."),
-    (kinds.SERVER_NOT_REPLACED, (kinds.SERVER_REPLACED, kinds.STARTED), "a replacement of tritonserver",
+    (kinds.SERVER_REPLACE_FAILED, (kinds.SERVER_REPLACED, kinds.STARTED), "a replacement of tritonserver",
      "the running one keeps serving", "Its last output: pytriton-daemon logs."),
-    (kinds.NOT_RELOADED, (kinds.RELOADED, kinds.STARTED), "a reload of the settings",
+    (kinds.RELOAD_FAILED, (kinds.RELOADED, kinds.STARTED), "a reload of the settings",
      "the old ones stay in effect", "Fix the settings file and reload again."),
 )  # fmt: skip
 
@@ -152,7 +159,7 @@ def _given_up(situation: Situation) -> Iterator[Finding]:
         yield Finding("notice", "daemon", text, advice, last.at)  # hints are for callables
 
 
-def _last_of_daemon(situation: Situation, *wanted: kinds.Kind) -> Event | None:
+def _last_of_daemon(situation: Situation, *wanted: kinds.EventKind) -> Event | None:
     names = {kind.name for kind in wanted}
     return next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
 
@@ -161,7 +168,9 @@ def _of_server(situation: Situation) -> Iterator[Finding]:
     server = situation.server
     if server.state in ("ready", "serving", "running"):
         return
-    last = _last_of_daemon(situation, kinds.SERVER_ENDED, kinds.SERVER_FAILED, kinds.SERVER_LATER)
+    last = _last_of_daemon(
+        situation, kinds.SERVER_EXITED, kinds.SERVER_FAILED, kinds.SERVER_BACKOFF
+    )
     why = f": {last.reason}" if last is not None and last.reason else ""
     advice = "It restarts automatically. Its last output: pytriton-daemon logs."
     yield Finding("down", "tritonserver", f"tritonserver is {server.state}{why}", advice)
@@ -182,9 +191,9 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
         yield Finding(
             "down", "unloaded", text, "Load it again with that client, or register it again."
         )
-    elif info.state == "asleep":
+    elif info.state == "suspended":
         yield _asleep(situation)
-    elif info.state in ("waking", "starting", "unready"):
+    elif info.state in ("resuming", "starting", "not_ready"):
         yield from _waiting_for_memory(situation)
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
     if (
@@ -225,10 +234,12 @@ def _failed(info: messages.ModelInfo) -> Finding:
     return Finding("down", "restore", text, _joined(hint(why), then))
 
 
-def _on_trial(info: messages.ModelInfo) -> Iterator[Finding]:
-    if info.trial is not None:
+def _provisional(info: messages.ModelInfo) -> Iterator[Finding]:
+    if info.lease is not None:
         text = "it is provisional: part of a change across several nodes, and rolled back unless that completes"
-        yield Finding("notice", "trial", text, "`pytriton-daemon fleet models` shows all nodes.")
+        yield Finding(
+            "notice", "provisional", text, "`pytriton-daemon fleet models` shows all nodes."
+        )
 
 
 def _of_threads(info: messages.ModelInfo) -> Iterator[Finding]:
@@ -242,15 +253,20 @@ def _of_threads(info: messages.ModelInfo) -> Iterator[Finding]:
 
 
 def _asleep(situation: Situation) -> Finding:
-    slept = situation.last(kinds.SLEPT)
+    slept = situation.last(kinds.SUSPENDED)
     why = slept.reason if slept is not None else "it has not been loaded yet"
-    if situation.info is not None and situation.info.scaling == RESTS:
-        why = RESTS
+    if situation.info is not None and situation.info.scaling == DEFERRED:
+        why = DEFERRED
     # A worker that became ready since shows that earlier trouble is over.
-    trouble = situation.last(kinds.NO_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.WOKEN, *_CHANGES)
-    if trouble is None or trouble.kind not in (kinds.NO_MEMORY.name, kinds.CRASH_LOOP.name):
-        return Finding("notice", "asleep", why, "No action needed: a request resumes it.")
-    if trouble.kind == kinds.NO_MEMORY.name:
+    trouble = situation.last(
+        kinds.INSUFFICIENT_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.RESUMED, *_CHANGES
+    )
+    if trouble is None or trouble.kind not in (
+        kinds.INSUFFICIENT_MEMORY.name,
+        kinds.CRASH_LOOP.name,
+    ):
+        return Finding("notice", "suspended", why, "No action needed: a request resumes it.")
+    if trouble.kind == kinds.INSUFFICIENT_MEMORY.name:
         advice = "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
         text = f"there was not enough memory to resume it: {trouble.reason}"
         return Finding("degraded", "memory", text, advice, trouble.at)
@@ -264,8 +280,8 @@ def _asleep(situation: Situation) -> Finding:
 
 
 def _waiting_for_memory(situation: Situation) -> Iterator[Finding]:
-    last = situation.last(kinds.WAITS_FOR_MEMORY, kinds.NO_MEMORY, kinds.LOADING)
-    if last is not None and last.kind == kinds.WAITS_FOR_MEMORY.name:
+    last = situation.last(kinds.WAITING_FOR_MEMORY, kinds.INSUFFICIENT_MEMORY, kinds.LOADING)
+    if last is not None and last.kind == kinds.WAITING_FOR_MEMORY.name:
         advice = "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
         text = f"it is waiting for memory: {last.reason}"
         yield Finding("degraded", "memory", text, advice, last.at)
@@ -273,16 +289,20 @@ def _waiting_for_memory(situation: Situation) -> Iterator[Finding]:
 
 def _not_served(situation: Situation) -> Finding:
     last = situation.last(
-        kinds.UNREGISTERED, kinds.NOT_REGISTERED, kinds.UNLOADED, kinds.NOT_LOADED, *_CHANGES
+        kinds.UNREGISTERED,
+        kinds.REGISTRATION_FAILED,
+        kinds.UNLOADED,
+        kinds.REPOSITORY_LOAD_FAILED,
+        *_CHANGES,
     )
     if last is None:
         return Finding("down", "unknown", "the model is unknown", "Register it.")
     by = f" by {last.who}" if last.who else ""
     why = f": {last.reason}" if last.reason else ""
-    if last.kind == kinds.NOT_LOADED.name:
+    if last.kind == kinds.REPOSITORY_LOAD_FAILED.name:
         text = f"it could not be loaded from a model repository{by}{why}"
         return Finding("down", "repository", text, hint(last.reason), last.at)
-    if last.kind == kinds.NOT_REGISTERED.name:
+    if last.kind == kinds.REGISTRATION_FAILED.name:
         return Finding(
             "down", "registration", f"its registration{by} failed{why}", hint(last.reason), last.at
         )
@@ -297,19 +317,21 @@ def _not_served(situation: Situation) -> Finding:
 
 def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Iterator[Finding]:
     number, name = instance.index, situation.name
-    who = f"{'spare' if instance.spare else 'instance'} {number}"
+    who = f"{'standby worker' if instance.standby else 'instance'} {number}"
     on = f" on device {instance.device}" if instance.device is not None else ""
-    severity = "notice" if instance.spare else "degraded"
+    severity = "notice" if instance.standby else "degraded"
     last = instance.last_exit or "reason unknown"
     log = f"See: pytriton-daemon logs {name}."
     mend = hint(last)
     if instance.state == "failed":
         text = f"{who}{on} was disabled after worker_restart_limit failed starts: {last}"
         then = f"Fix it, then run pytriton-daemon scale {name} N or register with replace=True."
-        yield Finding(severity, "given_up", text, _joined(mend, then, log), instance=number)
-    elif instance.fruitless_ends > 0 and instance.state != "ready":
+        yield Finding(
+            severity, "restart_limit_reached", text, _joined(mend, then, log), instance=number
+        )
+    elif instance.consecutive_exits > 0 and instance.state != "ready":
         left_s = max(0.0, (instance.next_try_at or situation.now) - situation.now)
-        what = "is in a crash loop" if instance.fruitless_ends >= 3 else "has lost its worker"
+        what = "is in a crash loop" if instance.consecutive_exits >= 3 else "has lost its worker"
         then = (
             f"the next attempt is in {left_s:.0f} s"
             if left_s
@@ -318,20 +340,18 @@ def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Itera
         began = situation.last(kinds.LOADING, instance=number)
         if instance.state == "loading" and began is not None:
             then = f"the next worker has been loading for {situation.now - began.at:.0f} s (pid {instance.pid})"
-        text = (
-            f"{who}{on} {what}: {instance.fruitless_ends} exits in a row, the last: {last}; {then}"
-        )
+        text = f"{who}{on} {what}: {instance.consecutive_exits} exits in a row, the last: {last}; {then}"
         advice = _joined(
             mend, f"After fixing it, run pytriton-daemon scale {name} N to retry now.", log
         )
         yield Finding(severity, "crash_loop", text, advice, instance=number)
     elif instance.state in ("starting", "loading"):
         yield from _loading(situation, instance, who, severity)
-    elif instance.state == "unready":
-        told = situation.last(kinds.UNWILLING, instance=number)
-        why = told.reason if told is not None else "no reason given"
+    elif instance.state == "not_ready":
+        event = situation.last(kinds.NOT_ACCEPTING, instance=number)
+        why = event.reason if event is not None else "no reason given"
         text = f"{who}: the model's is_ready returns false: {why}"
-        yield Finding(severity, "unwilling", text, log, instance=number)
+        yield Finding(severity, "not_accepting", text, log, instance=number)
     elif instance.busy_s is not None and instance.busy_s > _long_s(situation.info):
         text = f"{who}{on} has been busy with one batch for {instance.busy_s:.0f} s (pid {instance.pid})"
         advice = (
@@ -383,26 +403,26 @@ def _of_the_past(situation: Situation) -> Iterator[Finding]:
          "Find out what is special about that request; validate inputs in the callable before passing them to native code."),
         (kinds.HANG, "hang", "degraded", "batches hung and their workers were replaced",
          f"The stacks are in the log: pytriton-daemon logs {name}."),
-        (kinds.LIMIT, "limit", "degraded", "workers exceeded a hard limit and were killed",
-         "Raise limits.memory_hard or limits.processes, or fix the leak."),
+        (kinds.LIMIT_EXCEEDED, "limit", "degraded", "workers exceeded a hard limit and were killed",
+         "Raise limits.memory_limit or limits.processes, or fix the leak."),
         (kinds.CRASHED, "crashes", "notice", "workers exited unexpectedly", ""),
-        (kinds.NOT_EXCHANGED, "spent", "degraded", "workers due for recycling got no replacement", ""),
+        (kinds.RECYCLE_FAILED, "recycle_failed", "degraded", "workers due for recycling got no replacement", ""),
     ):  # fmt: skip
         seen = situation.recent(kind)
         if seen:
             last = seen[-1]
             text = f"in the last hour, {what} {_times(len(seen))}; the last: {last.reason}"
-            told = _joined(hint(last.reason), advice)
-            yield Finding(severity, concern, text, told, last.at, last.instance)
-    spent = [event for event in situation.recent(kinds.SPENT) if "memory" in event.reason]
-    if len(spent) >= _LEAKS:
-        batches = spent[-1].numbers.get("batches", 0)
+            remedy = _joined(hint(last.reason), advice)
+            yield Finding(severity, concern, text, remedy, last.at, last.instance)
+    recycled = [event for event in situation.recent(kinds.RECYCLE_DUE) if "memory" in event.reason]
+    if len(recycled) >= _LEAKS:
+        batches = recycled[-1].numbers.get("batches", 0)
         text = (
-            f"in the last hour, workers reached limits.memory {_times(len(spent))}, the last after {batches} batches: "
-            f"it leaks ({spent[-1].reason})"
+            f"in the last hour, workers reached limits.recycle_above {_times(len(recycled))}, the last after {batches} batches: "
+            f"it leaks ({recycled[-1].reason})"
         )
         advice = "No request fails, but the model is reloaded each time. Fix the leak, or set max_batches."
-        yield Finding("notice", "leak", text, advice, spent[-1].at, spent[-1].instance)
+        yield Finding("notice", "leak", text, advice, recycled[-1].at, recycled[-1].instance)
     yield from _failed_change(situation)
 
 
@@ -413,10 +433,10 @@ def _failed_change(situation: Situation) -> Iterator[Finding]:
     # A model that was scaled since still lacks the requested replacement.
     last = situation.last(*_FAILED_REPLACEMENTS, *_REPLACEMENTS)
     if last is None or last.kind in {kind.name for kind in _REPLACEMENTS}:
-        last = situation.last(kinds.NOT_SCALED, kinds.SCALED, *_REPLACEMENTS)
-    if last is None or not last.kind.startswith("not_"):
+        last = situation.last(kinds.SCALE_FAILED, kinds.SCALED, *_REPLACEMENTS)
+    if last is None or last.kind not in _FAILED_CHANGES:
         return
-    what = last.kind.replace("not_", "").replace("_", " ")
+    what = _FAILED_CHANGES[last.kind]
     by = f", as requested by {last.who}," if last.who else ""
     text = f"it could not be {what}{by} and is unchanged: {last.reason}"
     yield Finding("degraded", "change", text, hint(last.reason), last.at)

@@ -22,7 +22,7 @@ class Outcomes:
     Attributes:
         seconds: length of the period.
         requests: number of requests started.
-        failed: number of failed requests by kind: those of `gauge.FAILURES`, "lost", "hung".
+        failed: number of failed requests by kind: those of `stats_page.FAILURES`, "lost", "hung".
         last_at: time of the last failure, in seconds since the epoch; None if unknown.
         last_error: exception type of the last failure; "" if there was none or it is unknown.
     """
@@ -54,7 +54,7 @@ def failing(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
 _LOG = "See: pytriton-daemon logs {0}."
 #: Advice for each kind of failure.
 _ADVICE = {
-    "callable": "Tracebacks: pytriton-daemon logs {0}; the last failed requests: pytriton-daemon slowest {0}.",
+    "callable": "Tracebacks: pytriton-daemon logs {0}; the last failed requests: pytriton-daemon requests {0}.",
     "input": "Clients send inputs that do not match the declared ones; details: pytriton-daemon logs {0}.",
     "result": "The callable returns results that do not match the declared outputs; details: pytriton-daemon logs {0}.",
     "timeout": "Profile the model: pytriton-daemon profile {0}; or register with a higher execution_timeout_s.",

@@ -13,7 +13,7 @@ _HINTS = (
     (
         r"memory_budget",
         "`pytriton-daemon status` shows the budget. Increase it, or allow models to be suspended while they are "
-        "idle: any_may_sleep = true, or instances=(0, 1) or lazy=True for those that hold memory.",
+        "idle: suspend_any_idle_model = true, or instances=(0, 1) or lazy=True for those that hold memory.",
     ),
     (
         r"CUDA|cuda|NCCL|hipError",
@@ -29,7 +29,7 @@ _HINTS = (
         "The worker process did not start: check the interpreter (python=) and the load of the machine.",
     ),
     (
-        r"memory_hard|bytes of memory|lack of memory|MemoryError|OutOfMemory",
+        r"memory_limit|bytes of memory|lack of memory|MemoryError|OutOfMemory",
         "It needs more memory than its limit: raise the limit, or use smaller batches or fewer instances.",
     ),
     (

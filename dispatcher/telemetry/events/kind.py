@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Kind:
+class EventKind:
     """One kind of event.
 
     Args:

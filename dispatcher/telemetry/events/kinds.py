@@ -5,120 +5,123 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytriton.dispatcher.telemetry.events.audit_kinds import *  # noqa: F403
-from pytriton.dispatcher.telemetry.events.kind import Kind as Kind
+from pytriton.dispatcher.telemetry.events.kind import EventKind as EventKind
 
 _INSTANCES = {"instances": "current number of instances"}
 _PID = {"pid": "process id of the worker"}
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
 
-RESTORED = Kind(
+RESTORED = EventKind(
     "restored",
     "info",
     "model restored",
     "A persisted model was restored at startup.",
     _INSTANCES,
 )
-NOT_RESTORED = Kind(
-    "not_restored",
+RESTORE_FAILED = EventKind(
+    "restore_failed",
     "error",
     "model was not restored",
     "A persisted model failed to load at startup.",
 )
-UNREADY = Kind(
-    "unready",
+NOT_READY = EventKind(
+    "not_ready",
     "error",
     "model is not ready: no worker",
-    "The model has had no worker for unready_after_s: Triton reports it not ready, and requests fail immediately.",
+    "The model has had no worker for not_ready_after_s: Triton reports it not ready, and requests fail immediately.",
 )
-READY_AGAIN = Kind(
+READY_AGAIN = EventKind(
     "ready_again",
     "info",
     "model is ready again",
     "The model has a worker again and is loaded in Triton.",
 )
-REFUSED = Kind(
+REFUSED = EventKind(
     "refused",
     "error",
     "tritonserver refused a request",
     "tritonserver refused to load or unload the model.",
 )
-CLIENT_LOADED = Kind(
+CLIENT_LOADED = EventKind(
     "client_loaded",
     "warning",
     "client of tritonserver loaded a model",
     "A client of tritonserver loaded the model.",
 )
-CLIENT_UNLOADED = Kind(
+CLIENT_UNLOADED = EventKind(
     "client_unloaded",
     "warning",
     "client of tritonserver unloaded a model",
     "A client of tritonserver unloaded the model; it is not served until a client loads it again.",
 )
-PROXY_BROKEN = Kind(
+PROXY_BROKEN = EventKind(
     "proxy_broken",
     "error",
     "proxy exited unexpectedly, reloading the model",
     "A proxy exited unexpectedly, so Triton reloads the model.",
 )
-GRACE_OVER = Kind(
-    "grace_over",
+GRACE_PERIOD_EXPIRED = EventKind(
+    "grace_period_expired",
     "warning",
     "batches still running after the grace period",
     "Batches of a model that is being stopped were aborted.",
     {"grace_s": "grace period in seconds", "proxies": "number of proxies that still had a batch"},
 )
 
-SLEPT = Kind(
-    "slept",
+SUSPENDED = EventKind(
+    "suspended",
     "info",
     "model suspended",
     "The model was idle, or another model needs its memory: its workers stop until the next request "
     "arrives.",
     {"idle_s": "time without a request, in seconds", "workers": "number of workers stopped"},
 )
-WAITS_FOR_MEMORY = Kind(
-    "waits_for_memory",
+WAITING_FOR_MEMORY = EventKind(
+    "waiting_for_memory",
     "info",
     "model waits for memory",
     "A model cannot load until other models release part of memory_budget or gpu_memory_budget.",
     {"needs": "memory needed, in bytes", "free": "free part of the budget, in bytes"},
 )
-NO_MEMORY = Kind(
-    "no_memory",
+INSUFFICIENT_MEMORY = EventKind(
+    "insufficient_memory",
     "error",
     "not enough memory for model",
     "A model was not loaded: it needs more than the budget, or not enough memory was released in time.",
     {"needs": "memory needed, in bytes", "budget": "budget of all models, in bytes"},
 )
-WOKEN = Kind(
-    "woken",
+RESUMED = EventKind(
+    "resumed",
     "info",
     "model resumed",
     "A suspended model has a worker again.",
-    {"asleep_s": "time suspended, in seconds", "took_s": "start of the first worker, in seconds"},
+    {
+        "suspended_s": "time suspended, in seconds",
+        "took_s": "start of the first worker, in seconds",
+    },
 )
 
 # ── instances ────────────────────────────────────────────────────────────────────────────────────
 
-LOADING = Kind(
+LOADING = EventKind(
     "loading", "info", "worker started", "A worker was started and is loading the model.", _PID
 )
-READY = Kind(
+READY = EventKind(
     "ready",
     "info",
     "worker is ready",
     "A worker has loaded the model and accepts batches.",
     {**_PID, "took_s": "time since its start, in seconds"},
 )
-LOAD_FAILED = Kind(
+LOAD_FAILED = EventKind(
     "load_failed",
     "error",
     "worker failed to load",
     "A worker raised an exception, exited, or exceeded the time limit before it was ready.",
     {"took_s": "time since its start, in seconds"},
 )
-CRASHED = Kind(
+CRASHED = EventKind(
     "crashed",
     "warning",
     "worker exited unexpectedly",
@@ -130,64 +133,64 @@ CRASHED = Kind(
         "peak_memory": "peak memory, in bytes",
     },
 )
-BACKOFF = Kind(
+BACKOFF = EventKind(
     "backoff",
     "warning",
     "worker restart delayed",
     "The next worker starts after a back-off.",
     {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
 )
-CRASH_LOOP = Kind(
+CRASH_LOOP = EventKind(
     "crash_loop",
     "error",
     "worker in a crash loop",
     "At least three workers in a row exited without having served; the next one starts after a back-off.",
     {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
 )
-GIVEN_UP = Kind(
-    "given_up",
+RESTART_LIMIT_REACHED = EventKind(
+    "restart_limit_reached",
     "error",
     "restart limit reached",
     "worker_restart_limit workers in a row exited; the instance starts no further worker.",
     {"failures": "consecutive exits"},
 )
-HANG = Kind(
+HANG = EventKind(
     "hang",
     "error",
     "worker hangs, replacing it",
     "A batch exceeded execution_timeout_s; its worker is killed.",
     {**_PID, "limit_s": "execution_timeout_s"},
 )
-LIMIT = Kind(
-    "limit",
+LIMIT_EXCEEDED = EventKind(
+    "limit_exceeded",
     "error",
     "worker exceeded a hard limit",
     "A worker exceeded its limit of memory or processes and was killed.",
     _PID,
 )
-SPENT = Kind(
-    "spent",
+RECYCLE_DUE = EventKind(
+    "recycle_due",
     "info",
     "recycling worker",
-    "A worker reached max_batches or limits.memory; a replacement loads, then the worker exits.",
+    "A worker reached max_batches or limits.recycle_above; a replacement loads, then the worker exits.",
     {**_PID, "batches": "number of batches answered"},
 )
-NOT_EXCHANGED = Kind(
-    "not_exchanged",
+RECYCLE_FAILED = EventKind(
+    "recycle_failed",
     "error",
     "worker was not recycled, it keeps serving",
     "The replacement for a worker due for recycling failed to load; the worker keeps serving for a while.",
 )
-UNWILLING = Kind(
-    "unwilling",
+NOT_ACCEPTING = EventKind(
+    "not_accepting",
     "warning",
     "worker reports not ready",
     "The model's is_ready returns false; other instances get its batches.",
 )
-WILLING = Kind(
-    "willing", "info", "worker reports ready", "The model's is_ready returns true again."
+ACCEPTING = EventKind(
+    "accepting", "info", "worker reports ready", "The model's is_ready returns true again."
 )
-LANE_WITHDRAWN = Kind(
+LANE_WITHDRAWN = EventKind(
     "lane_withdrawn",
     "debug",
     "lane withdrawn",
@@ -196,21 +199,21 @@ LANE_WITHDRAWN = Kind(
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
 
-RETRIED = Kind(
+RETRIED = EventKind(
     "retried",
     "info",
     "batch lost its worker, retrying its requests one by one",
     "A batch lost its worker; its requests are retried one by one.",
     {"requests": "number of requests in the batch"},
 )
-POISON = Kind(
+POISON = EventKind(
     "poison",
     "error",
     "request failed: it crashed every worker that ran it",
     "A request crashed several workers, the last time alone in its batch; it fails and is not retried.",
     {"losses": "number of workers lost"},
 )
-BATCH_FAILED = Kind(
+BATCH_FAILED = EventKind(
     "batch_failed",
     "error",
     "requests failed",
@@ -220,33 +223,33 @@ BATCH_FAILED = Kind(
 
 # ── tritonserver ─────────────────────────────────────────────────────────────────────────────────
 
-SERVER_STARTED = Kind(
+SERVER_STARTED = EventKind(
     "server_started",
     "info",
     "tritonserver is up",
     "tritonserver started and answers.",
     {"pid": "process id of tritonserver", "took_s": "duration of the start, in seconds"},
 )
-SERVER_ENDED = Kind(
-    "server_ended",
+SERVER_EXITED = EventKind(
+    "server_exited",
     "error",
     "tritonserver exited unexpectedly",
     "tritonserver exited unexpectedly or hung; it restarts, and workers keep their models.",
 )
-SERVER_LATER = Kind(
-    "server_later",
+SERVER_BACKOFF = EventKind(
+    "server_backoff",
     "warning",
     "tritonserver restart delayed",
     "tritonserver restarts after a back-off.",
     {"failures": "consecutive exits and failed starts", "next_try_s": "back-off, in seconds"},
 )
-SERVER_FAILED = Kind(
+SERVER_FAILED = EventKind(
     "server_failed",
     "error",
     "tritonserver failed to start",
     "tritonserver could not be started.",
 )
-UNRECOVERABLE = Kind(
+UNRECOVERABLE = EventKind(
     "unrecoverable",
     "error",
     "unrecoverable error in a model, stopping the daemon",
@@ -255,7 +258,7 @@ UNRECOVERABLE = Kind(
 
 # ── the event log itself ─────────────────────────────────────────────────────────────────────────
 
-EVENTS_LOST = Kind(
+EVENTS_LOST = EventKind(
     "events_lost",
     "warning",
     "events lost",
@@ -263,6 +266,6 @@ EVENTS_LOST = Kind(
     {"events": "number of missing events"},
 )
 
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)
+KINDS: Mapping[str, EventKind] = {
+    kind.name: kind for kind in list(globals().values()) if isinstance(kind, EventKind)
 }

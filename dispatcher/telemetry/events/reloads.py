@@ -7,13 +7,13 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 
 
-def tell_reload(events: Events, answer: messages.Reloaded) -> None:
+def emit_reload(events: Events, answer: messages.Reloaded) -> None:
     """Emit an event with the changes of a reload, or with the reason why it failed."""
     if answer.problem:
-        events.tell(kinds.NOT_RELOADED, reason=answer.problem)
+        events.emit(kinds.RELOAD_FAILED, reason=answer.problem)
         return
-    told = [f"now: {', '.join(answer.applied)}"] if answer.applied else []
+    effects = [f"now: {', '.join(answer.applied)}"] if answer.applied else []
     if answer.needs_restart:
-        told.append(f"after a restart of the daemon: {', '.join(answer.needs_restart)}")
+        effects.append(f"after a restart of the daemon: {', '.join(answer.needs_restart)}")
     counts = {"applied": len(answer.applied), "waiting": len(answer.needs_restart)}
-    events.tell(kinds.RELOADED, reason="; ".join(told) or "no changes", numbers=counts)
+    events.emit(kinds.RELOADED, reason="; ".join(effects) or "no changes", numbers=counts)

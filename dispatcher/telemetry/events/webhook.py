@@ -20,21 +20,21 @@ import msgspec
 import structlog
 
 from pytriton._protocol.messages.events import Event
-from pytriton._protocol.messages.figures import WebhookFigures
+from pytriton._protocol.messages.metrics import WebhookMetrics
 from pytriton.dispatcher.telemetry.events.webhook_settings import Hook
 
 _log = structlog.get_logger(__name__)
 
 #: Maximum number of waiting events; the oldest are dropped.
-_MOST_WAITING = 1000
+_MAX_WAITING = 1000
 #: Maximum number of events per request.
-_MOST_AT_ONCE = 50
+_MAX_AT_ONCE = 50
 #: Minimum seconds between requests. A crash loop under load emits ten events a second.
 _POST_INTERVAL_S = 10.0
 #: Timeouts for each read of the answer, and for the whole request.
 _ANSWER_S = 10.0
 _WHOLE_S = 30.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_INITIAL_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
 #: An event that could not be posted for this long is dropped.
 _GIVE_UP_S = 3600.0
 #: Client errors (400 to 499) that may be temporary.
@@ -43,11 +43,11 @@ _LATER = (408, 425, 429)
 _encode = msgspec.json.Encoder().encode
 
 
-class _Refused(Exception):
+class _PostRefused(Exception):
     """The address rejected these events permanently."""
 
 
-class _Pending(NamedTuple):
+class _PendingPost(NamedTuple):
     """The latest of `repeats` events of one kind about the same model and instance."""
 
     event: Event
@@ -59,7 +59,7 @@ class _Pending(NamedTuple):
         return (self.event.kind, self.event.model, self.event.version, self.event.instance)
 
 
-def _total(pending: Iterable[_Pending]) -> int:
+def _total(pending: Iterable[_PendingPost]) -> int:
     return sum(one.repeats for one in pending)
 
 
@@ -68,16 +68,16 @@ class Webhook:
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
-        self._waiting: dict[tuple[object, ...], _Pending] = {}
+        self._waiting: dict[tuple[object, ...], _PendingPost] = {}
         self._changed = threading.Condition()
-        self._posting: list[_Pending] = []
+        self._posting: list[_PendingPost] = []
         self._closing = False
         self._thread: threading.Thread | None = None
         self._sent = self._dropped = self._failures = 0
-        self._told = False
+        self._failure_logged = False
         self._deadline = _Deadline()
         self._opener = urllib.request.build_opener(
-            _NoRedirects, _Http(self._deadline), _Https(self._deadline)
+            _NoRedirects, _WebhookHttp(self._deadline), _Https(self._deadline)
         )
 
     @property
@@ -85,11 +85,11 @@ class Webhook:
         """The name of the webhook in metrics and in the log."""
         return self._hook.name
 
-    def figures(self) -> WebhookFigures:
+    def figures(self) -> WebhookMetrics:
         """Return the counters of its events."""
         with self._changed:
             waiting = _total(self._waiting.values())
-            return WebhookFigures(self._sent, self._dropped, self._failures, waiting)
+            return WebhookMetrics(self._sent, self._dropped, self._failures, waiting)
 
     def take(self, event: Event) -> None:
         """Queue an event for posting if it matches the filters; never blocks."""
@@ -99,11 +99,11 @@ class Webhook:
         ):
             return
         with self._changed:
-            pending = _Pending(event)
+            pending = _PendingPost(event)
             former = self._waiting.pop(pending.key, None)
             if former is not None:
-                pending = _Pending(event, former.repeats + 1)
-            elif len(self._waiting) >= _MOST_WAITING:
+                pending = _PendingPost(event, former.repeats + 1)
+            elif len(self._waiting) >= _MAX_WAITING:
                 self._dropped += self._waiting.pop(next(iter(self._waiting))).repeats
             self._waiting[pending.key] = pending
             if self._thread is None:
@@ -141,7 +141,7 @@ class Webhook:
                     self._changed.wait_for(lambda: self._closing, pause_s)
                 self._changed.wait_for(lambda: self._closing or self._waiting)
                 last = self._closing
-                keys = list(self._waiting)[:_MOST_AT_ONCE]
+                keys = list(self._waiting)[:_MAX_AT_ONCE]
                 self._posting = [self._waiting.pop(key) for key in keys]
             if not self._posting:
                 return
@@ -152,29 +152,29 @@ class Webhook:
             elif last:
                 return
             else:
-                backoff_s = min(max(_FIRST_PAUSE_S, backoff_s * 2), _LONGEST_PAUSE_S)
+                backoff_s = min(max(_INITIAL_DELAY_S, backoff_s * 2), _MAX_DELAY_S)
                 pause_s = backoff_s
 
-    def _deliver(self, pending: Sequence[_Pending]) -> bool:
+    def _deliver(self, pending: Sequence[_PendingPost]) -> bool:
         """Post events. Return False if they were put back for a retry."""
         try:
             self._post(pending)
-        except _Refused as refusal:
+        except _PostRefused as refusal:
             self._count(dropped=_total(pending), failed=True)
-            self._tell(f"{refusal}: {_total(pending)} events dropped")
+            self._log_failure(f"{refusal}: {_total(pending)} events dropped")
             return True
         except Exception as error:
             # For example, no more threads can be started. If this thread ended, nothing would be posted again.
             self._put_back(pending)
-            self._tell(f"{_reason(error)}; retrying")
+            self._log_failure(f"{_reason(error)}; retrying")
             return False
         self._count(sent=_total(pending))
-        if self._told:
-            self._told = False
+        if self._failure_logged:
+            self._failure_logged = False
             _log.info("webhook accepts events again", webhook=self.name)
         return True
 
-    def _post(self, pending: Sequence[_Pending]) -> None:
+    def _post(self, pending: Sequence[_PendingPost]) -> None:
         hook = self._hook
         events = [
             {**msgspec.to_builtins(event), "repeats": repeats} if repeats > 1 else event
@@ -194,10 +194,10 @@ class Webhook:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500 and error.code not in _LATER:
-                raise _Refused(f"it answered {error.code}") from None
+                raise _PostRefused(f"it answered {error.code}") from None
             raise
 
-    def _put_back(self, pending: Sequence[_Pending]) -> None:
+    def _put_back(self, pending: Sequence[_PendingPost]) -> None:
         late = time.time() - _GIVE_UP_S
         with self._changed:
             before = _total((*pending, *self._waiting.values()))
@@ -205,8 +205,8 @@ class Webhook:
             for key, newer in self._waiting.items():
                 older = waiting.pop(key, None)
                 repeats = newer.repeats + (older.repeats if older is not None else 0)
-                waiting[key] = _Pending(newer.event, repeats)
-            for key in list(waiting)[: max(0, len(waiting) - _MOST_WAITING)]:
+                waiting[key] = _PendingPost(newer.event, repeats)
+            for key in list(waiting)[: max(0, len(waiting) - _MAX_WAITING)]:
                 del waiting[key]
             self._waiting = waiting
             self._failures += 1
@@ -218,9 +218,9 @@ class Webhook:
             self._dropped += dropped
             self._failures += failed
 
-    def _tell(self, reason: str) -> None:
-        if not self._told:
-            self._told = True
+    def _log_failure(self, reason: str) -> None:
+        if not self._failure_logged:
+            self._failure_logged = True
             _log.warning("webhook does not accept events", webhook=self.name, reason=reason)
 
 
@@ -299,7 +299,7 @@ def _connection(
     return made
 
 
-class _Http(urllib.request.HTTPHandler):
+class _WebhookHttp(urllib.request.HTTPHandler):
     def __init__(self, deadline: _Deadline) -> None:
         super().__init__()
         self._deadline = deadline

@@ -14,9 +14,9 @@ from pytriton._host.settings.parsing import toml_table
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 #: Minimum length of a secret in bytes.
-LEAST_SECRET = 16
+MIN_SECRET_LENGTH = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MOST_HOOKS = 32
+_MAX_HOOKS = 32
 
 
 class WebhookError(Exception):
@@ -69,9 +69,9 @@ def read_hooks(path: str | None) -> list[Hook]:
                 f"{where}: each webhook needs a unique name of letters, digits, _ . -"
             )
         hooks[entry.name] = _hook(entry, file.parent, where)
-    if len(hooks) > _MOST_HOOKS:
+    if len(hooks) > _MAX_HOOKS:
         raise WebhookError(
-            f"webhooks = {path}: {len(hooks)} webhooks, but at most {_MOST_HOOKS} are allowed"
+            f"webhooks = {path}: {len(hooks)} webhooks, but at most {_MAX_HOOKS} are allowed"
         )
     return list(hooks.values())
 
@@ -110,8 +110,8 @@ def _secret(file: Path, where: str) -> bytes:
         raise WebhookError(f"{where}: secret_file {file}: {error.strerror}") from None
     if stat.S_IMODE(mode) & 0o077:
         raise WebhookError(f"{where}: secret_file {file} can be read by others: chmod 600 {file}")
-    if len(secret) < LEAST_SECRET:
+    if len(secret) < MIN_SECRET_LENGTH:
         raise WebhookError(
-            f"{where}: secret_file {file}: the secret must have at least {LEAST_SECRET} bytes"
+            f"{where}: secret_file {file}: the secret must have at least {MIN_SECRET_LENGTH} bytes"
         )
     return secret

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytriton._protocol.messages.events import Event
-from pytriton._protocol.messages.figures import WebhookFigures
+from pytriton._protocol.messages.metrics import WebhookMetrics
 from pytriton.dispatcher.telemetry.events.webhook_settings import Hook
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Webhooks:
             for event in unposted.get(one.name, ()):
                 one.take(event)
 
-    def figures(self) -> dict[str, WebhookFigures]:
+    def figures(self) -> dict[str, WebhookMetrics]:
         """Return the counters of each webhook."""
         return {one.name: one.figures() for one in self._all}
 

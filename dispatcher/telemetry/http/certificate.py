@@ -1,4 +1,4 @@
-"""The TLS certificate of the operations server."""
+"""The TLS certificate of the management server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ssl
 
 from pytriton._host.settings.declarations import DaemonConfig
 
-#: For TLS 1.2, the same as in the native frontend (`proxy_backend/front/net/tls.c`).
+#: For TLS 1.2, the same as in the native frontend (`proxy_backend/frontend/net/tls.c`).
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
@@ -15,12 +15,12 @@ class CertificateError(Exception):
 
 
 def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
-    """Return the TLS context of the operations server; None if it does not use TLS.
+    """Return the TLS context of the management server; None if it does not use TLS.
 
     Raises:
         CertificateError: a file is unreadable or invalid, or certificate and key do not match.
     """
-    certificate, key = config.operations_certificate, config.operations_key
+    certificate, key = config.management_certificate, config.management_key
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -32,6 +32,6 @@ def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
         why = error.strerror or str(error)
         if isinstance(error, ssl.SSLError):
             why = "they are not a matching certificate and key (PEM), or the key is encrypted"
-        text = f"operations_certificate = {certificate}, operations_key = {key}: {why}"
+        text = f"management_certificate = {certificate}, management_key = {key}: {why}"
         raise CertificateError(text) from error
     return context

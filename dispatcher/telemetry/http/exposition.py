@@ -18,25 +18,25 @@ from prometheus_client.utils import floatToGoString
 
 from pytriton._protocol.lanes.exemplars import Exemplar
 from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
-from pytriton._protocol.messages.figures import Histogram
+from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.metrics.families import (
     FAMILIES,
     OTLP_EXPORTS,
     USERS_LEFT_OUT,
     WITH_EXEMPLARS,
-    Family,
+    DaemonMetric,
     Sample,
 )
 from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Teller
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 #: Bucket bounds exposed for durations: powers of two.
-TOLD_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
-_teller = Teller()
+EXPOSED_BOUNDS_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
+_converter = MetricConverter()
 
 
-class _Source:
+class _MetricSource:
     """The registry interface that `generate_latest` expects."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -53,7 +53,7 @@ def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
     openly = "openmetrics" in content_type
     families = [
         *our_families(scraped, with_exemplars=openly),
-        *_teller.each(scraped.users.families.values(), _user_family),
+        *_converter.each(scraped.users.families.values(), _user_family),
     ]
     if openly:
         families += openmetrics(triton)
@@ -65,13 +65,13 @@ def our_families(scraped: Scraped, *, with_exemplars: bool) -> list[Metric]:
     """Return the daemon's own metrics."""
     found = []
     for family in FAMILIES:
-        told = with_exemplars and family.name == WITH_EXEMPLARS
-        exemplars = scraped.exemplars if told else {}
+        has_exemplars = with_exemplars and family.name == WITH_EXEMPLARS
+        exemplars = scraped.exemplars if has_exemplars else {}
         found.append(_family(family, samples_of(family, scraped), exemplars))
     return found
 
 
-def samples_of(family: Family, scraped: Scraped) -> Iterable[Sample]:
+def samples_of(family: DaemonMetric, scraped: Scraped) -> Iterable[Sample]:
     """Return the samples of one of our families."""
     if family is USERS_LEFT_OUT:
         return [((model,), count) for model, count in scraped.users.left_out.items()]
@@ -81,12 +81,12 @@ def samples_of(family: Family, scraped: Scraped) -> Iterable[Sample]:
 
 
 def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
-    body: bytes = encode(_Source(families))
+    body: bytes = encode(_MetricSource(families))
     return body
 
 
 def _family(
-    family: Family,
+    family: DaemonMetric,
     samples: Iterable[Sample],
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]],
 ) -> Metric:
@@ -110,8 +110,8 @@ def _user_family(family: MergedFamily) -> Metric:
     bound = {"histogram": "le", "summary": "quantile"}.get(family.kind, "")
     for labels, values in family.series.items():
         for (suffix, at), value in sorted(values.items(), key=_place):
-            told = dict(labels, **{bound: at}) if at else dict(labels)
-            metric.add_sample(f"{family.name}{suffix}", told, value)
+            all_labels = dict(labels, **{bound: at}) if at else dict(labels)
+            metric.add_sample(f"{family.name}{suffix}", all_labels, value)
     return metric
 
 
@@ -135,14 +135,16 @@ def _buckets(
     observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield each exposed bucket: its bound, its cumulative count, and its newest exemplar."""
-    bounds, told = (BOUNDS_S, TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    bounds, exposed = (
+        (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    )
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
     newest: dict[int, Exemplar] = {}
     for one in sorted(exemplars, key=lambda one: one.at):
-        newest[bisect_left(told, one.seconds)] = one
-    for number, (bound, count) in enumerate(zip(told, coarse(filled, bounds, told))):
+        newest[bisect_left(exposed, one.seconds)] = one
+    for number, (bound, count) in enumerate(zip(exposed, coarse(filled, bounds, exposed))):
         yield (_le(bound), count, *_exemplar(newest.get(number)))
-    yield ("+Inf", sum(filled), *_exemplar(newest.get(len(told))))
+    yield ("+Inf", sum(filled), *_exemplar(newest.get(len(exposed))))
 
 
 def _exemplar(one: Exemplar | None) -> tuple[Any, ...]:

@@ -28,12 +28,12 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOIN
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
-_EVERY_MS, _LEAST_MS, _DIGITS = 60_000, 100, 9
+_EVERY_MS, _MIN_INTERVAL_MS, _DIGITS = 60_000, 100, 9
 #: Timeout for a snapshot in the dispatcher's loop, and how long a stop waits for the thread.
 _SNAPSHOT_S, _STOP_S = 5.0, 1.0
 #: Total time limit of an export: the exporter's own timeout restarts with every byte of the answer.
 _WHOLE_S = 60.0
-_LONGEST_REASON = 300
+_MAX_REASON_LENGTH = 300
 
 
 class OtlpExport:
@@ -168,14 +168,14 @@ def wanted(environ: Mapping[str, str]) -> bool:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+    return f"{type(error).__name__}: {error}"[:_MAX_REASON_LENGTH]
 
 
 def _interval_ms(environ: Mapping[str, str]) -> float:
     text = environ.get(_INTERVAL, "")
     # Longer numbers would exceed the longest possible wait.
     known = text.isdecimal() and len(text) <= _DIGITS
-    return max(_LEAST_MS, int(text)) if known else _EVERY_MS
+    return max(_MIN_INTERVAL_MS, int(text)) if known else _EVERY_MS
 
 
 def _resource() -> Any:
@@ -203,4 +203,4 @@ class _Reasons(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Store the message."""
-        self.last = record.getMessage()[:_LONGEST_REASON]
+        self.last = record.getMessage()[:_MAX_REASON_LENGTH]

@@ -13,19 +13,19 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
 from pytriton._protocol.lanes.user_series import Values
-from pytriton._protocol.messages.figures import Histogram
+from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
-from pytriton.dispatcher.telemetry.http.exposition import TOLD_S, samples_of
+from pytriton.dispatcher.telemetry.http.exposition import EXPOSED_BOUNDS_S, samples_of
 from pytriton.dispatcher.telemetry.metrics.families import FAMILIES
 from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Teller
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
-_teller = Teller()
+_converter = MetricConverter()
 #: Number of series remembered after they have disappeared.
-_MOST_GONE = 10_000
+_MAX_GONE = 10_000
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -41,28 +41,28 @@ class Beginnings:
     def __init__(self, adopted: SentSeries | None = None) -> None:
         """Initialize; `adopted` is the state of the version that was upgraded from."""
         #: Last value and start time (nanoseconds) of each series; those that have disappeared come first.
-        self._told: dict[_Series, tuple[float, int]] = {}
-        self._told_ns = 0
+        self._sent: dict[_Series, tuple[float, int]] = {}
+        self._sent_at_ns = 0
         self._lock = threading.Lock()
         if adopted is not None:
-            self._told_ns, series = adopted
-            self._told = {
+            self._sent_at_ns, series = adopted
+            self._sent = {
                 (name, labels): (counted, begun_ns) for name, labels, counted, begun_ns in series
             }
 
     def hand_over(self) -> SentSeries:
         """Return the state for the next version of the daemon. Thread-safe."""
         with self._lock:
-            return self._told_ns, [(*key, *told) for key, told in self._told.items()]
+            return self._sent_at_ns, [(*key, *sent) for key, sent in self._sent.items()]
 
-    def settled(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
+    def with_start_times(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
         """Return the metrics with the start times of their series."""
         with self._lock:
             found = [self._metric(metric) for metric in metrics]
             present = sum(len(metric.data.data_points) for metric in found)
-            while len(self._told) > present + _MOST_GONE:
-                del self._told[next(iter(self._told))]
-            self._told_ns = now_ns
+            while len(self._sent) > present + _MAX_GONE:
+                del self._sent[next(iter(self._sent))]
+            self._sent_at_ns = now_ns
         return found
 
     def _metric(self, metric: otel.Metric) -> otel.Metric:
@@ -79,9 +79,9 @@ class Beginnings:
         key = name, tuple(sorted(point.attributes.items()))
         count = point.value if isinstance(point, otel.NumberDataPoint) else point.count
         start_ns = point.start_time_unix_nano
-        counted, begun_ns = self._told.pop(key, (0, 0))
-        begun_ns = max(start_ns, begun_ns if count >= counted else self._told_ns)
-        self._told[key] = count, begun_ns
+        counted, begun_ns = self._sent.pop(key, (0, 0))
+        begun_ns = max(start_ns, begun_ns if count >= counted else self._sent_at_ns)
+        self._sent[key] = count, begun_ns
         return point if begun_ns == start_ns else replace(point, start_time_unix_nano=begun_ns)
 
 
@@ -115,9 +115,9 @@ def metrics_data(
         *_of_triton(scraped.triton or TritonMetrics(), span),
     ]
     scope = InstrumentationScope(_SCOPE, figures.daemon.version)
-    told = beginnings.settled(metrics, span.now_ns)
+    dated = beginnings.with_start_times(metrics, span.now_ns)
     return otel.MetricsData(
-        [otel.ResourceMetrics(resource, [otel.ScopeMetrics(scope, told, "")], "")]
+        [otel.ResourceMetrics(resource, [otel.ScopeMetrics(scope, dated, "")], "")]
     )
 
 
@@ -154,10 +154,12 @@ def _sum(points: Sequence[otel.NumberDataPoint], *, monotonic: bool = True) -> o
 
 
 def _explicit(labels: Mapping[str, str], observed: Histogram, kind: str, span: _Span) -> Any:
-    bounds, told = (BOUNDS_S, TOLD_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    bounds, exposed = (
+        (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    )
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
-    below = [*coarse(filled, bounds, told), sum(filled)]
-    return _histogram(labels, list(map(float, told)), below, observed.sum, span)
+    below = [*coarse(filled, bounds, exposed), sum(filled)]
+    return _histogram(labels, list(map(float, exposed)), below, observed.sum, span)
 
 
 def _histogram(
@@ -209,7 +211,7 @@ def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) ->
 
 
 def _users(families: Iterable[MergedFamily], span: _Span) -> Iterator[otel.Metric]:
-    for metrics in _teller.each(families, lambda family: list(_users_family(family, span))):
+    for metrics in _converter.each(families, lambda family: list(_users_family(family, span))):
         yield from metrics
 
 

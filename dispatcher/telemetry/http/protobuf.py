@@ -15,11 +15,11 @@ from prometheus_client.core import Metric as TextMetric
 from pytriton._protocol.lanes.exemplars import Exemplar
 from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
 from pytriton._protocol.lanes.user_series import Values
-from pytriton._protocol.messages.figures import Histogram
-from pytriton.dispatcher.telemetry.http.exposition import TOLD_S, samples_of
+from pytriton._protocol.messages.metrics import Histogram
+from pytriton.dispatcher.telemetry.http.exposition import EXPOSED_BOUNDS_S, samples_of
 from pytriton.dispatcher.telemetry.metrics.families import FAMILIES, WITH_EXEMPLARS
 from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Teller
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 CONTENT_TYPE = (
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
@@ -33,8 +33,8 @@ _TYPES = {
     "unknown": (3, 5),
     "histogram": (4, 7),
 }
-_MOST = (1 << 64) - 1
-_teller = Teller()
+_UINT64_MASK = (1 << 64) - 1
+_converter = MetricConverter()
 
 
 def is_preferred(accept: str) -> bool:
@@ -62,7 +62,7 @@ def encoded(scraped: Scraped) -> bytes:
     """Return all scraped metrics, encoded."""
     families = [
         *_ours(scraped),
-        *_teller.each(scraped.users.families.values(), _of_users),
+        *_converter.each(scraped.users.families.values(), _of_users),
         *_of_triton(scraped.triton.families if scraped.triton else ()),
     ]
     return b"".join(_varint(len(family)) + family for family in families)
@@ -138,10 +138,10 @@ def _family(
     name: str, text: str, kind: str, metrics: Iterable[tuple[Mapping[str, str], bytes]]
 ) -> bytes:
     number, field = _TYPES[kind]
-    told = b"".join(
+    encoded = b"".join(
         _message(4, _labels(labels) + _message(field, body)) for labels, body in metrics
     )
-    return _text(1, name) + _text(2, text) + _number(3, number) + told
+    return _text(1, name) + _text(2, text) + _number(3, number) + encoded
 
 
 def _labels(labels: Mapping[str, str]) -> bytes:
@@ -153,15 +153,15 @@ def _labels(labels: Mapping[str, str]) -> bytes:
 
 def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> bytes:
     durations = kind == "seconds"
-    bounds, told = (BOUNDS_S, TOLD_S) if durations else (SIZE_BOUNDS, SIZE_BOUNDS)
+    bounds, exposed = (BOUNDS_S, EXPOSED_BOUNDS_S) if durations else (SIZE_BOUNDS, SIZE_BOUNDS)
     filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
     newest = {
-        bisect_left(told, one.seconds): one for one in sorted(exemplars, key=lambda one: one.at)
+        bisect_left(exposed, one.seconds): one for one in sorted(exemplars, key=lambda one: one.at)
     }
     classic = b"".join(
         _bucket(float(bound), count, newest.get(number))
         for number, (bound, count) in enumerate(
-            zip((*told, float("inf")), (*coarse(filled, bounds, told), observed.count))
+            zip((*exposed, float("inf")), (*coarse(filled, bounds, exposed), observed.count))
         )
     )
     # Bucket i of a native histogram counts values in (base^(i - 1), base^i]. Durations below the lowest bound count as
@@ -196,13 +196,13 @@ def _spans(counts: Sequence[int], first: int) -> bytes:
 
 
 def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes:
-    told = _number(1, count) + _double(2, bound)
+    encoded = _number(1, count) + _double(2, bound)
     if exemplar is not None:
         seconds, rest = divmod(exemplar.at, 1)
         at = _number(1, int(seconds)) + _number(2, int(rest * 1e9))
         label = _labels({"trace_id": exemplar.trace})
-        told += _message(3, label + _double(2, exemplar.seconds) + _message(3, at))
-    return _message(3, told)
+        encoded += _message(3, label + _double(2, exemplar.seconds) + _message(3, at))
+    return _message(3, encoded)
 
 
 # ── wire format ──────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +210,7 @@ def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes
 
 def _varint(number: int) -> bytes:
     found = bytearray()
-    number &= _MOST  # a negative number is encoded as its two's complement
+    number &= _UINT64_MASK  # a negative number is encoded as its two's complement
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7

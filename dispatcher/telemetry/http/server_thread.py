@@ -69,7 +69,7 @@ class ServerThread:
         self._limits = limits or ServerLimits()
         self._stop: Callable[[], object] | None = None
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="operations", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="management", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class ServerThread:
         try:
             asyncio.run(self._serve())
         except Exception:
-            _log.exception("the operations server stopped unexpectedly")
+            _log.exception("the management server stopped unexpectedly")
         finally:
             self._begun.set()
 
@@ -94,7 +94,7 @@ class ServerThread:
         self._stop = partial(loop.call_soon_threadsafe, stopping.cancel)
         self._begun.set()
         limits = self._limits
-        complaints = ErrorLog(lambda text: _log.warning("operations server", said=text))
+        complaints = ErrorLog(lambda text: _log.warning("management server", said=text))
         connections = Connections(lambda: limits, limits.most, _TOO_SLOW)
         app = web.Application(middlewares=[connections.around, _refuse_other_sites])
         app.add_routes(self._routes)

@@ -31,7 +31,7 @@ class OwnThread(Executor):
         return done
 
 
-class Reading(Generic[T]):
+class CachedReading(Generic[T]):
     """A cached value that is read again when it has expired, by one thread at a time.
 
     Args:

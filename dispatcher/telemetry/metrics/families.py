@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from pytriton._protocol.lanes.stats_page import FAILURES
-from pytriton._protocol.messages.figures import (
-    DaemonFigures,
-    Figures,
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
     Histogram,
-    InstanceFigures,
+    InstanceMetrics,
     MemoryInfo,
-    ModelFigures,
+    MetricsSnapshot,
+    ModelMetrics,
     Work,
 )
 from pytriton.dispatcher.runtime.states import InstanceState, ModelState
-from pytriton.dispatcher.workers.process.worker import END_REASONS
+from pytriton.dispatcher.workers.process.worker import EXIT_REASONS
 
 Value = Union[int, float, Histogram]
 #: The values of a family's labels, in its order, and the counted or measured value.
@@ -30,13 +30,13 @@ Sample = tuple[tuple[str, ...], Value]
 _INSTANCE = ("model", "version", "model_instance")
 _MODEL = ("model", "version")
 _MODEL_STATES = (
-    *(state.value for state in ModelState), "degraded", "asleep", "waking", "restoring", "loading", "failed"
+    *(state.value for state in ModelState), "degraded", "suspended", "resuming", "restoring", "loading", "failed"
 )  # fmt: skip
-_INSTANCE_STATES = (*(state.value for state in InstanceState), "unready")
+_INSTANCE_STATES = (*(state.value for state in InstanceState), "not_ready")
 
 
 @dataclass(frozen=True)
-class Family:
+class DaemonMetric:
     """One metric.
 
     Args:
@@ -51,7 +51,7 @@ class Family:
     kind: str
     help: str
     labels: tuple[str, ...]
-    read: Callable[[Figures], Iterator[Sample]]
+    read: Callable[[MetricsSnapshot], Iterator[Sample]]
 
     @property
     def full_name(self) -> str:
@@ -65,80 +65,80 @@ class Family:
 
 
 def _daemon(
-    name: str, kind: str, text: str, read: Callable[[DaemonFigures], Optional[Value]]
-) -> Family:
-    def samples(figures: Figures) -> Iterator[Sample]:
+    name: str, kind: str, text: str, read: Callable[[DaemonMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(figures: MetricsSnapshot) -> Iterator[Sample]:
         value = read(figures.daemon)
         if value is not None:
             yield (), value
 
-    return Family(name, kind, text, (), samples)
+    return DaemonMetric(name, kind, text, (), samples)
 
 
 def _daemon_by(
-    name: str, kind: str, text: str, label: str, read: Callable[[DaemonFigures], Mapping[str, int]]
-) -> Family:
-    def samples(figures: Figures) -> Iterator[Sample]:
+    name: str, kind: str, text: str, label: str, read: Callable[[DaemonMetrics], Mapping[str, int]]
+) -> DaemonMetric:
+    def samples(figures: MetricsSnapshot) -> Iterator[Sample]:
         for value, count in read(figures.daemon).items():
             yield (value,), count
 
-    return Family(name, kind, text, (label,), samples)
+    return DaemonMetric(name, kind, text, (label,), samples)
 
 
 def _model(
-    name: str, kind: str, text: str, read: Callable[[ModelFigures], Optional[Value]]
-) -> Family:
-    def samples(figures: Figures) -> Iterator[Sample]:
+    name: str, kind: str, text: str, read: Callable[[ModelMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(figures: MetricsSnapshot) -> Iterator[Sample]:
         for model in figures.models:
             value = read(model) if model.served_by == "workers" else None
             if value is not None:
                 yield (model.name, str(model.version)), value
 
-    return Family(name, kind, text, _MODEL, samples)
+    return DaemonMetric(name, kind, text, _MODEL, samples)
 
 
-def _instances(figures: Figures) -> Iterator[tuple[tuple[str, ...], InstanceFigures]]:
+def _instances(figures: MetricsSnapshot) -> Iterator[tuple[tuple[str, ...], InstanceMetrics]]:
     for model in figures.models:
         for one in model.instances:
             yield (model.name, str(one.version), str(one.instance)), one
 
 
 def _instance(
-    name: str, kind: str, text: str, read: Callable[[InstanceFigures], Optional[Value]]
-) -> Family:
-    def samples(figures: Figures) -> Iterator[Sample]:
+    name: str, kind: str, text: str, read: Callable[[InstanceMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(figures: MetricsSnapshot) -> Iterator[Sample]:
         for labels, one in _instances(figures):
             value = read(one)
             if value is not None:
                 yield labels, value
 
-    return Family(name, kind, text, _INSTANCE, samples)
+    return DaemonMetric(name, kind, text, _INSTANCE, samples)
 
 
-def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> Family:
+def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> DaemonMetric:
     return _instance(name, kind, text, lambda one: read(one.work))
 
 
-def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> Family:
+def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> DaemonMetric:
     """Declare a histogram that only models with streams have."""
     return _instance(
         name, "seconds", text, lambda one: read(one.work) if one.work.responses else None
     )
 
 
-def _model_states(figures: Figures) -> Iterator[Sample]:
+def _model_states(figures: MetricsSnapshot) -> Iterator[Sample]:
     for model in figures.models:
         for state in _MODEL_STATES:
             yield (model.name, str(model.version), state), int(model.state == state)
 
 
-def _instance_states(figures: Figures) -> Iterator[Sample]:
+def _instance_states(figures: MetricsSnapshot) -> Iterator[Sample]:
     for labels, one in _instances(figures):
         for state in _INSTANCE_STATES if one.state else ():
             yield (*labels, state), int(one.state == state)
 
 
-def _failures(figures: Figures) -> Iterator[Sample]:
+def _failures(figures: MetricsSnapshot) -> Iterator[Sample]:
     for labels, one in _instances(figures):
         for kind in FAILURES:
             yield (*labels, kind), one.work.failed.get(kind, 0)
@@ -147,62 +147,62 @@ def _failures(figures: Figures) -> Iterator[Sample]:
             yield (model.name, str(model.version), "", kind), model.work.failed.get(kind, 0)
 
 
-def _ends(figures: Figures) -> Iterator[Sample]:
+def _ends(figures: MetricsSnapshot) -> Iterator[Sample]:
     for labels, one in _instances(figures):
-        for reason in END_REASONS:
-            yield (*labels, reason), one.ends.get(reason, 0)
+        for reason in EXIT_REASONS:
+            yield (*labels, reason), one.exits.get(reason, 0)
 
 
-def _requests(figures: Figures) -> Iterator[Sample]:
+def _requests(figures: MetricsSnapshot) -> Iterator[Sample]:
     for message, outcomes in figures.daemon.requests.items():
         for outcome, count in outcomes.items():
             yield (message, outcome), count
 
 
-def _webhook_events(figures: Figures) -> Iterator[Sample]:
+def _webhook_events(figures: MetricsSnapshot) -> Iterator[Sample]:
     for name, one in figures.daemon.webhooks.items():
         yield (name, "sent"), one.sent
         yield (name, "dropped"), one.dropped
 
 
-def _pending(figures: Figures) -> Iterator[Sample]:
+def _pending(figures: MetricsSnapshot) -> Iterator[Sample]:
     for model in figures.models:
         for queue in model.queue:
             yield (model.name, str(queue.version)), queue.pending
 
 
-def _memory(figures: Figures, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
+def _memory(figures: MetricsSnapshot, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
     for one in figures.daemon.memory:
         yield (one.resource,), read(one)
 
 
-def _build(figures: Figures) -> Iterator[Sample]:
+def _build(figures: MetricsSnapshot) -> Iterator[Sample]:
     yield (figures.daemon.version, figures.daemon.state), 1
 
 
-def _ready(model: ModelFigures) -> int:
-    return sum(one.state == "ready" and not one.spare for one in model.instances)
+def _ready(model: ModelMetrics) -> int:
+    return sum(one.state == "ready" and not one.standby for one in model.instances)
 
 
 #: The family whose buckets are exposed with exemplars.
 WITH_EXEMPLARS = "call_duration_seconds"
 
 #: Two families without samples in the figures. The samples of one come with the callables' own metrics.
-USERS_LEFT_OUT = Family(
-    "left_out_user_values", "gauge",
+USERS_LEFT_OUT = DaemonMetric(
+    "omitted_user_values", "gauge",
     "Values of the callables' own metrics that are not exposed; the daemon's log has the reasons.", ("model",),
     lambda figures: iter(()),
 )  # fmt: skip
 
-OTLP_EXPORTS = Family(
+OTLP_EXPORTS = DaemonMetric(
     "otlp_exports", "counter",
     "Metrics snapshots sent to an OpenTelemetry collector (sent) or not accepted by it (dropped).",
     ("outcome",), lambda figures: iter(()),
 )  # fmt: skip
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[DaemonMetric, ...] = (
     # ── the daemon ───────────────────────────────────────────────────────────────────────────────
-    Family(
+    DaemonMetric(
         "info", "gauge", "Constant 1, labelled with the daemon's version and state: starting, ready, draining or stopping.",
         ("version", "state"), _build,
     ),
@@ -228,15 +228,15 @@ FAMILIES: tuple[Family, ...] = (
             lambda daemon: daemon.restored),
     _daemon("restore_failures", "counter", "Failed attempts to restore a model.",
             lambda daemon: daemon.restore_failures),
-    Family("memory_budget_bytes", "gauge",
+    DaemonMetric("memory_budget_bytes", "gauge",
            "Memory budget of all workers together, for main memory and for each GPU that has a budget, in bytes.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.budget)),
-    Family("memory_used_bytes", "gauge", "Used or reserved part of the memory budget, in bytes.",
+    DaemonMetric("memory_used_bytes", "gauge", "Used or reserved part of the memory budget, in bytes.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.used)),
-    Family("memory_waiting_models", "gauge", "Models waiting for memory of the budget.",
+    DaemonMetric("memory_waiting_models", "gauge", "Models waiting for memory of the budget.",
            ("resource",), lambda figures: _memory(figures, lambda one: one.waiting)),
-    _daemon("memory_slept_models", "counter", "Models suspended because others needed their memory.",
-            lambda daemon: daemon.memory_slept if daemon.memory else None),
+    _daemon("memory_suspended_models", "counter", "Models suspended because others needed their memory.",
+            lambda daemon: daemon.memory_suspended if daemon.memory else None),
     _daemon("memory_waits", "counter", "Loads that had to wait for memory.",
             lambda daemon: daemon.memory_waits if daemon.memory else None),
     _daemon("memory_refusals", "counter", "Loads that failed for lack of memory.",
@@ -245,7 +245,7 @@ FAMILIES: tuple[Family, ...] = (
             lambda daemon: daemon.shared_weights),
     _daemon_by("registrations", "gauge", "Number of models by state.", "state",
                lambda daemon: daemon.registrations),
-    Family(
+    DaemonMetric(
         "control_requests", "counter",
         "Messages on the control socket by type and outcome: done, refused, or the kind of failure.",
         ("message", "outcome"), _requests,
@@ -255,13 +255,13 @@ FAMILIES: tuple[Family, ...] = (
     _daemon("tritonserver_resident_bytes", "gauge", "Resident memory of tritonserver, in bytes.",
             lambda daemon: daemon.server_resident),
     _daemon_by("tritonserver_restarts", "counter",
-               "Restarts of tritonserver: after an unexpected exit (ended), or initiated by the daemon "
+               "Restarts of tritonserver: after an unexpected exit (exited), or initiated by the daemon "
                "(planned, or replaced while the previous process kept serving).", "reason",
                lambda daemon: {
                    reason: daemon.server_restarts.get(reason, 0)
-                   for reason in ("ended", "planned", "replaced")
+                   for reason in ("exited", "planned", "replaced")
                }),
-    Family("webhook_events", "counter",
+    DaemonMetric("webhook_events", "counter",
            "Events of a webhook: posted (sent), or dropped because it rejected them, did not answer for an hour, or "
            "too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
     _daemon_by("webhook_failed_posts", "counter", "Failed requests to a webhook; most are retried.",
@@ -272,20 +272,20 @@ FAMILIES: tuple[Family, ...] = (
                lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
     OTLP_EXPORTS,
     # ── models ───────────────────────────────────────────────────────────────────────────────────
-    Family("model_state", "gauge", "1 for the model's current state, otherwise 0.",
+    DaemonMetric("model_state", "gauge", "1 for the model's current state, otherwise 0.",
            (*_MODEL, "state"), _model_states),
     _model("desired_instances", "gauge", "Desired number of instances.",
            lambda model: model.desired),
     _model("ready_instances", "gauge", "Instances that can serve, excluding standby workers.", _ready),
-    _model("spare_workers", "gauge", "Desired number of standby workers.",
-           lambda model: model.spares),
-    _model("ready_spare_workers", "gauge", "Standby workers that are loaded and ready to take over.",
-           lambda model: sum(one.state == "ready" and one.spare for one in model.instances)),
-    _model("wakes", "counter", "Number of times that the suspended model was resumed.",
-           lambda model: model.wakes),
+    _model("standby_workers", "gauge", "Desired number of standby workers.",
+           lambda model: model.standby_workers),
+    _model("ready_standby_workers", "gauge", "Standby workers that are loaded and ready to take over.",
+           lambda model: sum(one.state == "ready" and one.standby for one in model.instances)),
+    _model("resumes", "counter", "Number of times that the suspended model was resumed.",
+           lambda model: model.resumes),
     _model("retried_requests", "counter", "Requests retried after their worker was lost.",
            lambda model: model.retries),
-    _model("poison_verdicts", "counter", "Requests identified as crashing workers, and not retried.",
+    _model("poison_requests", "counter", "Requests identified as crashing workers, and not retried.",
            lambda model: model.poison),
     _model("access_log_requests", "counter", "Requests written to the access log, if it is enabled.",
            lambda model: model.logged),
@@ -295,9 +295,9 @@ FAMILIES: tuple[Family, ...] = (
     USERS_LEFT_OUT,
     _model("worker_memory_bytes", "gauge",
            "Estimated share of memory_budget that a worker of the model needs, in bytes.", lambda model: model.memory),
-    Family("pending_requests", "gauge",
+    DaemonMetric("pending_requests", "gauge",
            "Requests waiting in tritonserver's queue, as it last reported.", _MODEL, _pending),
-    Family("failed_requests", "counter",
+    DaemonMetric("failed_requests", "counter",
            "Failed requests: the callable raised (callable), the inputs were invalid (input), its results were "
            "invalid (result), an asynchronous callable exceeded execution_timeout_s (timeout), or it raised "
            "PyTritonUnrecoverableError (unrecoverable); with an empty model_instance, their worker exited "
@@ -325,7 +325,7 @@ FAMILIES: tuple[Family, ...] = (
             lambda work: work.first_s),
     _stream("response_interval_seconds", "Time from one response to the next, for streams.",
             lambda work: work.between_s),
-    Family("instance_state", "gauge", "1 for the instance's current state, otherwise 0.",
+    DaemonMetric("instance_state", "gauge", "1 for the instance's current state, otherwise 0.",
            (*_INSTANCE, "state"), _instance_states),
     _instance("instance_lanes", "gauge", "Proxies attached to an instance.",
               lambda one: one.lanes if one.state else None),
@@ -349,11 +349,11 @@ FAMILIES: tuple[Family, ...] = (
     _instance("warmup_seconds", "gauge", "Time that the current worker's warm-up took.",
               lambda one: one.warmup_s if one.worker else None),
     _instance("worker_starts", "counter", "Workers started.", lambda one: one.starts),
-    Family("worker_ends", "counter",
+    DaemonMetric("worker_exits", "counter",
            "Worker exits by reason: unexpected while serving (crash) or loading (load); hung in a batch (hang); "
-           "hard limit exceeded (limit); recycled (spent); scaling (scale), "
+           "hard limit exceeded (limit); recycled (recycle); scaling (scale), "
            "replacement of the model (replace), or any other stop (stop).",
            (*_INSTANCE, "reason"), _ends),
-    _instance("fruitless_ends", "gauge", "Consecutive worker exits without an answered batch.",
-              lambda one: one.fruitless_ends if one.state else None),
+    _instance("consecutive_worker_exits", "gauge", "Consecutive worker exits without an answered batch.",
+              lambda one: one.consecutive_exits if one.state else None),
 )  # fmt: skip

@@ -6,9 +6,9 @@ import asyncio
 from bisect import bisect_left
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
-from pytriton._protocol.messages.figures import Histogram
+from pytriton._protocol.messages.metrics import Histogram
 
-_LOOK_S = 1.0
+_POLL_INTERVAL_S = 1.0
 
 
 class LoopLag:
@@ -22,8 +22,8 @@ class LoopLag:
         """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            wanted = loop.time() + _LOOK_S
-            await asyncio.sleep(_LOOK_S)
+            wanted = loop.time() + _POLL_INTERVAL_S
+            await asyncio.sleep(_POLL_INTERVAL_S)
             self.note(loop.time() - wanted)
 
     def note(self, late_s: float) -> None:

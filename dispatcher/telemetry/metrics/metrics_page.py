@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pytriton._protocol.lanes.user_metrics import MOST_VALUES
-from pytriton.dispatcher.telemetry.metrics.families import FAMILIES, Family
+from pytriton._protocol.lanes.user_metrics import MAX_VALUES
+from pytriton.dispatcher.telemetry.metrics.families import FAMILIES, DaemonMetric
 
 _HEAD = """\
 # Metrics
 
 `scripts/generate` creates this page from `dispatcher/telemetry/metrics/families.py`.
 
-The daemon serves `/metrics` on the address of the setting `operations` (such as `127.0.0.1:9090`), on `operations_unix`, or on
+The daemon serves `/metrics` on the address of the setting `management_address` (such as `127.0.0.1:9090`), on `management_unix_socket`, or on
 both. Without these settings there are no metrics of the daemon. The page has the daemon's metrics, those of tritonserver
 (`nv_…`, also on tritonserver's own port), of the [OpenAI frontend](../how-to/openai.md) (`gen_ai_…`, `pytriton_openai_…`), and
 of your callables.
@@ -21,7 +21,7 @@ scrape_configs:
     static_configs: [{targets: ["127.0.0.1:9090"]}]
 ```
 
-- **TLS and access**: set `operations_certificate` and `operations_key` for HTTPS. With `operations_token = true`, scrapes need
+- **TLS and access**: set `management_certificate` and `management_key` for HTTPS. With `management_require_token = true`, scrapes need
   the access token (`Authorization: Bearer …`; see [security](../operations/security.md)).
 - **Dashboards and alerts**: `deploy/monitoring/` has a Grafana dashboard, recording rules and alerts.
 - **Formats**: Prometheus text, OpenMetrics, and protobuf.
@@ -54,7 +54,7 @@ This has only been tested with a stand-in for NVML.
 ## Export to OpenTelemetry (OTLP)
 
 The daemon sends the same metrics to a collector if `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` is
-set in its environment. This needs `opentelemetry-exporter-otlp-proto-http` (the extra `otlp`), but not `operations`.
+set in its environment. This needs `opentelemetry-exporter-otlp-proto-http` (the extra `otlp`), but not `management_address`.
 
 - The protocol is http/protobuf. Other variables: `OTEL_METRIC_EXPORT_INTERVAL` (60,000 ms), `OTEL_EXPORTER_OTLP_HEADERS`,
   `…_CERTIFICATE`, `…_TIMEOUT`, `…_COMPRESSION`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`. `OTEL_METRICS_EXPORTER=none`
@@ -113,7 +113,7 @@ connect().register(
   histogram one per bucket.
 - Also left out: names that begin with `pytriton_` or `nv_`, invalid names and labels, names that another model uses for another
   type, counts that are negative, 2^63 or more, or not a number, and buckets that are not cumulative.
-  `pytriton_left_out_user_values` counts the values that are left out; the daemon's log has the reasons.
+  `pytriton_omitted_user_values` counts the values that are left out; the daemon's log has the reasons.
 - Workers without `prometheus_client`, and callables with `isolation="thread"`, have no custom metrics here.
 
 ## All metrics
@@ -124,7 +124,7 @@ connect().register(
 _TYPES = {"seconds": "histogram", "rows": "histogram"}
 
 
-def _row(family: Family) -> str:
+def _row(family: DaemonMetric) -> str:
     name = f"{family.full_name}_total" if family.kind == "counter" else family.full_name
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{name}` | {_TYPES.get(family.kind, family.kind)} | {labels} | {family.help} |\n"
@@ -132,4 +132,4 @@ def _row(family: Family) -> str:
 
 def metrics_page() -> str:
     """Return the content of docs/reference/metrics.md."""
-    return _HEAD.replace("{most:,}", f"{MOST_VALUES:,}") + "".join(map(_row, FAMILIES))
+    return _HEAD.replace("{most:,}", f"{MAX_VALUES:,}") + "".join(map(_row, FAMILIES))

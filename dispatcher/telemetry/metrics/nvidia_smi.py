@@ -21,7 +21,7 @@ class Gpu(NamedTuple):
 def gpus() -> list[Gpu]:
     """Return this machine's GPUs; an empty list if nvidia-smi is missing or fails."""
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
@@ -31,7 +31,7 @@ def gpus() -> list[Gpu]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = ([field.strip() for field in line.split(",")] for line in told.splitlines())
+    rows = ([field.strip() for field in line.split(",")] for line in output.splitlines())
     return [
         Gpu(row[0], row[1], int(row[2]) * _MIB)
         for row in rows

@@ -12,33 +12,38 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.exemplars import Exemplar
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
-from pytriton._protocol.messages.figures import (
-    DaemonFigures,
-    Figures,
-    InstanceFigures,
-    ModelFigures,
-    QueueFigures,
-    WebhookFigures,
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
+    InstanceMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    QueueMetrics,
+    WebhookMetrics,
 )
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.state import Told
+from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.runtime.child_output import LEFT_OUT
 from pytriton.dispatcher.server.restart import ServerWatch
-from pytriton.dispatcher.telemetry.metrics.blocking_source import Reading
+from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
 from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
 from pytriton.dispatcher.telemetry.metrics.loop_lag import LoopLag
-from pytriton.dispatcher.telemetry.metrics.process_memory import Memory, memory_of
-from pytriton.dispatcher.telemetry.metrics.user_metrics import Merger, UserMetrics, add_front, said
+from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory, memory_of
+from pytriton.dispatcher.telemetry.metrics.user_metrics import (
+    MergedUserMetrics,
+    Merger,
+    add_frontend,
+    said,
+)
 from pytriton.dispatcher.telemetry.metrics.work import work_of
-from pytriton.dispatcher.workers.model_counters import InstanceTally, Tally
+from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
 from pytriton.dispatcher.workers.process.worker import Worker
 
 if TYPE_CHECKING:  # prometheus_client is imported only when metrics are requested
     from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 
-MemoryOf = Callable[[int], Optional[Memory]]
+MemoryOf = Callable[[int], Optional[ProcessMemory]]
 
 #: How long tritonserver's metrics are cached, and how long to wait for them.
 _TRITON_KEPT_S, _TRITON_S = 0.5, 2.5
@@ -56,9 +61,9 @@ class _Disk(NamedTuple):
 class Scraped(NamedTuple):
     """Everything that a scrape returns."""
 
-    figures: Figures
+    figures: MetricsSnapshot
     triton: TritonMetrics | None
-    users: UserMetrics
+    users: MergedUserMetrics
     #: Exemplars of call durations by model, version and instance.
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
     #: Number of OTLP exports by outcome.
@@ -84,7 +89,7 @@ class Snapshots:
         webhooks: returns the counters of webhook events.
         exports: returns the counters of OTLP exports.
         shared_weights: returns the number of bytes that workers share.
-        openai: returns the metrics of the OpenAI front.
+        openai: returns the metrics of the OpenAI frontend.
         events_lost: returns the number of events missing in the event log's files.
         server_pid: returns the pid of the tritonserver that serves the metrics, None during a replacement; called in
             any thread.
@@ -102,10 +107,10 @@ class Snapshots:
         memory: MemoryOf = memory_of,
     ) -> None:
         self.lag = LoopLag()
-        self.webhooks: Callable[[], dict[str, WebhookFigures]] = dict
+        self.webhooks: Callable[[], dict[str, WebhookMetrics]] = dict
         self.exports: Callable[[], Mapping[str, int]] = dict
         self.shared_weights: Callable[[], int] = lambda: 0
-        self.openai: Callable[[], Awaitable[Sequence[Told]]] | None = None
+        self.openai: Callable[[], Awaitable[Sequence[MetricData]]] | None = None
         self.events_lost: Callable[[], int] = lambda: 0
         self.server_pid: Callable[[], int | None] = lambda: None
         self._since = time.time()
@@ -116,61 +121,63 @@ class Snapshots:
         self._watch = watch
         self._control = control
         self._memory = memory
-        self._triton: Reading[TritonMetrics | None] = Reading(
+        self._triton: CachedReading[TritonMetrics | None] = CachedReading(
             None, kept_s=_TRITON_KEPT_S, patience_s=_TRITON_S
         )
         self._merger = Merger()
         self._nvml = GpuMemory()
         self._gpu: Mapping[int, int] = {}
-        self._gpu_reading: Reading[Mapping[int, int]] = Reading(
+        self._gpu_reading: CachedReading[Mapping[int, int]] = CachedReading(
             {}, kept_s=_DISK_KEPT_S, patience_s=_DISK_S
         )
-        self._disk = Reading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
+        self._disk = CachedReading(_Disk(), kept_s=_DISK_KEPT_S, patience_s=_DISK_S)
 
-    async def current(self) -> Figures:
+    async def current(self) -> MetricsSnapshot:
         """Return the current figures, with tritonserver's queue statistics if they arrive in time."""
         return (await self._take(anew=False))[0]
 
-    async def queues(self) -> Mapping[str, Sequence[QueueFigures]]:
+    async def queues(self) -> Mapping[str, Sequence[QueueMetrics]]:
         """Return tritonserver's queue statistics by model; empty if they do not arrive in time."""
         triton = await self._ask_triton(anew=False)
         return triton.queues if triton is not None else {}
 
     async def scraped(self) -> Scraped:
-        """Return the same, with the metrics of callables, the OpenAI front and tritonserver if they arrive in time."""
+        """Return the same, with the metrics of callables, the OpenAI frontend and tritonserver if they arrive in time."""
         users = await self._ask_users()
         if self.openai is not None:
-            add_front(users, await self.openai())
+            add_frontend(users, await self.openai())
         figures, triton = await self._take(anew=True)
         return Scraped(figures, triton, users, self._exemplars(), self.exports(), self._since)
 
     def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
         found: dict[tuple[str, ...], list[Exemplar]] = {}
-        for name, tally in self._registry.ledger.items():
-            for (version, number), instance in tally.instances.items():
+        for name, counters in self._registry.counter_registry.items():
+            for (version, number), instance in counters.instances.items():
                 for worker in instance.workers:
-                    told = worker.gauge.exemplars.read() if worker.alive else []
-                    if told:
-                        found.setdefault((name, str(version), str(number)), []).extend(told)
+                    exemplars = worker.stats.exemplars.read() if worker.alive else []
+                    if exemplars:
+                        found.setdefault((name, str(version), str(number)), []).extend(exemplars)
         return found
 
-    async def _ask_users(self) -> UserMetrics:
+    async def _ask_users(self) -> MergedUserMetrics:
         """Return the callables' own metrics: collected here, decoded and merged in a thread."""
-        ledger = self._registry.ledger
-        instances = [one for name, tally in ledger.items() for one in said(name, tally)]
+        counter_registry = self._registry.counter_registry
+        instances = [
+            one for name, counters in counter_registry.items() for one in said(name, counters)
+        ]
         if not instances:
-            return UserMetrics()
+            return MergedUserMetrics()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._merger.merged, instances)
 
-    async def _take(self, *, anew: bool) -> tuple[Figures, TritonMetrics | None]:
+    async def _take(self, *, anew: bool) -> tuple[MetricsSnapshot, TritonMetrics | None]:
         triton = await self._ask_triton(anew=anew)
         queues = triton.queues if triton is not None else {}
         if self._nvml.there is not False:
             self._gpu = await self._gpu_reading.get(self._nvml.read)
         disk = await self._disk.get(lambda: _disk(self._state_dir))
         status = self._status()
-        figures = Figures(
+        figures = MetricsSnapshot(
             at=time.time(),
             daemon=self._of_daemon(status, disk),
             models=[self._of_model(info, queues.get(info.name, ())) for info in status.models],
@@ -181,12 +188,12 @@ class Snapshots:
         url = self._metrics_url()
         return await self._triton.get(lambda: _read_triton(url, self.server_pid), anew=anew)
 
-    def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonFigures:
+    def _of_daemon(self, status: messages.Status, disk: _Disk) -> DaemonMetrics:
         outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
         requests: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self._control.answered.items():
             requests.setdefault(kind, {})[outcome] = count
-        return DaemonFigures(
+        return DaemonMetrics(
             version=status.version,
             state=status.state,
             pid=status.pid,
@@ -207,34 +214,34 @@ class Snapshots:
             problems=status.problems,
             webhooks=self.webhooks(),
             memory=status.memory,
-            memory_slept=accounts.slept,
+            memory_suspended=accounts.suspended,
             memory_waits=accounts.waits,
             memory_refusals=accounts.refusals,
             shared_weights=self.shared_weights(),
             events_lost=self.events_lost(),
         )
 
-    def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueFigures]) -> ModelFigures:
-        tally = self._registry.ledger.get(info.name) or Tally()
+    def _of_model(self, info: messages.ModelInfo, queue: Sequence[QueueMetrics]) -> ModelMetrics:
+        counters = self._registry.counter_registry.get(info.name) or ModelCounters()
         registration = self._registry.get(info.name)
-        done = tally.done()
+        done = counters.done()
         spec = registration.spec if registration is not None else None
-        return ModelFigures(
+        return ModelMetrics(
             name=info.name,
             version=info.version,
             state=info.state,
             served_by=info.served_by,
             isolation=info.isolation,
             desired=registration.instances if registration is not None else 0,
-            spares=spec.spares if spec is not None else 0,
-            retries=tally.retries,
-            poison=tally.poison,
-            wakes=tally.wakes,
-            logged=tally.records_logged,
-            not_logged=tally.records_left_out,
+            standby_workers=spec.standby_workers if spec is not None else 0,
+            retries=counters.retries,
+            poison=counters.poison,
+            resumes=counters.resumes,
+            logged=counters.records_logged,
+            not_logged=counters.records_left_out,
             error=info.error,
-            instances=list(self._of_instances(info, tally, registration, done.instances)),
-            work=work_of(done.total, tally.failed),
+            instances=list(self._of_instances(info, counters, registration, done.instances)),
+            work=work_of(done.total, counters.failed),
             queue=list(queue),
             memory=registration.pool.account.worker_bytes if registration is not None else None,
         )
@@ -242,41 +249,45 @@ class Snapshots:
     def _of_instances(
         self,
         info: messages.ModelInfo,
-        tally: Tally,
+        counters: ModelCounters,
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
-    ) -> Iterator[InstanceFigures]:
+    ) -> Iterator[InstanceMetrics]:
         """Yield the current instances, then those that no longer exist, whose counters stay."""
-        told: set[tuple[int, int]] = set()
+        reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
-            told.add(key)
+            reported.add(key)
             yield self._of_instance(
-                key, instance, tally.instances.get(key), registration, counts.get(key, NOTHING)
+                key, instance, counters.instances.get(key), registration, counts.get(key, NOTHING)
             )
-        for key in sorted(tally.instances.keys() - told):
-            yield self._of_instance(key, None, tally.instances[key], None, counts[key])
+        for key in sorted(counters.instances.keys() - reported):
+            yield self._of_instance(key, None, counters.instances[key], None, counts[key])
 
     def _of_instance(
         self,
         key: tuple[int, int],
         info: messages.InstanceInfo | None,
-        tally: InstanceTally | None,
+        counters: InstanceCounters | None,
         registration: Registration | None,
         counts: Counts,
-    ) -> InstanceFigures:
-        tally = tally or InstanceTally()
-        worker = _present(tally, info.pid) if info is not None and info.pid is not None else None
+    ) -> InstanceMetrics:
+        counters = counters or InstanceCounters()
+        worker = _present(counters, info.pid) if info is not None and info.pid is not None else None
         own_process = registration is not None and registration.registrant is None
         alive = worker is not None and worker.alive
         memory = self._memory(worker.pid) if worker and alive and own_process else None
         limits = registration.spec.limits if registration is not None else None
-        known = [limit for limit in (limits.memory, limits.memory_hard) if limit] if limits else []
+        known = (
+            [limit for limit in (limits.recycle_above, limits.memory_limit) if limit]
+            if limits
+            else []
+        )
         version, number = key
-        return InstanceFigures(
+        return InstanceMetrics(
             version=version,
             instance=number,
-            spare=info is not None and info.spare,
+            standby=info is not None and info.standby,
             state=info.state if info is not None else "",
             worker=worker.name if worker is not None else "",
             pid=worker.pid if worker is not None else None,
@@ -287,13 +298,13 @@ class Snapshots:
             resident=memory.resident if memory else None,
             shared=memory.shared if memory else None,
             gpu=self._gpu.get(worker.pid) if worker and own_process else None,
-            arenas=worker.gauge.arena_bytes if worker and alive else 0,
-            load_s=worker.gauge.load_s if worker and alive else 0.0,
-            warmup_s=worker.gauge.warmup_s if worker and alive else 0.0,
+            arenas=worker.stats.arena_bytes if worker and alive else 0,
+            load_s=worker.stats.load_s if worker and alive else 0.0,
+            warmup_s=worker.stats.warmup_s if worker and alive else 0.0,
             memory_limit=min(known) if known else None,
-            starts=tally.starts,
-            ends=dict(tally.ends),
-            fruitless_ends=info.fruitless_ends if info is not None else 0,
+            starts=counters.starts,
+            exits=dict(counters.exits),
+            consecutive_exits=info.consecutive_exits if info is not None else 0,
             next_try_at=info.next_try_at if info is not None else None,
             last_exit=info.last_exit if info is not None else None,
             work=work_of(counts),
@@ -304,9 +315,9 @@ class Snapshots:
         return memory.resident if memory is not None else None
 
 
-def _present(tally: InstanceTally, pid: int) -> Worker | None:
+def _present(counters: InstanceCounters, pid: int) -> Worker | None:
     """Return the worker of an instance by the pid that `status` shows; of several threads in one process, the newest."""
-    return next((worker for worker in reversed(tally.workers) if worker.pid == pid), None)
+    return next((worker for worker in reversed(counters.workers) if worker.pid == pid), None)
 
 
 def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetrics | None:

@@ -11,12 +11,12 @@ import psutil
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from pytriton._protocol.messages.figures import QueueFigures
+from pytriton._protocol.messages.metrics import QueueMetrics
 
 _TIMEOUT_S = 2.0
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 _PENDING = "nv_inference_pending_request_count"
-#: tritonserver's metric -> field of QueueFigures, and factor to the field's unit.
+#: tritonserver's metric -> field of QueueMetrics, and factor to the field's unit.
 _FIELDS = {
     _PENDING: ("pending", 1),
     "nv_inference_request_success": ("succeeded", 1),
@@ -33,7 +33,7 @@ def fetch(url: str) -> str:
         return ""
     try:
         with _direct.open(url, timeout=_TIMEOUT_S) as answer:
-            return str(answer.read(_MOST_BYTES).decode("utf-8", "replace"))
+            return str(answer.read(_MAX_BYTES).decode("utf-8", "replace"))
     except (OSError, ValueError):  # it is starting, exiting, or hangs
         return ""
 
@@ -52,7 +52,7 @@ class TritonMetrics:
 
     text: str = ""
     families: tuple[Metric, ...] = ()
-    queues: Mapping[str, list[QueueFigures]] = field(default_factory=dict)
+    queues: Mapping[str, list[QueueMetrics]] = field(default_factory=dict)
     since: Optional[float] = 0.0
 
 
@@ -116,7 +116,7 @@ def waiting(text: str) -> dict[str, int]:
     return counts
 
 
-def _queues(families: Iterable[Metric]) -> dict[str, list[QueueFigures]]:
+def _queues(families: Iterable[Metric]) -> dict[str, list[QueueMetrics]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for family in families:
         for sample in family.samples:
@@ -128,7 +128,7 @@ def _queues(families: Iterable[Metric]) -> dict[str, list[QueueFigures]]:
             value = sample.value * unit
             # Failures are split by reason.
             values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
-    by_model: dict[str, list[QueueFigures]] = {}
-    for (model, number), told in sorted(found.items()):
-        by_model.setdefault(model, []).append(QueueFigures(number, **told))
+    by_model: dict[str, list[QueueMetrics]] = {}
+    for (model, number), queue in sorted(found.items()):
+        by_model.setdefault(model, []).append(QueueMetrics(number, **queue))
     return by_model

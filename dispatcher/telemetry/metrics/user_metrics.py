@@ -9,17 +9,17 @@ from typing import TypeVar
 import structlog
 
 from pytriton._protocol.lanes.user_series import Families, Family, Labels, Values, with_living
-from pytriton.dispatcher.openai.state import Told
-from pytriton.dispatcher.workers.model_counters import InstanceTally, Tally
+from pytriton.dispatcher.openai.state import MetricData
+from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _INSTANCE = ("model", "version", "model_instance")
 #: Maximum number of values exposed in total; scraping this many takes a second.
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 #: Maximum number of drop reasons that are logged, once each.
-_MOST_TOLD = 1_000
+_MAX_REPORTED = 1_000
 #: Suffixes of a family's sample names by kind: no two families may share a sample name.
 _NAMES = {
     "counter": ("", "_total"),
@@ -55,7 +55,7 @@ class MergedFamily:
 
 
 @dataclass
-class UserMetrics:
+class MergedUserMetrics:
     """The merged metrics of all callables.
 
     Attributes:
@@ -67,7 +67,7 @@ class UserMetrics:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-class Teller:
+class MetricConverter:
     """Converts metrics to an output format one by one, so that one that fails does not affect the others."""
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class Teller:
             return [form(family)]
         except Exception as error:  # caused by values of a callable
             name, why = family.name, f"{type(error).__name__}: {error}"
-            if name not in self._failed and len(self._failed) < _MOST_TOLD:
+            if name not in self._failed and len(self._failed) < _MAX_REPORTED:
                 self._failed.add(name)
                 _log.warning("cannot expose a callable's metric", metric=name, why=why)
             return []
 
 
-def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
-    """Add the metrics of the OpenAI front. A callable's metric of the same name takes precedence."""
+def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> None:
+    """Add the metrics of the OpenAI frontend. A callable's metric of the same name takes precedence."""
     taken = {name for one in users.families.values() for name in _names(one.name, one.kind)}
     for metric in metrics:
         if metric.series and taken.isdisjoint(_names(metric.name, metric.kind)):
@@ -108,16 +108,16 @@ def add_front(users: UserMetrics, metrics: Iterable[Told]) -> None:
             )
 
 
-def said(model: str, tally: Tally) -> list[Said]:
+def said(model: str, counters: ModelCounters) -> list[Said]:
     """Return the messages of a model's workers; call it in the dispatcher's loop."""
     return [
         Said(model, version, number, instance.user_series, living)
-        for (version, number), instance in tally.instances.items()
+        for (version, number), instance in counters.instances.items()
         if (living := _living(instance)) or instance.user_series
     ]
 
 
-def _living(instance: InstanceTally) -> list[bytes]:
+def _living(instance: InstanceCounters) -> list[bytes]:
     return [message for worker in instance.workers if (message := worker.user_metrics())]
 
 
@@ -125,26 +125,26 @@ class Merger:
     """Merges the messages of all instances, and logs once why a metric is omitted."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
-    def merged(self, instances: Iterable[Said]) -> UserMetrics:
+    def merged(self, instances: Iterable[Said]) -> MergedUserMetrics:
         """Return the merged metrics; may take a while, and can run in any thread."""
-        found = UserMetrics()
+        found = MergedUserMetrics()
         taken: dict[str, str] = {}
-        room = _MOST_VALUES
+        room = _MAX_VALUES
         for one in instances:
             checked = with_living(one.ended, one.living)
             left_out = checked.left_out
             for name, why in checked.faults.items():
-                self._tell(one.model, name, why)
+                self._report(one.model, name, why)
             labels = dict(zip(_INSTANCE, (one.model, str(one.version), str(one.instance))))
             for name, family in checked.families.items():
                 values = sum(map(len, family.series.values()))
                 why = _clash(name, family, found.families, taken)
                 if not why and values > room:
-                    why = f"all models together have more than {_MOST_VALUES:,} values"
+                    why = f"all models together have more than {_MAX_VALUES:,} values"
                 if why:
-                    self._tell(one.model, name, why)
+                    self._report(one.model, name, why)
                     left_out += values
                     continue
                 room -= values
@@ -156,10 +156,10 @@ class Merger:
                 found.left_out[one.model] = found.left_out.get(one.model, 0) + left_out
         return found
 
-    def _tell(self, model: str, name: str, why: str) -> None:
-        if (model, name) in self._told or len(self._told) >= _MOST_TOLD:
+    def _report(self, model: str, name: str, why: str) -> None:
+        if (model, name) in self._reported or len(self._reported) >= _MAX_REPORTED:
             return
-        self._told.add((model, name))
+        self._reported.add((model, name))
         _log.warning("a callable's metrics are omitted", model=model, metric=name, why=why)
 
 

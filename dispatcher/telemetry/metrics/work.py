@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytriton._protocol.lanes.stats_page import FAILURES, Counts
-from pytriton._protocol.messages.figures import Histogram, Work
+from pytriton._protocol.messages.metrics import Histogram, Work
 
 #: Upper limit of counters: a page may contain anything, and messages have no larger integers.
-_MOST = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 #: Upper limit of a bucket, so that the total of a histogram stays within the limit, too.
-_MOST_IN_BUCKET = _MOST >> 7
+_MAX_IN_BUCKET = _MAX_INT64 >> 7
 
 
 def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
@@ -39,10 +39,10 @@ def histogram(total: float, buckets: Sequence[int]) -> Histogram:
     while size and not buckets[size - 1]:
         size -= 1
     filled = list(buckets[:size])
-    if filled and max(filled) > _MOST_IN_BUCKET:
-        filled = [min(count, _MOST_IN_BUCKET) for count in filled]
+    if filled and max(filled) > _MAX_IN_BUCKET:
+        filled = [min(count, _MAX_IN_BUCKET) for count in filled]
     return Histogram(float(total), filled)
 
 
 def _bounded(count: int) -> int:
-    return min(count, _MOST)
+    return min(count, _MAX_INT64)

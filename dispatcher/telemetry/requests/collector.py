@@ -28,31 +28,31 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
 from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
 from pytriton.dispatcher.telemetry.requests.samples import KEPT, Samples
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 _log = structlog.get_logger(__name__)
 
 #: How often the rings are emptied; a busy worker fills one in a second.
-_LOOK_S = 0.25
+_POLL_INTERVAL_S = 0.25
 #: Maximum number of bytes waiting for the thread; further records are dropped.
-_MOST_WAITING = 16 << 20
+_MAX_WAITING = 16 << 20
 #: Overhead per message, because a worker may write arbitrarily small ones.
 _MESSAGE_BYTES = 64
 #: How long a stop waits for the disk.
 _CLOSE_S = 2.0
 #: Maximum length of a request id, which comes from a worker.
-_MOST_ID = 200
+_MAX_ID = 200
 #: Maximum length of an exception's type name.
-_MOST_ERROR = 100
+_MAX_ERROR = 100
 _DAY_NS = 86_400 * 10**9
-_MOST = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 #: End time of a log that is enabled: later than any time that a worker may report.
 _FOREVER = 1 << 64
 
 _encode = msgspec.json.Encoder().encode
 
 
-class LogFile(Protocol):
+class AccessLogFile(Protocol):
     """A rotated file."""
 
     def write(self, line: str) -> bool:
@@ -73,7 +73,7 @@ class _Job(NamedTuple):
     instance: int
     messages: list[bytes]
     #: The access log to write to; None to only sample the records.
-    log: LogFile | None
+    log: AccessLogFile | None
     #: The period, by CLOCK_MONOTONIC, whose records go to the log.
     logged: tuple[int, int]
 
@@ -86,24 +86,24 @@ class _Job(NamedTuple):
 class _Deletion(NamedTuple):
     """Deletes a log after all earlier writes to it."""
 
-    log: LogFile
+    log: AccessLogFile
 
 
 class _Model:
     """The samples and recent counters of one model.
 
     Args:
-        tally: counters of the model; another object means another model of the same name
+        counters: counters of the model; another object means another model of the same name
     """
 
-    def __init__(self, tally: Tally) -> None:
-        self.tally = tally
+    def __init__(self, counters: ModelCounters) -> None:
+        self.counters = counters
         self.samples = Samples()
-        self.log: LogFile | None = None
+        self.log: AccessLogFile | None = None
         #: Period in which the access log is enabled. Records may arrive later than the requests ended.
         self.logged = (0, 0)
         self.registration: Registration | None = None
-        self.outcomes = RecentOutcomes(tally, time.monotonic(), begun=tally.begun)
+        self.outcomes = RecentOutcomes(counters, time.monotonic(), begun=counters.begun)
 
     @property
     def logs_all(self) -> bool:
@@ -119,7 +119,7 @@ class _Model:
             begun = now if registration is former else 0
             self.logged = (begun, _FOREVER) if every else (self.logged[0], now)
         if former is not None and registration is not former:
-            self.outcomes = RecentOutcomes(self.tally, time.monotonic())
+            self.outcomes = RecentOutcomes(self.counters, time.monotonic())
             self.samples.last_failed_at = None
         self.outcomes.look(time.monotonic())
 
@@ -137,7 +137,7 @@ class RequestCollector:
         self,
         registry: Registry,
         path: Callable[[str], Path],
-        open_log: Callable[[Path], LogFile],
+        open_log: Callable[[Path], AccessLogFile],
     ) -> None:
         self._registry = registry
         self._path = path
@@ -151,13 +151,13 @@ class RequestCollector:
     async def run(self) -> None:
         """Collect until cancelled; wait while there are no models."""
         begun = asyncio.Event()
-        ledger = self._registry.ledger
-        ledger.on_begun = begun.set
+        counter_registry = self._registry.counter_registry
+        counter_registry.on_begun = begun.set
         while True:
             begun.clear()
-            if not self._models and not ledger.items():
+            if not self._models and not counter_registry.items():
                 await begun.wait()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
             try:
                 self.look()
             except Exception:
@@ -166,25 +166,25 @@ class RequestCollector:
     def look(self) -> None:
         """Collect the workers' records, and update what they should record."""
         now = time.monotonic()
-        ledger = self._registry.ledger
+        counter_registry = self._registry.counter_registry
         if not self._registry.stopping:  # when the daemon stops, models keep their logs
             for name, known in list(self._models.items()):
-                if ledger.get(name) is not known.tally:
+                if counter_registry.get(name) is not known.counters:
                     self._forget(self._models.pop(name))
-        for name, tally in ledger.items():
+        for name, counters in counter_registry.items():
             registration = self._registry.get(name)
             model = self._models.get(name)
             if model is None:
-                model = self._models[name] = _Model(tally)
+                model = self._models[name] = _Model(counters)
             model.look(registration)
             if model.logs_all and model.log is None:
                 model.log = self._open_log(self._path(name))
             with self._lock:
                 slow_ns = model.samples.threshold_ns(now)
             wanted = (0, UNBOUNDED) if model.logs_all else (slow_ns, KEPT)
-            for version, instance, taken in tally.records(*wanted):
+            for version, instance, taken in counters.records(*wanted):
                 with self._lock:
-                    tally.records_left_out += taken.left_out
+                    counters.records_left_out += taken.left_out
                 if taken.messages:
                     written = list(taken.messages)
                     self._hand_over(_Job(name, version, instance, written, model.log, model.logged))
@@ -194,14 +194,14 @@ class RequestCollector:
         registration = self._registry.by_name(name)
         self.look()
         now = time.monotonic()
-        model, tally = self._models.get(name), self._registry.ledger.get(name)
+        model, counters = self._models.get(name), self._registry.counter_registry.get(name)
         with self._lock:
             return messages.Requests(
                 name,
                 registration.spec.access_log,
                 str(self._path(name)),
-                logged=tally.records_logged if tally else 0,
-                left_out=tally.records_left_out if tally else 0,
+                logged=counters.records_logged if counters else 0,
+                left_out=counters.records_left_out if counters else 0,
                 slowest=model.samples.slowest(now) if model else [],
                 failed=model.samples.failed() if model else [],
             )
@@ -231,7 +231,7 @@ class RequestCollector:
     def _hand_over(self, job: _Job) -> None:
         size = job.size
         with self._lock:
-            if self._waiting + size > _MOST_WAITING:
+            if self._waiting + size > _MAX_WAITING:
                 self._left_out(job.model, len(job.messages))
                 return
             self._waiting += size
@@ -245,9 +245,9 @@ class RequestCollector:
             self._thread = thread
 
     def _left_out(self, name: str, count: int) -> None:
-        tally = self._registry.ledger.get(name)
-        if tally is not None:
-            tally.records_left_out += count
+        counters = self._registry.counter_registry.get(name)
+        if counters is not None:
+            counters.records_left_out += count
 
     def _forget(self, model: _Model) -> None:
         if model.log is not None:
@@ -292,13 +292,13 @@ class RequestCollector:
                     samples.see(one, now)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
-        tally = self._registry.ledger.get(job.model)
-        if tally is None or job.log is None:
+        counters = self._registry.counter_registry.get(job.model)
+        if counters is None or job.log is None:
             return
         if written:
-            tally.records_logged += count
+            counters.records_logged += count
         else:
-            tally.records_left_out += count
+            counters.records_left_out += count
 
 
 def _lines(entries: Sequence[RequestEntry]) -> str:
@@ -319,7 +319,7 @@ def _entries(job: _Job) -> Iterator[tuple[RequestEntry, bool]]:
 def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
     return RequestEntry(
         time=round(at, 6),
-        id=record.id[:_MOST_ID],
+        id=record.id[:_MAX_ID],
         model=job.model,
         version=record.version or job.version,
         instance=job.instance,
@@ -330,10 +330,10 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
         batch_rows=_bounded(record.rows) or 0,
         bytes_in=_bounded(record.bytes_in) or 0,
         bytes_out=_bounded(record.bytes_out),
-        error=record.error[:_MOST_ERROR],
+        error=record.error[:_MAX_ERROR],
     )
 
 
 def _bounded(count: int) -> int | None:
     """Return a worker's count limited to what a message can carry; None if it was not counted."""
-    return None if count < 0 else min(count, _MOST)
+    return None if count < 0 else min(count, _MAX_INT64)

@@ -16,7 +16,7 @@ _HOUR_S, _PIECE_S = 3600.0, 600.0
 
 
 @dataclass
-class _Piece:
+class _SamplePiece:
     begun: float
     #: A heap of the slowest: time, unique number as a tie-breaker, time seen, entry.
     slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Samples:
         #: Exception type and time (seconds since the epoch) of the last failed request.
         self.last_error = ""
         self.last_failed_at: float | None = None
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_SamplePiece] = deque()
         self._failed: deque[RequestEntry] = deque(maxlen=KEPT)
         self._count = 0
 
@@ -64,9 +64,9 @@ class Samples:
         """Return the last failed requests, newest first."""
         return list(self._failed)
 
-    def _piece(self, now: float) -> _Piece:
+    def _piece(self, now: float) -> _SamplePiece:
         while self._pieces and self._pieces[0].begun <= now - _HOUR_S - _PIECE_S:
             self._pieces.popleft()
         if not self._pieces or self._pieces[-1].begun <= now - _PIECE_S:
-            self._pieces.append(_Piece(now))
+            self._pieces.append(_SamplePiece(now))
         return self._pieces[-1]

@@ -21,7 +21,7 @@ from typing import Optional
 import msgspec
 import structlog
 
-from pytriton._protocol.fork_protocol import BEGUN, FORKS, LARGEST, Answer, Order
+from pytriton._protocol.fork_protocol import BEGUN, FORKS, LARGEST, ForkAnswer, Order
 from pytriton.dispatcher.runtime.child import Child, describe_exit, put_away
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
@@ -44,7 +44,7 @@ _ANYWHERE = "/"
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class InterpreterSetup:
     """Everything that determines an interpreter's state after its start. Workers with equal values can share a server."""
 
     python: str
@@ -52,7 +52,7 @@ class Surroundings:
     env: frozenset[tuple[str, str]]
 
     @classmethod
-    def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> Surroundings:
+    def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> InterpreterSetup:
         """Return the surroundings of a worker, which include its directory only if its interpreter reads from it.
 
         Each fork changes to its own directory anyway.
@@ -107,14 +107,14 @@ class ForkServer:
         self._unused.set()
         self._is_ending = False
         #: Outstanding answers. None means that the answer will never arrive.
-        self._answers: deque[asyncio.Future[Answer | None]] = deque()
+        self._answers: deque[asyncio.Future[ForkAnswer | None]] = deque()
         self._begun = self._expect()
         self._loop.add_reader(channel.fileno(), self._read_answers)
         child.exited.add_done_callback(lambda _: self._on_exit())
 
     @classmethod
     async def launch(
-        cls, around: Surroundings, boot: list[str], kill_on_death: KillOnDeath
+        cls, around: InterpreterSetup, boot: list[str], kill_on_death: KillOnDeath
     ) -> ForkServer:
         """Start a fork server. The caller must await `begun` before using it, and finally `end`.
 
@@ -165,7 +165,7 @@ class ForkServer:
         if not self._is_ending:
             self._timer = self._loop.call_later(_IDLE_S, act)
 
-    async def fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
+    async def fork(self, order: Order, output: int, stats: int) -> tuple[int, socket.socket]:
         """Fork a worker. Return its pid, and the connection on which it waits for GO. It exits if that is closed.
 
         Raises:
@@ -179,7 +179,7 @@ class ForkServer:
             self.orders += 1
             self._unused.clear()
             try:
-                return await self._fork(order, output, gauge)
+                return await self._fork(order, output, stats)
             finally:
                 self.orders -= 1
                 if not self.orders:
@@ -197,13 +197,13 @@ class ForkServer:
         await self.child.stop(0)  # also kills processes started by a start-up file
         await _reap_strays(self.child.pid)
 
-    async def _fork(self, order: Order, output: int, gauge: int) -> tuple[int, socket.socket]:
+    async def _fork(self, order: Order, output: int, stats: int) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         try:
             with theirs:
                 try:
-                    descriptors = [output, gauge, theirs.fileno()]
+                    descriptors = [output, stats, theirs.fileno()]
                     socket.send_fds(self._channel, [msgspec.msgpack.encode(order)], descriptors)
                 except OSError as error:
                     raise Ended(f"it does not accept orders: {error.strerror}") from None
@@ -213,7 +213,7 @@ class ForkServer:
             raise
 
     async def _pid(
-        self, order: Order, answer: asyncio.Future[Answer | None], worker: socket.socket
+        self, order: Order, answer: asyncio.Future[ForkAnswer | None], worker: socket.socket
     ) -> int:
         """Return the pid that the fork server reports, once the forked worker has begun."""
         await asyncio.wait([answer], timeout=_FORK_S)
@@ -245,8 +245,8 @@ class ForkServer:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────
 
-    def _expect(self) -> asyncio.Future[Answer | None]:
-        answer: asyncio.Future[Answer | None] = self._loop.create_future()
+    def _expect(self) -> asyncio.Future[ForkAnswer | None]:
+        answer: asyncio.Future[ForkAnswer | None] = self._loop.create_future()
         self._answers.append(answer)
         return answer
 
@@ -254,7 +254,7 @@ class ForkServer:
         """Resolve the answers that have arrived."""
         try:
             while data := self._next():
-                answer = msgspec.msgpack.decode(data, type=Answer)
+                answer = msgspec.msgpack.decode(data, type=ForkAnswer)
                 waits = self._answers.popleft()
                 if not waits.done():
                     waits.set_result(answer)
@@ -281,7 +281,7 @@ class ForkServer:
         self._loop.remove_reader(self._channel.fileno())
 
 
-def _pid_in(answer: Answer, order: Order) -> int:
+def _pid_in(answer: ForkAnswer, order: Order) -> int:
     """Return the pid in an answer; raises as `ForkServer.fork`."""
     if answer.is_stale:
         raise Stale("its environment has changed")

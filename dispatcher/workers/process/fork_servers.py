@@ -23,8 +23,8 @@ from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.dispatcher.workers.process.fork_server import (
     Ended,
     ForkServer,
+    InterpreterSetup,
     Stale,
-    Surroundings,
     Unfit,
 )
 
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 _UNFIT_S = 60.0
 
 
-class _Kept:
+class _KeptServer:
     """A fork server that is starting or has started.
 
     Attributes:
@@ -76,13 +76,13 @@ class ForkServers:
         self._boot = boot
         self._kill_on_death = kill_on_death
         #: Ordered by use, the most recently used last.
-        self._servers: dict[Surroundings, _Kept] = {}
-        self._unfit_until: dict[Surroundings, float] = {}
+        self._servers: dict[InterpreterSetup, _KeptServer] = {}
+        self._unfit_until: dict[InterpreterSetup, float] = {}
         self._ending: set[asyncio.Task[object]] = set()
         self._held = False
 
     @property
-    def settled(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Whether no fork server is being stopped, and, while held, none is left."""
         return not self._ending and not (self._held and self._servers)
 
@@ -100,12 +100,12 @@ class ForkServers:
 
     async def start(
         self,
-        around: Surroundings,
+        around: InterpreterSetup,
         worker: str,
         variables: Mapping[str, str],
         *,
         cwd: str | None,
-        gauge: int,
+        stats: int,
         on_line: OnLine,
     ) -> Child | None:
         """Fork a new worker and return it, or None if it must start without a fork server.
@@ -115,7 +115,7 @@ class ForkServers:
             worker: Its name.
             variables: Additional environment variables of its own.
             cwd: Its working directory.
-            gauge: File descriptor of its gauge page.
+            stats: File descriptor of its gauge page.
             on_line: Receives the lines that it prints.
 
         Raises:
@@ -125,10 +125,10 @@ class ForkServers:
         until = asyncio.get_running_loop().time() + self._start_s
         try:
             try:
-                return await self._made(around, order, gauge, on_line, until)
+                return await self._made(around, order, stats, on_line, until)
             except (Stale, Ended) as why:  # a new fork server may work
                 _log.debug("retrying with another fork server", reason=str(why))
-                return await self._made(around, order, gauge, on_line, until)
+                return await self._made(around, order, stats, on_line, until)
         except Stale:  # not a failure: its environment changed again, or its place was needed
             return None
         except Unfit as why:
@@ -136,7 +136,7 @@ class ForkServers:
             return None
 
     async def _made(
-        self, around: Surroundings, order: Order, gauge: int, on_line: OnLine, until: float
+        self, around: InterpreterSetup, order: Order, stats: int, on_line: OnLine, until: float
     ) -> Child | None:
         """Return a forked worker, or None if no fork server is available before `until`."""
         kept = self._kept(around)
@@ -152,14 +152,14 @@ class ForkServers:
                 return None
             assert kept.server is not None  # it has started
             self._use(around, kept)
-            return await self._forked(kept.server, order, gauge, on_line)
+            return await self._forked(kept.server, order, stats, on_line)
         except Unfit:
             self._drop(around, kept)
             raise
         finally:
             kept.users -= 1
 
-    def _kept(self, around: Surroundings) -> _Kept | None:
+    def _kept(self, around: InterpreterSetup) -> _KeptServer | None:
         """Return the fork server for these surroundings, starting it if needed, or None if it is not allowed."""
         now = asyncio.get_running_loop().time()
         if self._held or not self.most or self._unfit_until.get(around, now) > now:
@@ -168,19 +168,19 @@ class ForkServers:
         if kept is None:
             if len(self._servers) >= self.most and not self._drop_unused():
                 return None
-            kept = _Kept()
+            kept = _KeptServer()
             kept.starting = asyncio.ensure_future(self._start(around, kept))
             kept.starting.add_done_callback(lambda _: self._has_started(around, kept))
         self._servers[around] = kept
         return kept
 
-    async def _start(self, around: Surroundings, kept: _Kept) -> None:
+    async def _start(self, around: InterpreterSetup, kept: _KeptServer) -> None:
         kept.server = await ForkServer.launch(
             around, self._boot(around.python), self._kill_on_death
         )
         await kept.server.begun(self._start_s)
 
-    def _has_started(self, around: Surroundings, kept: _Kept) -> None:
+    def _has_started(self, around: InterpreterSetup, kept: _KeptServer) -> None:
         if kept.starting.cancelled():
             return
         error = kept.starting.exception()
@@ -191,7 +191,7 @@ class ForkServers:
             kept.server.child.exited.add_done_callback(lambda _: self._drop(around, kept))
             self._use(around, kept)
 
-    def _use(self, around: Surroundings, kept: _Kept) -> None:
+    def _use(self, around: InterpreterSetup, kept: _KeptServer) -> None:
         assert kept.server is not None
         kept.server.when_idle(lambda: self._drop(around, kept))
 
@@ -203,8 +203,8 @@ class ForkServers:
                 return True
         return False
 
-    async def _forked(self, server: ForkServer, order: Order, gauge: int, on_line: OnLine) -> Child:
-        making = asyncio.ensure_future(self._fork(server, order, gauge, on_line))
+    async def _forked(self, server: ForkServer, order: Order, stats: int, on_line: OnLine) -> Child:
+        making = asyncio.ensure_future(self._fork(server, order, stats, on_line))
         try:
             child, waits = await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -219,15 +219,15 @@ class ForkServers:
         return child
 
     async def _fork(
-        self, server: ForkServer, order: Order, gauge: int, on_line: OnLine
+        self, server: ForkServer, order: Order, stats: int, on_line: OnLine
     ) -> tuple[Child, socket.socket]:
         with contextlib.ExitStack() as given, contextlib.ExitStack() as ours:
-            gauge = os.dup(gauge)  # the caller may be cancelled and close its descriptor
-            given.callback(os.close, gauge)
+            stats = os.dup(stats)  # the caller may be cancelled and close its descriptor
+            given.callback(os.close, stats)
             reader, writer = os.pipe()
             given.callback(os.close, writer)
             pipe = ours.enter_context(os.fdopen(reader, "rb", buffering=0))
-            pid, waits = await server.fork(order, writer, gauge)
+            pid, waits = await server.fork(order, writer, stats)
             ours.enter_context(waits)
             try:
                 child = Child(pid, pipe, on_line, self._kill_on_death)
@@ -237,7 +237,7 @@ class ForkServers:
             ours.pop_all()
             return child, waits
 
-    def _is_unfit(self, around: Surroundings, why: str) -> None:
+    def _is_unfit(self, around: InterpreterSetup, why: str) -> None:
         """Start workers of these surroundings without a fork server for a while."""
         now = asyncio.get_running_loop().time()
         if self._unfit_until.get(around, now) <= now:
@@ -245,7 +245,7 @@ class ForkServers:
         self._unfit_until = {one: until for one, until in self._unfit_until.items() if until > now}
         self._unfit_until[around] = now + _UNFIT_S
 
-    def _drop(self, around: Surroundings, kept: _Kept) -> None:
+    def _drop(self, around: InterpreterSetup, kept: _KeptServer) -> None:
         """Remove and stop this fork server, unless it has been replaced already."""
         if self._servers.get(around) is kept:
             del self._servers[around]
@@ -257,7 +257,7 @@ class ForkServers:
         task.add_done_callback(self._ending.discard)
 
 
-async def _end(kept: _Kept) -> None:
+async def _end(kept: _KeptServer) -> None:
     kept.starting.cancel()
     await asyncio.wait([kept.starting])
     if kept.server is not None:

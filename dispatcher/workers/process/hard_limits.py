@@ -27,7 +27,7 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
 
     Return at once if the model has no hard limits.
     """
-    if limits.memory_hard is None and limits.processes is None:
+    if limits.memory_limit is None and limits.processes is None:
         return
     reported = None
     while worker.alive:
@@ -42,7 +42,9 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
                     "could not measure a worker's resources", worker=worker.name, error=reported
                 )
         if why is not None and worker.condemned is None and worker.alive:
-            events.tell(kinds.LIMIT, worker=worker.name, reason=why, numbers={"pid": worker.pid})
+            events.emit(
+                kinds.LIMIT_EXCEEDED, worker=worker.name, reason=why, numbers={"pid": worker.pid}
+            )
             worker.end_now(why)
             _end_others(worker.pid, family)
         await asyncio.wait([worker.exited], timeout=_POLL_INTERVAL_S)
@@ -77,10 +79,10 @@ def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str |
     """Describe the limit that a worker has exceeded, or return None."""
     if limits.processes is not None and len(family) > limits.processes:
         return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
-    if limits.memory_hard is not None:
+    if limits.memory_limit is not None:
         used = sum(map(_own_memory, [pid, *family]))
-        if used > limits.memory_hard:
-            return f"it used {used} bytes of memory, and may use {limits.memory_hard} (limits)"
+        if used > limits.memory_limit:
+            return f"it used {used} bytes of memory, and may use {limits.memory_limit} (limits)"
     return None
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
@@ -36,7 +36,7 @@ class HostedWorker(Worker):
         *,
         registrant: Registrant,
         lane_path: Path,
-        gauge: Gauge,
+        stats: WorkerStatsPage,
         gauge_path: Path,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -47,12 +47,12 @@ class HostedWorker(Worker):
             spec,
             instance,
             lane_path=lane_path,
-            gauge=gauge,
+            stats=stats,
             exited=exited,
         )
         self.log_hint = ""  # its output belongs to the registrant's process
         self._registrant = registrant
-        self._gauge_path = gauge_path
+        self._stats_path = gauge_path
         self._how = ""
         registrant.ended.add_done_callback(self._registrant_ended)
         start = messages.StartWorker(name, instance, str(lane_path), str(gauge_path))
@@ -79,9 +79,9 @@ class HostedWorker(Worker):
                 ErrorKind.LOAD_FAILED,
                 f"model {spec.name}: process {registrant.pid}, in whose threads it ran, has ended",
             )
-        gauge_path = lane_path.with_suffix(".gauge")
+        gauge_path = lane_path.with_suffix(".stats")
         try:
-            gauge = Gauge.create_file(gauge_path)
+            stats = WorkerStatsPage.create_file(gauge_path)
         except OSError as error:
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED,
@@ -93,20 +93,20 @@ class HostedWorker(Worker):
             instance,
             registrant=registrant,
             lane_path=lane_path,
-            gauge=gauge,
+            stats=stats,
             gauge_path=gauge_path,
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
         """Record the worker's hello. It already has its callable and has opened its gauge; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
-        self._gauge_path.unlink(missing_ok=True)
+        self._stats_path.unlink(missing_ok=True)
 
     def has_ended(self, how: str) -> None:
         """Record that the worker or its registrant has ended; `how` completes "worker w1 …"."""
         if not self.exited.done():
             self._how = how
-            self._gauge_path.unlink(missing_ok=True)
+            self._stats_path.unlink(missing_ok=True)
             self.exited.set_result(0)
 
     def is_deaf(self) -> None:
@@ -117,10 +117,10 @@ class HostedWorker(Worker):
         """Describe how the worker ended, for `status` and for the clients of its last batch."""
         return f"worker {self.name}, a thread of process {self.pid}, {self._how}"
 
-    def end_record(self) -> messages.WorkerEnd:
+    def end_record(self) -> messages.WorkerExit:
         """Return the record of the worker's end. The worker must have ended."""
         assert self._done is not None  # it has ended
-        return messages.WorkerEnd(
+        return messages.WorkerExit(
             at=time.time(),
             worker=self.name,
             pid=self.pid,

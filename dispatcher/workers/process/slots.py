@@ -19,12 +19,12 @@ def versions(spec: messages.ModelSpec) -> list[int]:
 
 
 def count(spec: messages.ModelSpec) -> int:
-    """Return the number of workers of a registration, including spares."""
-    return (spec.instances + spec.spares) * max(1, len(versions(spec)))
+    """Return the number of workers of a registration, including standby workers."""
+    return (spec.instances + spec.standby_workers) * max(1, len(versions(spec)))
 
 
 def instance_of(spec: messages.ModelSpec, slot: int) -> int:
-    """Return the instance number of a slot. Numbers from `spec.instances` on are spares."""
+    """Return the instance number of a slot. Numbers from `spec.instances` on are standby workers."""
     return slot // max(1, len(versions(spec)))
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from pytriton._protocol import messages
 from pytriton._protocol.calls.call_connection import socket_path
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.lanes.request_records import Taken
-from pytriton._protocol.lanes.stats_page import Counts, Gauge, Reading
+from pytriton._protocol.lanes.request_records import CollectedRecords
+from pytriton._protocol.lanes.stats_page import Counts, StatsReading, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 
 #: Why workers end. On their own: while serving ("crash") or before ("load"). Ended by the dispatcher: hung in a batch
-#: ("hang"), exceeded a hard limit ("limit"), recycled ("spent"), scaled down ("scale"), model replaced ("replace"),
+#: ("hang"), exceeded a hard limit ("limit"), recycled ("recycle"), scaled down ("scale"), model replaced ("replace"),
 #: model idle ("idle"), any other request ("stop").
-END_REASONS = ("crash", "load", "hang", "limit", "spent", "scale", "replace", "idle", "stop")
+EXIT_REASONS = ("crash", "load", "hang", "limit", "recycle", "scale", "replace", "idle", "stop")
 
 
 class Worker:
@@ -33,15 +33,15 @@ class Worker:
         pid: The process that it is or runs in.
         exited: Resolves when the worker has ended.
         protocol: Protocol version that it speaks, possibly one from before an upgrade.
-        parked: Whether it waits for `unpark` before loading, because its model is asleep.
+        parked: Whether it waits for `unpark` before loading, because its model is suspended.
         greeted: Resolves when the worker has said hello.
         ready: Resolves when the callable is loaded. Raises RemoteFailure if it cannot be loaded.
         lane_path: Socket on which it accepts lanes once it is ready.
-        gauge: The worker's shared counters; closed when it has ended.
-        spent: Resolves with the reason when the worker should be recycled.
+        stats: The worker's shared counters; closed when it has ended.
+        recycle_due: Resolves with the reason when the worker should be recycled.
         condemned: Why the dispatcher kills it; None if it ends on its own or on request.
-        leaving: Why it is being ended, one of END_REASONS; None if it ends on its own.
-        unwilling: Why its model's `is_ready` reports that it is not ready; None if it is ready or has no `is_ready`.
+        leaving: Why it is being ended, one of EXIT_REASONS; None if it ends on its own.
+        not_ready_reason: Why its model's `is_ready` reports that it is not ready; None if it is ready or has no `is_ready`.
         log_hint: Where to find its log; completes an error text.
     """
 
@@ -53,34 +53,34 @@ class Worker:
         instance: int,
         *,
         lane_path: Path,
-        gauge: Gauge,
+        stats: WorkerStatsPage,
         exited: asyncio.Future[int],
     ) -> None:
         self.name = name
         self.pid = pid
         self.exited = exited
         self.lane_path = lane_path
-        self.gauge = gauge
+        self.stats = stats
         self.protocol = messages.PROTOCOL
         self.parked = False
         self.condemned: str | None = None
         self.leaving: str | None = None
         self.started_at = time.time()
-        self.unwilling: str | None = None
+        self.not_ready_reason: str | None = None
         self.log_hint = f"; its log: pytriton-daemon logs {spec.name}"
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.spent: asyncio.Future[str] = loop.create_future()
+        self.recycle_due: asyncio.Future[str] = loop.create_future()
         self._spec = spec
         #: The version that it serves; the newest one if it serves all versions of the model.
         self.version = spec.version
         self.instance = instance
         self._peer: Peer | None = None
-        self._done: Reading | None = None
+        self._done: StatsReading | None = None
         self._counts: Counts | None = None
         #: Request records left when it ended, and the last custom metrics of its callable.
-        self.last_records = Taken()
+        self.last_records = CollectedRecords()
         self.last_user_metrics = b""
         exited.add_done_callback(self._ended)
         # A pool that is stopping never retrieves the exception. Retrieve it here, or asyncio logs a warning.
@@ -92,28 +92,28 @@ class Worker:
 
     def counts(self) -> Counts:
         """Return the work that it has done so far, or until its end."""
-        return self.gauge.counts() if self._counts is None else self._counts
+        return self.stats.counts() if self._counts is None else self._counts
 
-    def reading(self) -> Reading:
-        """Return the current reading of its gauge, or the last one before its end."""
-        return self.gauge.read() if self._done is None else self._done
+    def reading(self) -> StatsReading:
+        """Return the current reading of its statistics page, or the last one before its end."""
+        return self.stats.read() if self._done is None else self._done
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
         """Return the number of requests it has started so far, or until its end, and of failed ones by kind."""
         done = self._counts
-        return self.gauge.outcomes() if done is None else (done.requests, done.failed)
+        return self.stats.outcomes() if done is None else (done.requests, done.failed)
 
     def user_metrics(self) -> bytes:
         """Return the latest custom metrics of its callable, undecoded; b"" if there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def leave(self, reason: str) -> None:
-        """Record why the worker is being ended, one of END_REASONS. The first reason is kept."""
+        """Record why the worker is being ended, one of EXIT_REASONS. The first reason is kept."""
         self.leaving = self.leaving or reason
 
     @property
-    def end_reason(self) -> str:
-        """Why it ended, one of END_REASONS."""
+    def exit_reason(self) -> str:
+        """Why it ended, one of EXIT_REASONS."""
         if self.leaving is not None:
             return self.leaving
         ready = self.ready
@@ -146,10 +146,10 @@ class Worker:
             failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
             self.ready.set_exception(failure)
 
-    def is_spent(self, text: str) -> None:
+    def request_recycle(self, text: str) -> None:
         """Record that the worker should be recycled, for the reason in `text`."""
-        if not self.spent.done():
-            self.spent.set_result(text)
+        if not self.recycle_due.done():
+            self.recycle_due.set_result(text)
 
     def is_deaf(self) -> None:
         """Handle a failed connection to the worker. A process needs nothing: its exit is detected anyway."""
@@ -167,7 +167,7 @@ class Worker:
         """Describe how the worker ended, for `status` and for the clients of its last batch."""
         raise NotImplementedError
 
-    def end_record(self) -> messages.WorkerEnd:
+    def end_record(self) -> messages.WorkerExit:
         """Return the record of the worker's end. The worker must have ended."""
         raise NotImplementedError
 
@@ -189,17 +189,17 @@ class Worker:
         raise NotImplementedError
 
     def _user_metrics(self) -> bytes:
-        pages = self.gauge.user_metrics
+        pages = self.stats.user_metrics
         return pages.read() if pages is not None else b""
 
     async def _drained(self) -> None:
         """Wait until the last lines of its output have arrived."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
-        self._done, self._counts = self.gauge.read(), self.gauge.counts()
-        self.last_records = self.gauge.records.take()
+        self._done, self._counts = self.stats.read(), self.stats.counts()
+        self.last_records = self.stats.records.take()
         self.last_user_metrics = self._user_metrics()
-        self.gauge.close()
+        self.stats.close()
         self.lane_path.unlink(missing_ok=True)
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
         if not self.ready.done():

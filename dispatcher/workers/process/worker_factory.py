@@ -25,7 +25,7 @@ from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.process.worker_process import WorkerPlace, WorkerProcess
 
 
-class StartWorker(Protocol):
+class WorkerStarter(Protocol):
     """Starts the worker of one slot of a model. The daemon uses `WorkerFactory.start`."""
 
     def __call__(
@@ -44,7 +44,7 @@ class WorkerFactory:
         boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
         #: Fork servers, which start workers faster than a new interpreter.
         self.forks = ForkServers(
-            config.fork_servers, boot, kill_on_death, config.worker_start_timeout_s
+            config.max_fork_servers, boot, kill_on_death, config.worker_start_timeout_s
         )
         self._place = WorkerPlace(
             rundir.control_endpoint,

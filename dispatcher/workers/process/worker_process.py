@@ -21,14 +21,14 @@ from pytriton._protocol.env_variables import with_direct_loopback
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
 from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR
-from pytriton._protocol.lanes.stats_page import FAILURES, Gauge
+from pytriton._protocol.lanes.stats_page import FAILURES, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
 from pytriton.dispatcher.server.liveness import process_state
 from pytriton.dispatcher.workers.process import compute_threads
-from pytriton.dispatcher.workers.process.fork_server import Surroundings
+from pytriton.dispatcher.workers.process.fork_server import InterpreterSetup
 from pytriton.dispatcher.workers.process.fork_servers import ForkServers, boot_arguments
 from pytriton.dispatcher.workers.process.worker import Worker
 
@@ -44,7 +44,7 @@ _STACK_DUMP_TIMEOUT_S = 10.0
 _HUNG_GRACE_S = 0.5
 #: Time for an idle worker to react to SIGTERM; long enough for an overloaded machine.
 _UNRESPONSIVE_S = 5.0
-#: Interval between checks of the gauge, which is shared memory and cannot notify.
+#: Interval between checks of the statistics page, which is shared memory and cannot notify.
 _POLL_INTERVAL_S = 0.25
 
 
@@ -80,12 +80,12 @@ class WorkerProcess(Worker):
         instance: int,
         *,
         lane_path: Path,
-        gauge: Gauge,
+        stats: WorkerStatsPage,
         tracing: bool = False,
         clean_up_s: float = math.inf,
     ) -> None:
         super().__init__(
-            name, child.pid, spec, instance, lane_path=lane_path, gauge=gauge, exited=child.exited
+            name, child.pid, spec, instance, lane_path=lane_path, stats=stats, exited=child.exited
         )
         self._child = child
         self._oom_kills = linux.oom_kills()
@@ -110,14 +110,14 @@ class WorkerProcess(Worker):
             RemoteFailure: The interpreter or the working directory cannot be used, or a resource limit was reached.
         """
         try:
-            gauge, gauge_fd = Gauge.create()
+            stats, stats_fd = WorkerStatsPage.create()
             try:
-                child = await _child(name, spec, instance, place, on_line, gauge_fd)
+                child = await _child(name, spec, instance, place, on_line, stats_fd)
             except BaseException:
-                gauge.close()
+                stats.close()
                 raise
             finally:
-                os.close(gauge_fd)
+                os.close(stats_fd)
         except OSError as error:
             raise _not_started(spec, error) from error
         tracing = place.tracing is not None
@@ -127,7 +127,7 @@ class WorkerProcess(Worker):
             spec,
             instance,
             lane_path=lane_path,
-            gauge=gauge,
+            stats=stats,
             tracing=tracing,
             clean_up_s=place.clean_up_s,
         )
@@ -155,31 +155,31 @@ class WorkerProcess(Worker):
             spec,
             instance,
             lane_path=Path(state.lane_path),
-            gauge=Gauge.adopt(state.gauge),
+            stats=WorkerStatsPage.adopt(state.stats),
             tracing=place.tracing is not None,
             clean_up_s=place.clean_up_s,
         )
         worker._peer = peer
-        worker.started_at, worker.unwilling = state.started_at, state.unwilling
+        worker.started_at, worker.not_ready_reason = state.started_at, state.not_ready_reason
         worker.protocol = state.protocol
         worker.greeted.set_result(None)
         worker.loaded()
-        if state.spent is not None:
-            worker.is_spent(state.spent)
+        if state.recycle_due is not None:
+            worker.request_recycle(state.recycle_due)
         return worker
 
     def hand_over(self) -> WorkerState:
         """Return the state to hand over in an upgrade. The worker must be alive."""
-        assert self.gauge.kept is not None  # the worker is alive
-        spent = self.spent.result() if self.spent.done() else None
+        assert self.stats.kept is not None  # the worker is alive
+        recycle_due = self.recycle_due.result() if self.recycle_due.done() else None
         return WorkerState(
             self.name,
             self._child.hand_over(),
-            self.gauge.kept,
+            self.stats.kept,
             str(self.lane_path),
             self.started_at,
-            self.unwilling,
-            spent,
+            self.not_ready_reason,
+            recycle_due,
             self.protocol,
         )
 
@@ -216,11 +216,11 @@ class WorkerProcess(Worker):
             how += ", probably by the kernel for lack of memory"
         return f"worker {self.name} (pid {self.pid}) {how}"
 
-    def end_record(self) -> messages.WorkerEnd:
+    def end_record(self) -> messages.WorkerExit:
         """Return the record of the worker's end. The worker must have ended."""
         code = self.exited.result()
         assert self._done is not None  # it has ended
-        return messages.WorkerEnd(
+        return messages.WorkerExit(
             at=time.time(),
             worker=self.name,
             pid=self.pid,
@@ -296,7 +296,7 @@ class WorkerProcess(Worker):
             await asyncio.wait([self.exited], timeout=min(_POLL_INTERVAL_S, deadline - now))
             now = clock()
             if self.alive:
-                reading = self.gauge.read()
+                reading = self.stats.read()
                 if reading.ending or not reading.idle:
                     unresponsive_at = now + _UNRESPONSIVE_S
                 if not (reading.ending and reading.idle):
@@ -337,7 +337,7 @@ async def _child(
     instance: int,
     place: WorkerPlace,
     on_line: OnLine,
-    gauge_fd: int,
+    stats_fd: int,
 ) -> Child:
     """Start the process, forked from a fork server if possible, otherwise as a new interpreter; raises OSError."""
     world = spec.world
@@ -346,23 +346,23 @@ async def _child(
     device = _device(spec, instance)
     if place.forks is not None:
         forked = await place.forks.start(
-            Surroundings.of(world.python, world.cwd, env),
+            InterpreterSetup.of(world.python, world.cwd, env),
             name,
             device,
             cwd=world.cwd,
-            gauge=gauge_fd,
+            stats=stats_fd,
             on_line=on_line,
         )
         if forked is not None:
             return forked
     boot = boot_arguments(place.library, place.endpoint, world.python)
     return await Child.start(
-        [world.python, *boot, name, str(os.getpid()), str(gauge_fd)],
+        [world.python, *boot, name, str(os.getpid()), str(stats_fd)],
         env={**env, **device},
         cwd=world.cwd,
         on_line=on_line,
         kill_on_death=place.kill_on_death,
-        pass_fds=[gauge_fd],
+        pass_fds=[stats_fd],
     )
 
 

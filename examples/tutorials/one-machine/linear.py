@@ -11,7 +11,7 @@ from pytriton import Limits, ModelConfig, Tensor, batch, declare
     config=ModelConfig(max_batch_size=64),
     instances=2,
     execution_timeout_s=10,
-    limits=Limits(memory="2GiB"),
+    limits=Limits(recycle_above="2GiB"),
 )
 @batch
 def linear(x):

@@ -102,10 +102,10 @@ def drain(
             help="Time for in-flight requests and streams after that, in seconds. Default: grace_period_s.",
         ),
     ] = None,
-    stay: Annotated[
+    keep_running: Annotated[
         bool,
         typer.Option(
-            "--stay",
+            "--keep-running",
             help="Do not exit; return when the daemon can be stopped. For use as a preStop hook.",
         ),
     ] = False,
@@ -115,7 +115,7 @@ def drain(
     from pytriton._protocol import messages
 
     rundir = daemon_connection.runtime_dir(runtime_dir)
-    pid = daemon_connection.drain(rundir, messages.Drain(settle, timeout, not stay))
+    pid = daemon_connection.drain(rundir, messages.Drain(settle, timeout, not keep_running))
     typer.echo(
         "the daemon can be stopped now" if pid is None else f"the daemon has exited (pid {pid})"
     )
@@ -213,7 +213,7 @@ def _replace_server(rundir: RuntimeDir, force: bool) -> None:
     server = daemon_connection.ask_status(rundir).server
     if server.pid != replaced.pid:
         raise CliError(
-            ExitCode.FAULT,
+            ExitCode.ERROR,
             f"tritonserver was replaced (pid {replaced.pid}), but the new one has already exited: "
             "see `pytriton-daemon logs` for the reason, and `pytriton-daemon status` for what serves now",
         )

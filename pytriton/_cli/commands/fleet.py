@@ -375,9 +375,9 @@ def balance(
 ) -> None:
     """Run HAProxy in front of the nodes, in the foreground: one address for all, updated as models change."""
     from pytriton._cli.fleet.balance import run
-    from pytriton.fleet.balancer.configuration import Settings
+    from pytriton.fleet.balancer.configuration import BalancerSettings
 
-    settings = Settings(
+    settings = BalancerSettings(
         http,
         grpc,
         str(Path(certificate).absolute()) if certificate else "",

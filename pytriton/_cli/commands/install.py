@@ -28,7 +28,7 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
 
         print_checks(checks)
     if any(one.status == "problem" for one in checks):
-        raise typer.Exit(ExitCode.FAULT)
+        raise typer.Exit(ExitCode.ERROR)
 
 
 @command

@@ -79,7 +79,7 @@ def register(
     """Register a callable, a model file, or a Triton Python model. Modules are also searched in the working directory."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import (
-        Wish,
+        RegisterCommand,
         is_file,
         register_folder,
         register_target,
@@ -103,7 +103,10 @@ def register(
         raise typer.BadParameter("--requirement needs --model-dir or a model file")
     if factory and not is_callable:
         raise typer.BadParameter("--factory needs MODULE:ATTRIBUTE")
-    info = act(Wish(model_dir or target or "", given), daemon_connection.runtime_dir(runtime_dir))
+    info = act(
+        RegisterCommand(model_dir or target or "", given),
+        daemon_connection.runtime_dir(runtime_dir),
+    )
     typer.echo(info)
 
 

@@ -1,4 +1,4 @@
-"""`pytriton-daemon slowest`, `access-log` and `profile`: individual requests of a model, and profiles of a worker."""
+"""`pytriton-daemon requests`, `access-log` and `profile`: individual requests of a model, and profiles of a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
 
 @command
-def slowest(
+def requests(
     model: ModelArgument, as_json: JsonFlag = False, runtime_dir: RuntimeDirFlag = None
 ) -> None:
     """Show a model's slowest requests of the last hour, and the last failed ones."""

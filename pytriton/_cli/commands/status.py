@@ -1,4 +1,4 @@
-"""Commands that show the daemon's state: status, top, logs, token, version."""
+"""Commands that show the daemon's state: status, top, logs, access-token, version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def show_top(
 
 
 @command
-def token(runtime_dir: RuntimeDirFlag = None) -> None:
+def access_token(runtime_dir: RuntimeDirFlag = None) -> None:
     """Print the access token for Triton's restricted endpoints."""
     from pytriton._cli import daemon_connection
 

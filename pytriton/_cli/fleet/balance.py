@@ -14,12 +14,12 @@ from pytriton._cli.errors import say
 
 if TYPE_CHECKING:
     from pytriton.fleet import NodeStatus
-    from pytriton.fleet.balancer.configuration import Settings
+    from pytriton.fleet.balancer.configuration import BalancerSettings
 
 
 def run(
     look: Callable[[], Iterable[NodeStatus]],
-    settings: Settings,
+    settings: BalancerSettings,
     folder: Path | None,
     interval_s: float,
     applied: Callable[[], None] = lambda: None,
@@ -45,7 +45,7 @@ def run(
 
 def _balance(
     look: Callable[[], Iterable[NodeStatus]],
-    settings: Settings,
+    settings: BalancerSettings,
     program: str,
     place: Path,
     interval_s: float,

@@ -25,7 +25,9 @@ def print_nodes(nodes: Sequence[NodeStatus], leaving: Collection[str] = ()) -> N
             )
             continue
         status = one.status
-        instances = [each for model in status.models for each in model.instances if not each.spare]
+        instances = [
+            each for model in status.models for each in model.instances if not each.standby
+        ]
         ready = sum(each.state == "ready" for each in instances)
         table.add_row(
             Text(one.node), state_text(status.state), state_text(status.server.state),
@@ -47,7 +49,7 @@ def print_fleet_models(models: Sequence[FleetModel]) -> None:
     table = make_table("model", "state", "nodes", "instances", "missing on")
     for one in models:
         count = f"{len(one.by_node)}/{len(one.by_node) + len(one.missing)}"
-        tried = sum(info.trial is not None for info in one.by_node.values())
+        tried = sum(info.lease is not None for info in one.by_node.values())
         count += f", {tried} provisional" if tried else ""
         missing = Text(", ".join(one.missing) or "-", overflow="fold")
         ready = f"{one.ready}/{one.instances} ready"

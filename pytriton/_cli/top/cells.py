@@ -12,8 +12,8 @@ from pytriton._cli.log_lines import visible
 from pytriton._protocol import messages
 from pytriton._protocol.rates import Row, milliseconds, size
 
-_GOOD = {"ready", "spare", "serving", "asleep"}
-_BAD = {"failed", "given up", "lost", "degraded"}
+_GOOD = {"ready", "standby", "serving", "suspended"}
+_BAD = {"failed", "lost", "degraded"}
 #: Share of its time from which an instance is highlighted as busy.
 _BUSY = 0.9
 
@@ -44,7 +44,7 @@ def _count(row: Row) -> Text:
         return Text("" if row.pid is None else str(row.pid), style="dim")
     there, wanted = row.instances
     if not wanted:
-        return Text("0" if row.state == "asleep" else "-")
+        return Text("0" if row.state == "suspended" else "-")
     return Text(f"{there}/{wanted}", style="" if there >= wanted else "red")
 
 
@@ -61,8 +61,8 @@ def _busy(row: Row) -> Text:
     return Text(f"{row.rates.busy:.0%}", style="yellow" if row.rates.busy >= _BUSY else "")
 
 
-def _ends(row: Row) -> Text:
-    return Text(str(row.ends), style="red" if row.ends else "")
+def _exits(row: Row) -> Text:
+    return Text(str(row.exits), style="red" if row.exits else "")
 
 
 def _waiting(row: Row) -> Text:
@@ -86,20 +86,22 @@ COLUMNS = (
     Column("p99 ms", lambda row: Text(milliseconds(row.rates.p99))),
     Column("busy", _busy),
     Column("memory", lambda row: Text(size(row.resident)), leaves=6),
-    Column("ends", _ends),
+    Column("exits", _exits),
     Column("device", lambda row: Text(visible(row.device or "")), leaves=2, right=False),
-    Column("last end", lambda row: Text(visible(row.last_end), style="dim"), leaves=1, right=False),
+    Column(
+        "last exit", lambda row: Text(visible(row.last_exit), style="dim"), leaves=1, right=False
+    ),
 )
 #: Space between columns.
 _GAP = 2
-#: Minimum and maximum width of "last end", if it is shown.
-_LEAST_END, _LONGEST_END = 30, 500
+#: Minimum and maximum width of "last exit", if it is shown.
+_MIN_EXIT_WIDTH, _MAX_EXIT_WIDTH = 30, 500
 #: Minimum width of names.
-_LEAST_NAME = 12
+_MIN_NAME_WIDTH = 12
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
-    """Return the columns that fit into a width; the least informative are dropped first. "last end" may be cut."""
+    """Return the columns that fit into a width; the least informative are dropped first. "last exit" may be cut."""
     chosen = list(COLUMNS)
     while _width(chosen, rows) > width:
         spare = [one for one in chosen if one.leaves]
@@ -115,26 +117,28 @@ def _width(columns: list[Column], rows: list[Row]) -> int:
 
 def _column_width(column: Column, rows: list[Row]) -> int:
     widest = max([len(column.title), *(column.cell(row).cell_len for row in rows)])
-    return min(widest, _LEAST_END) if column.leaves == 1 else widest
+    return min(widest, _MIN_EXIT_WIDTH) if column.leaves == 1 else widest
 
 
 def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
     """Return the width that the other columns leave for names: long names are cut, numbers never."""
     others = [one for one in columns if one is not COLUMNS[0]]
-    return max(_LEAST_NAME, width - _width(others, rows) - _GAP)
+    return max(_MIN_NAME_WIDTH, width - _width(others, rows) - _GAP)
 
 
 def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return the width that the other columns leave for "last end", so that none of them is cut for it."""
+    """Return the width that the other columns leave for "last exit", so that none of them is cut for it."""
     others = [one for one in columns if one.leaves != 1]
-    return max(_LEAST_END, width - _width(others, rows) - _GAP)
+    return max(_MIN_EXIT_WIDTH, width - _width(others, rows) - _GAP)
 
 
 def full_width(rows: list[Row]) -> int:
     """Return the width at which nothing is cut except very long last exits."""
-    last = max([len("last end"), *(len(visible(row.last_end)) for row in rows)])
+    last = max([len("last exit"), *(len(visible(row.last_exit)) for row in rows)])
     return (
-        _width([one for one in COLUMNS if one.leaves != 1], rows) + min(last, _LONGEST_END) + _GAP
+        _width([one for one in COLUMNS if one.leaves != 1], rows)
+        + min(last, _MAX_EXIT_WIDTH)
+        + _GAP
     )
 
 

@@ -44,15 +44,15 @@ def run(
 
     feed.take()
     time.sleep(interval_s)  # the table shows what happens in this interval
-    figures, rows = feed.take()
+    metrics, rows = feed.take()
     found = arranged(rows, order, containing)
     if containing and not found:
         there = ", ".join(sorted({row.model for row in rows})) or "none"
         raise CliError(
-            ExitCode.REGISTRATION,
+            ExitCode.REGISTRATION_FAILED,
             f"no model has {containing!r} in its name; registered models: {there}",
         )
     if as_json:
-        typer.echo(plain.as_json(figures, found, feed.seconds))
+        typer.echo(plain.as_json(metrics, found, feed.seconds))
     else:
-        plain.print_table(figures, found)
+        plain.print_table(metrics, found)

@@ -15,23 +15,23 @@ class Feed:
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir
-        self._before: messages.Figures | None = None
-        self.figures: messages.Figures | None = None
+        self._before: messages.MetricsSnapshot | None = None
+        self.metrics: messages.MetricsSnapshot | None = None
 
-    def take(self) -> tuple[messages.Figures, list[Row]]:
+    def take(self) -> tuple[messages.MetricsSnapshot, list[Row]]:
         """Take a snapshot; return it, and the changes since the previous one."""
-        answer = daemon_connection.ask(self._rundir, messages.GetFigures())
-        # The answer to GetFigures, see _protocol/messages/.
-        assert isinstance(answer, messages.Figures)
-        self._before, self.figures = self.figures, answer
+        answer = daemon_connection.ask(self._rundir, messages.GetMetrics())
+        # The answer to GetMetrics, see _protocol/messages/.
+        assert isinstance(answer, messages.MetricsSnapshot)
+        self._before, self.metrics = self.metrics, answer
         return answer, rows(self._before, answer)
 
     @property
     def seconds(self) -> float:
         """Length of the last interval, in seconds."""
-        if self._before is None or self.figures is None:
+        if self._before is None or self.metrics is None:
             return 0.0
-        return self.figures.at - self._before.at
+        return self.metrics.at - self._before.at
 
     def log(self, model: str) -> list[str]:
         """Return the newest lines of a model's log: JSON objects."""

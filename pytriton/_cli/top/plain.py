@@ -15,13 +15,13 @@ from pytriton._protocol import messages
 from pytriton._protocol.rates import Row, headline
 
 
-def print_table(figures: messages.Figures, rows: list[Row]) -> None:
+def print_table(metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
     """Print the daemon's line and the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = full_width(rows)  # there is no line width to respect
-    console.print(Text(headline(figures.daemon, figures.at)))
-    for problem in figures.daemon.problems:
+    console.print(Text(headline(metrics.daemon, metrics.at)))
+    for problem in metrics.daemon.problems:
         console.print(Text(visible(problem), style="red"))
     if not rows:
         console.print("no models")
@@ -42,12 +42,12 @@ def print_table(figures: messages.Figures, rows: list[Row]) -> None:
     console.print(table)
 
 
-def as_json(figures: messages.Figures, rows: list[Row], seconds: float) -> str:
+def as_json(metrics: messages.MetricsSnapshot, rows: list[Row], seconds: float) -> str:
     """Return the content of the table as a JSON object; times in seconds, memory in bytes."""
-    daemon = figures.daemon
+    daemon = metrics.daemon
     return json.dumps(
         {
-            "at": figures.at,
+            "at": metrics.at,
             "interval_s": seconds,
             "daemon": {"state": daemon.state, "pid": daemon.pid, "server": daemon.server_state},
             "rows": [asdict(row) for row in rows],

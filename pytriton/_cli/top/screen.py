@@ -26,7 +26,7 @@ _ORDERS = tuple(SORTING)
 _BESIDE_TABLE = 8
 
 
-class Question(ModalScreen[bool]):
+class ConfirmDialog(ModalScreen[bool]):
     """Asks for confirmation of a change: y confirms, any other answer cancels."""
 
     CSS = """
@@ -96,7 +96,7 @@ class TopApp(App[None]):
         self._asking = False
         #: The content of the pane below, for the selected model.
         self._pane: Callable[[str], list[Text]] = self._log_lines
-        self._figures: messages.Figures | None = None
+        self._figures: messages.MetricsSnapshot | None = None
         #: Since when the daemon has not answered, and why; "" if it answers.
         self._silent = ""
         self._rows: list[Row] = []
@@ -122,21 +122,21 @@ class TopApp(App[None]):
         """Show the columns that fit."""
         self._show()
 
-    # ── figures ──────────────────────────────────────────────────────────────────────────────────
+    # ── metrics ──────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self) -> None:
         if not self._paused and not self._asking:
             self._asking = True
             self._take()
 
-    @work(thread=True, group="figures")
+    @work(thread=True, group="metrics")
     def _take(self) -> None:
         try:
-            figures, rows = self._feed.take()
+            metrics, rows = self._feed.take()
         except CliError as error:
             self.call_from_thread(self._lost, str(error))
         else:
-            self.call_from_thread(self._taken, figures, rows)
+            self.call_from_thread(self._taken, metrics, rows)
         finally:
             self._asking = False
 
@@ -146,8 +146,8 @@ class TopApp(App[None]):
         self._silent = f"{since}:  {why}"
         self._show()
 
-    def _taken(self, figures: messages.Figures, rows: list[Row]) -> None:
-        self._figures, self._rows = figures, rows
+    def _taken(self, metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
+        self._figures, self._rows = metrics, rows
         self._silent = ""
         self._show()
         chosen = self._chosen()
@@ -157,17 +157,17 @@ class TopApp(App[None]):
     def _show(self) -> None:
         if self._figures is None:
             return
-        figures = self._figures
+        metrics = self._figures
         requests_s, failures_s = total(self._rows)
         facts = [f"{requests_s:,.1f} requests/s"]
         facts += [f"{failures_s:,.1f} failures/s"] if failures_s else []
-        facts += [f"{len(figures.models)} models", f"sorted by {self._order}"]
+        facts += [f"{len(metrics.models)} models", f"sorted by {self._order}"]
         facts += [f"only *{self._containing}*"] if self._containing else []
         facts += ["PAUSED"] if self._paused else []
-        head = Text(f"{headline(figures.daemon, figures.at)}\n{', '.join(facts)}")
+        head = Text(f"{headline(metrics.daemon, metrics.at)}\n{', '.join(facts)}")
         if self._silent:
             head = Text(f"{self._silent}\nlast known state: ", style="red").append(head)
-        head.append_text(self._problems(figures.daemon.problems))
+        head.append_text(self._problems(metrics.daemon.problems))
         self.query_one("#head", Static).update(head)
         found = arranged(self._rows, self._order, self._containing)
         shown = self._shows_instances(found)
@@ -323,7 +323,7 @@ class TopApp(App[None]):
     def _desired(self, model: str) -> int | None:
         for one in self._rows:
             if one.model == model and not one.instance:
-                return one.instances[1] if one.instances[1] or one.state == "asleep" else None
+                return one.instances[1] if one.instances[1] or one.state == "suspended" else None
         return None
 
     def action_rollback(self) -> None:
@@ -346,7 +346,7 @@ class TopApp(App[None]):
                 self._say("…")
                 self._do(message)
 
-        self.push_screen(Question(text), answered)
+        self.push_screen(ConfirmDialog(text), answered)
 
     @work(thread=True, group="actions")
     def _do(self, message: messages.AnyMessage) -> None:

@@ -18,7 +18,7 @@ from typing import Callable
 from pytriton._clash import clashing_distribution
 from pytriton._host.doctor import machine_checks as machine
 from pytriton._host.doctor.check_result import Check, Status
-from pytriton._host.install import compiled_front, compiled_proxy
+from pytriton._host.install import compiled_frontend, compiled_proxy
 from pytriton._host.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton._host.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton._host.install.proxy_compiler import compiler
@@ -92,7 +92,7 @@ def run_checks(
         ("tritonserver", partial(_check_server, search)),
         ("known faults", partial(_check_faults, choice, search, exposed)),
         ("proxy", partial(_check_proxy, choice)),
-        ("front", partial(_check_front, choice)),
+        ("frontend", partial(_check_frontend, choice)),
         ("cache", partial(_check_cache, choice)),
         *(
             (f"port {name}", partial(_check_port, host, name, port, daemon))
@@ -204,8 +204,8 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     if not faults:
         return Check(name, "ok", f"none published for {version} {until}")
     detail = f"{version} has {len(faults)} published ones {until}: {advisories.named(faults)}"
-    if _native_front(choice):
-        return _check_faults_behind_front(name, detail, faults, exposed)
+    if _native_frontend(choice):
+        return _check_faults_behind_frontend(name, detail, faults, exposed)
     if not exposed:
         return Check(name, "ok", f"{detail}; only this machine can reach it")
     detail += f"; other machines can reach {', '.join(exposed)}"
@@ -213,13 +213,13 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     return Check(name, "warning", detail, mend)
 
 
-def _check_faults_behind_front(
+def _check_faults_behind_frontend(
     name: str, detail: str, faults: Sequence[advisories.Advisory], exposed: Sequence[str]
 ) -> Check:
     """Count the vulnerabilities that the native frontend removes, and those that may be in Triton's core."""
-    front = sum(one.part == "front" for one in faults)
+    frontend = sum(one.part == "frontend" for one in faults)
     unclear = [one for one in faults if one.part == "unspecified"]
-    detail += f"; {front} are in the frontends that the native frontend replaces"
+    detail += f"; {frontend} are in the frontends that the native frontend replaces"
     if not unclear:
         return Check(name, "ok", f"{detail}, so clients cannot reach them")
     detail += f"; for {len(unclear)} the bulletins do not name the affected part"
@@ -242,23 +242,25 @@ def _check_proxy(choice: ServerChoice) -> Check:
     return Check(name, status, detail, "install gcc or clang for the first start")
 
 
-def _check_front(choice: ServerChoice) -> Check:
-    name = "front"
-    if choice.front == "triton":
+def _check_frontend(choice: ServerChoice) -> Check:
+    name = "frontend"
+    if choice.frontend == "triton":
         return Check(name, "ok", "NVIDIA's executable, as configured")
-    native = _native_front(choice)
+    native = _native_frontend(choice)
     if native:
         return Check(name, "ok", native)
     detail = "no native frontend, and no C compiler to build it: NVIDIA's executable is used, which is slower"
-    status: Status = "problem" if choice.front == "native" else "warning"
+    status: Status = "problem" if choice.frontend == "native" else "warning"
     return Check(name, status, detail, "install gcc or clang for the first start")
 
 
-def _native_front(choice: ServerChoice) -> str:
+def _native_frontend(choice: ServerChoice) -> str:
     """Return the state of the native frontend; "" if NVIDIA's executable is used."""
-    if choice.front == "triton":
+    if choice.frontend == "triton":
         return ""
-    return _comes_from("the native frontend", compiled_front.is_built(cache_dir(choice.cache_dir)))
+    return _comes_from(
+        "the native frontend", compiled_frontend.is_built(cache_dir(choice.cache_dir))
+    )
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:

@@ -21,7 +21,7 @@ import filelock
 #: Directory in the cache -> its content.
 KINDS = {
     "server": "tritonserver",
-    "native-front": "compiled frontend",
+    "native-frontend": "compiled frontend",
     "native-proxy": "compiled proxy",
     "proxy-env": "environment of the Python proxy",
     "environments": "environments of workers",

@@ -32,8 +32,8 @@ from pytriton._host.install.server_tree import ServerTree, find_core
 _LOAD_S = 60.0
 
 
-def sources(program: str = "native") -> Path:
-    """Return the directory of the C sources in this installation: of the proxy, the "front", or the "interposer"."""
+def sources(program: str = "backend") -> Path:
+    """Return the directory of the C sources in this installation: of the proxy, the "frontend", or the "interposer"."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(

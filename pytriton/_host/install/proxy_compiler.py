@@ -19,7 +19,7 @@ from pathlib import Path
 #: The backend named by models of the compiled proxy, and its library, whose name Triton derives from it.
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
-#: Warnings are errors in the tests (tests/unit/native, tests/unit/test_packaging.py), not for users.
+#: Warnings are errors in the tests (tests/native/backend, tests/unit/test_packaging.py), not for users.
 #: nodelete: the library stays loaded after its last model is unloaded, since a call may still be finishing. It runs
 #: inside tritonserver, so all run-time checks of the compiler are enabled. `-z lazy`, because some linkers default to
 #: `now`, which would resolve tritonserver's functions when the daemon only checks that the library can be loaded.
@@ -31,8 +31,8 @@ FLAGS = (
 #: The library that passes clients' requests to load and unload models to the dispatcher.
 INTERPOSER = "libpytriton_interposer.so"
 #: The native frontend, a program that loads Triton's core.
-FRONT = "pytriton-front"
-FRONT_FLAGS = (
+FRONTEND = "pytriton-frontend"
+FRONTEND_FLAGS = (
     "-std=gnu11", "-O2", "-fPIE", "-pie", "-pthread", "-fvisibility=hidden",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack",
@@ -64,13 +64,13 @@ def compile_library(folder: Path, library: Path) -> None:
     _compile(folder, library, FLAGS)
 
 
-def compile_front(folder: Path, program: Path) -> None:
+def compile_frontend(folder: Path, program: Path) -> None:
     """Compile the frontend in the same way.
 
     Raises:
         BuildError: there is no compiler, or it failed.
     """
-    _compile(folder, program, FRONT_FLAGS)
+    _compile(folder, program, FRONTEND_FLAGS)
 
 
 def source_key(folder: Path, flags: Sequence[str]) -> str:

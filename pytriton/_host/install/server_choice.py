@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton._host.settings import front_choice
+from pytriton._host.settings import frontend_choice
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.triton_options import beyond_pinned
 
@@ -23,7 +23,7 @@ class ServerChoice:
     proxy: str = (
         "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
     )
-    front: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
+    frontend: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
     options: tuple[str, ...] = ()  #: options of tritonserver that not every version has
     allow_client_shm: bool = True
     python_backend: bool = False  #: whether Triton's own python backend is needed from the start
@@ -39,7 +39,7 @@ def choice_of(
         wheel=wheel,
         cache_dir=_path(config.cache_dir),
         proxy=config.proxy,
-        front=front_choice.chosen(config),
+        frontend=frontend_choice.chosen(config),
         options=tuple(beyond_pinned(config.tritonserver_options)),
         allow_client_shm=config.allow_client_shm,
         python_backend=python_backend,

@@ -30,10 +30,10 @@ from pytriton._host.install.cache import (
     cache_dir,
     explain_os_error,
 )
-from pytriton._host.install.compiled_front import (
+from pytriton._host.install.compiled_frontend import (
     NativeProgram,
     library_environment,
-    make_front,
+    make_frontend,
 )
 from pytriton._host.install.compiled_proxy import build, build_interposer, misfit
 from pytriton._host.install.interpreters import PROXY_VERSIONS, find_interpreter
@@ -109,7 +109,7 @@ class ServerRuntime:
     native: Path | None
     #: None: make_python_backend() creates it if a model needs it
     python: PythonBackend | None
-    front: NativeProgram | None = None  #: None: NVIDIA's executable
+    frontend: NativeProgram | None = None  #: None: NVIDIA's executable
     options: frozenset[str] = frozenset()  #: the options of NVIDIA's executable, if it is used
     #: Passes clients' requests to load and unload models to the daemon; None: tritonserver handles them alone.
     interposer: Path | None = None
@@ -144,21 +144,23 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
             raise
         why_not = str(error)
         progress(f"the Python proxy serves all models, which is slower: {why_not}")
-    front = None if choice.front == "triton" else _native_front(choice, tree, progress)
-    if front is None and tree.binary is None:
+    frontend = None if choice.frontend == "triton" else _native_frontend(choice, tree, progress)
+    if frontend is None and tree.binary is None:
         raise ServerRuntimeError(
-            f"{tree.lacks}, which front = triton needs; remove that setting, or use a complete "
+            f"{tree.lacks}, which frontend = triton needs; remove that setting, or use a complete "
             "tritonserver"
         )
-    options = frozenset() if front is not None else _options(tree, choice)
-    interposer = _interposer(choice, progress) if native is not None or front is not None else None
+    options = frozenset() if frontend is not None else _options(tree, choice)
+    interposer = (
+        _interposer(choice, progress) if native is not None or frontend is not None else None
+    )
     runtime = ServerRuntime(
         tree,
         source,
         choice,
         native,
         python=None,
-        front=front,
+        frontend=frontend,
         options=options,
         interposer=interposer,
     )
@@ -240,7 +242,7 @@ def _interposer(choice: ServerChoice, progress: Progress) -> Path | None:
         return None
 
 
-def _native_front(
+def _native_frontend(
     choice: ServerChoice, tree: ServerTree, progress: Progress
 ) -> NativeProgram | None:
     """Return the native frontend. If it is unavailable and not required, log that and return None.
@@ -249,9 +251,9 @@ def _native_front(
         ServerRuntimeError: it is unavailable, but the settings require it.
     """
     try:
-        return make_front(tree, cache_dir(choice.cache_dir), progress)
+        return make_frontend(tree, cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
-        if choice.front == "native" or tree.binary is None:
+        if choice.frontend == "native" or tree.binary is None:
             raise
         _log.warning("using NVIDIA's frontend instead of the native one", reason=str(error))
         progress(f"using NVIDIA's frontend: {error}")
@@ -425,6 +427,8 @@ def _copy_proxy(folder: Path) -> None:
         shutil.copytree(
             source,
             package / name.rpartition(".")[2],
-            ignore=shutil.ignore_patterns("__pycache__", "*.pyc", "native", "front", "interposer"),
+            ignore=shutil.ignore_patterns(
+                "__pycache__", "*.pyc", "backend", "frontend", "interposer"
+            ),
             copy_function=shutil.copyfile,  # timestamps do not matter
         )

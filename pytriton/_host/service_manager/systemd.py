@@ -33,7 +33,7 @@ _KEPT = 8
 
 
 @dataclass(frozen=True)
-class State:
+class ServiceState:
     """The daemon's state in the service manager's terms."""
 
     text: str  #: one line for people
@@ -115,7 +115,7 @@ class Notifier:
             done.set()
             thread.join()
 
-    async def keep(self, state: Callable[[], State]) -> None:
+    async def keep(self, state: Callable[[], ServiceState]) -> None:
         """Notify the service manager until cancelled: watchdog, new states, and requests for more time.
 
         This runs in the dispatcher's own event loop, so that a hung loop sends nothing. Failed sends are retried.

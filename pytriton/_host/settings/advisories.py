@@ -25,7 +25,7 @@ _FILE = Path(__file__).with_suffix(".json")
 _NAMED = 4
 
 Part = Literal[
-    "front",
+    "frontend",
     "python-backend",
     "model-control",
     "dali-backend",

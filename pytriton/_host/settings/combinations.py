@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton._host.settings import front_choice, grpc_tls
+from pytriton._host.settings import frontend_choice, grpc_tls
 
 if TYPE_CHECKING:
     from pytriton._host.settings.declarations import DaemonConfig
@@ -27,9 +27,9 @@ def contradictions(config: DaemonConfig) -> list[str]:
         )
     if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
-    problems += _of_operations(config)
+    problems += _of_management(config)
     problems += grpc_tls.problems(config)
-    problems += front_choice.problems(config)
+    problems += frontend_choice.problems(config)
     if config.load_model and config.model_control_mode != "explicit":
         problems.append("load_model needs model_control_mode explicit: else all models are loaded")
     if config.model_control_mode != "none" and not config.model_repository:
@@ -46,10 +46,12 @@ def contradictions(config: DaemonConfig) -> list[str]:
     return problems
 
 
-def _of_operations(config: DaemonConfig) -> list[str]:
+def _of_management(config: DaemonConfig) -> list[str]:
     problems = []
-    if (config.operations_certificate is None) != (config.operations_key is None):
-        problems.append("operations_certificate and operations_key go together: set both or none")
-    if config.operations_certificate is not None and config.operations_unix is not None:
-        problems.append("operations_unix has no TLS: leave out operations_certificate, or it")
+    if (config.management_certificate is None) != (config.management_key is None):
+        problems.append("management_certificate and management_key go together: set both or none")
+    if config.management_certificate is not None and config.management_unix_socket is not None:
+        problems.append(
+            "management_unix_socket has no TLS: leave out management_certificate, or it"
+        )
     return problems

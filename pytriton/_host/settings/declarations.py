@@ -1,4 +1,4 @@
-"""All settings of the daemon: here, in server_settings.py, front_settings.py, openai_settings.py and place_settings.py.
+"""All settings of the daemon: here, in server_settings.py, frontend_settings.py, openai_settings.py and place_settings.py.
 
 Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are derived from
 `DaemonConfig`. sources.py reads the values that users set. The daemon process receives the result as one object.
@@ -40,15 +40,15 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     server_start_timeout_s: Annotated[
         float, Option("Time tritonserver may take to start, in seconds.", SECONDS)
     ] = 60.0
-    ready_when: Annotated[
+    readiness: Annotated[
         str,
         Option(
-            "When /v2/health/ready succeeds after a start of tritonserver. `served`: all persisted models and all "
-            "models of model_repository are loaded. `tried`: each of them is loaded or has failed to load. `up`: "
+            "When /v2/health/ready succeeds after a start of tritonserver. `all_loaded`: all persisted models and all "
+            "models of model_repository are loaded. `all_attempted`: each of them is loaded or has failed to load. `server_up`: "
             "models can be registered.",
-            values.choice("served", "tried", "up"),
+            values.choice("all_loaded", "all_attempted", "server_up"),
         ),
-    ] = "served"
+    ] = "all_loaded"
     server_probe_interval_s: Annotated[
         float,
         Option(
@@ -86,7 +86,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             SECONDS,
         ),
     ] = 60.0
-    busy_timeout_s: Annotated[
+    server_wait_timeout_s: Annotated[
         float,
         Option(
             "Time that register, scale and rollback wait for a starting tritonserver or a model that is being "
@@ -126,7 +126,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         float, Option("Maximum delay before a worker restart, in seconds.", SECONDS)
     ] = 30.0
 
-    unready_after_s: Annotated[
+    not_ready_after_s: Annotated[
         float,
         Option(
             "Time a model may be without a worker before it is reported as not ready and its requests fail "
@@ -135,7 +135,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 5.0
 
-    wake_timeout_s: Annotated[
+    resume_timeout_s: Annotated[
         float,
         Option(
             "Time that requests wait for a suspended model to resume, in seconds from the first request. Requests "
@@ -144,7 +144,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             SECONDS,
         ),
     ] = 60.0
-    wake_queue_size: Annotated[
+    resume_queue_size: Annotated[
         int,
         Option(
             "Maximum number of requests queued for a suspended model. Beyond it, the oldest fail.",
@@ -152,7 +152,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 1000
 
-    parked_workers: Annotated[
+    prestarted_workers: Annotated[
         int,
         Option(
             "Number of suspended models for which a worker process (about 30 MB) stays running without the model, "
@@ -161,7 +161,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = 4
 
-    fork_servers: Annotated[
+    max_fork_servers: Annotated[
         int,
         Option(
             "Maximum number of fork servers, one for each environment (interpreter and variables) of workers. A "
@@ -176,7 +176,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Memory that all workers may use together, in bytes or as a share of the memory of the machine or its "
             "control group. A model that does not fit waits until enough idle models are suspended (those with "
-            "min=0, lazy ones, or any with any_may_sleep). A model that can never fit is refused. Default: no limit.",
+            "min=0, lazy ones, or any with suspend_any_idle_model). A model that can never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
@@ -188,7 +188,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.budget()),
         ),
     ] = None
-    any_may_sleep: Annotated[
+    suspend_any_idle_model: Annotated[
         bool,
         Option(
             "Allow any idle model to be suspended to make room for another, not only lazy ones and those with "
@@ -296,16 +296,6 @@ def options() -> dict[str, Option]:
         for option in hints[name].__metadata__
         if isinstance(option, Option)
     }
-
-
-def present_name(name: str) -> str:
-    """Return a setting's current name if `name` is a former one, else `name`."""
-    return next((now for now, option in options().items() if option.formerly == name), name)
-
-
-def former_names() -> list[str]:
-    """Return the former names of settings, which are still read."""
-    return [option.formerly for option in options().values() if option.formerly]
 
 
 def env_name(name: str) -> str:

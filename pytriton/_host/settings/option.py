@@ -19,12 +19,10 @@ class Option:
     Args:
         help: what the setting does
         kind: the validator of its values
-        formerly: a former name that is still read
     """
 
     help: str
     kind: Kind
-    formerly: str = ""
 
     def check(self, name: str, value: object) -> None:
         """Check that a value is allowed.

@@ -25,7 +25,7 @@ FALSE = ("false", "no", "off", "0")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@,\s]+")
 _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 #: Minimum length of a secret in the settings, so that it cannot be guessed.
-LEAST_SECRET = 16
+MIN_SECRET_LENGTH = 16
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:

@@ -62,36 +62,36 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "127.0.0.1"
     metrics_port: Annotated[int, Option("Metrics port. 0 picks a free port.", PORT)] = 8002
 
-    # ── operations ───────────────────────────────────────────────────────────────────────────────
-    operations: Annotated[
+    # ── management ───────────────────────────────────────────────────────────────────────────────
+    management_address: Annotated[
         Optional[str],
         Option(
             "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`.",
             values.optional(values.address()),
         ),
     ] = None
-    operations_unix: Annotated[
+    management_unix_socket: Annotated[
         Optional[str],
         Option(
-            "Unix socket on which the daemon also serves `operations`, for its own user only.",
+            "Unix socket on which the daemon also serves `management_address`, for its own user only.",
             values.optional(values.path()),
         ),
     ] = None
-    operations_certificate: Annotated[
+    management_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) for `operations` over HTTPS instead of HTTP.",
+            "Certificate (PEM) for `management_address` over HTTPS instead of HTTP.",
             values.optional(values.path()),
         ),
     ] = None
-    operations_key: Annotated[
+    management_key: Annotated[
         Optional[str],
-        Option("Private key (PEM) of operations_certificate.", values.optional(values.path())),
+        Option("Private key (PEM) of management_certificate.", values.optional(values.path())),
     ] = None
-    operations_token: Annotated[
+    management_require_token: Annotated[
         bool,
         Option(
-            "Require the access token on `operations`, as `Authorization: Bearer TOKEN`.",
+            "Require the access token on `management_address`, as `Authorization: Bearer TOKEN`.",
             values.boolean(),
         ),
     ] = False

@@ -10,7 +10,7 @@ import structlog
 
 from pytriton._host.settings import start_flags
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig, options
-from pytriton._host.settings.front_choice import only_triton
+from pytriton._host.settings.frontend_choice import only_triton
 from pytriton._host.settings.sources import load
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
@@ -34,8 +34,8 @@ LIVE = frozenset(
 OF_SERVER = frozenset(
     {
         "allow_client_shm",
-        "front_limit",
-        "front_loops",
+        "frontend_limit",
+        "frontend_threads",
         "grace_period_s",
         "http_certificate",
         "http_client_authorities",

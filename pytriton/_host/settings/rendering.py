@@ -12,14 +12,14 @@ from pytriton._host.settings.declarations import (
     flag_name,
     options,
 )
-from pytriton._host.settings.sources import ENV_CONFIG, FILE_NAME, Loaded
+from pytriton._host.settings.sources import ENV_CONFIG, FILE_NAME, LoadedSettings
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE
 from pytriton._protocol import sizes
 
 _MERGED = "tritonserver_options"
 
 
-def config_as_toml(loaded: Loaded) -> str:
+def config_as_toml(loaded: LoadedSettings) -> str:
     """Return all settings as a valid settings file, with the source of each as a comment."""
     lines = [f"# settings file: {loaded.file or 'none'}"]
     lines += [
@@ -108,7 +108,7 @@ _TRITON = """
 
 `tritonserver_options` accepts the options below, by their names without dashes; NVIDIA documents them. Options from several places are
 merged, and the later place wins. **Bold** ones may be repeated: a list in the settings file, or the flag several times. Other options are
-passed to NVIDIA's frontend if `tritonserver --help` lists them. With the native frontend, use `front_limit body_bytes` instead of
+passed to NVIDIA's frontend if `tritonserver --help` lists them. With the native frontend, use `frontend_limit body_bytes` instead of
 `http-max-input-size`.
 """
 #: The kinds of values in fewer words than an error message has.
@@ -150,17 +150,7 @@ def _section(name: str) -> str:
     )
     default_text = f"; default {default}" if default else ""
     return (
-        f"### {name}\n\n{option.help}\n\n"
-        f"`{env_name(name)}`, `{flag}`: {allowed}{default_text}.{_former(option.formerly)}\n"
-    )
-
-
-def _former(name: str) -> str:
-    if not name:
-        return ""
-    return (
-        f" Its former names are deprecated and still read: `{name}`, variable `{env_name(name)}`, flag "
-        f"`{flag_name(name)}`."
+        f"### {name}\n\n{option.help}\n\n`{env_name(name)}`, `{flag}`: {allowed}{default_text}.\n"
     )
 
 

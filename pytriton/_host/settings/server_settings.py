@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import msgspec
 
 from pytriton._host.settings import parsing as values
-from pytriton._host.settings.front_settings import FrontSettings
+from pytriton._host.settings.frontend_settings import FrontendSettings
 from pytriton._host.settings.option import SECONDS, Option
 from pytriton._host.settings.parsing import Kind
 from pytriton._host.settings.triton_options import Options, read_options
@@ -18,7 +18,7 @@ _ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config"
 _OPTIONS = Kind("options of tritonserver", read_options)
 
 
-class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of `DaemonConfig` about tritonserver."""
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
@@ -124,7 +124,6 @@ class ServerSettings(FrontSettings, frozen=True, kw_only=True, forbid_unknown_fi
             "Python model in model_repository to serve with tritonserver's own python backend instead of workers. "
             "May be repeated. `*` is all.",
             values.several(values.text()),
-            formerly="native_model",
         ),
     ] = ()
     install_packages: Annotated[

@@ -19,11 +19,9 @@ from pytriton._host.settings.declarations import (
     DaemonConfig,
     env_name,
     flag_name,
-    former_names,
     options,
-    present_name,
 )
-from pytriton._host.settings.parsing import LEAST_SECRET, nearest, toml_table
+from pytriton._host.settings.parsing import MIN_SECRET_LENGTH, nearest, toml_table
 from pytriton._protocol.files.rundir import clients_runtime_dir
 
 FILE_NAME = "pytriton-daemon.toml"
@@ -38,7 +36,7 @@ _MERGED = "tritonserver_options"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """Settings and their origins."""
 
     config: DaemonConfig
@@ -61,7 +59,7 @@ class _Draft:
         kind = options()[name].kind
         try:
             value = kind.read(raw)
-            if kind.is_secret and value is not None and len(value) < LEAST_SECRET:
+            if kind.is_secret and value is not None and len(value) < MIN_SECRET_LENGTH:
                 raise kind.refusal(raw)
         except ValueError as error:
             self.problems.append(f"{where}: {error}")
@@ -86,7 +84,7 @@ def load(
     env: Mapping[str, str],
     cwd: Path | None = None,
     file: str | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Read all sources.
 
     Args:
@@ -112,7 +110,7 @@ def load(
             draft.problems.append(_with_sources(str(error), draft))
         else:
             sources = {name: draft.sources.get(name, "default") for name in options()}
-            return Loaded(config, {**sources, **draft.sources}, path)
+            return LoadedSettings(config, {**sources, **draft.sources}, path)
     raise ConfigError("\n".join(draft.problems))
 
 
@@ -151,15 +149,14 @@ def _read_file(path: Path, draft: _Draft) -> None:
         raise ConfigError(f"the settings file {path} is not TOML: {error}") from error
     for key, raw in table.items():
         where = f"file {path}, key {key}"
-        name = present_name(key)
-        if name in options():
-            draft.set(name, raw, where, f"file {path}", path.parent)
+        if key in options():
+            draft.set(key, raw, where, f"file {path}", path.parent)
         else:
             draft.problems.append(f"{where}: there is no such setting{nearest(key, options())}")
 
 
 def _read_env(env: Mapping[str, str], cwd: Path, draft: _Draft) -> None:
-    names = {env_name(name): present_name(name) for name in [*options(), *former_names()]}
+    names = {env_name(name): name for name in options()}
     for variable, text in sorted(env.items()):
         if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or not text:
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytriton._host.settings.declarations import ConfigError, options, present_name
+from pytriton._host.settings.declarations import ConfigError, options
 from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.files.rundir import RuntimeDir
 
@@ -43,8 +43,7 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
     """
     try:
         content = json.loads(path(rundir).read_text())
-        kept = {present_name(name): value for name, value in content["flags"].items()}
-        flags = {name: value for name, value in kept.items() if name in options()}
+        flags = {name: value for name, value in content["flags"].items() if name in options()}
         return StartFlags(flags, content["config"], content["cwd"])
     except FileNotFoundError:
         return None

@@ -20,7 +20,7 @@ from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
 _MAX_BYTES = 1 << 16
 #: Maximum number of memories a worker may have announced and not released: each holds a descriptor in the proxy's
 #: process. Also limits the calls in flight on one connection, since each has a slot.
-MOST_MEMORIES = 1024
+MAX_MEMORIES = 1024
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -178,9 +178,9 @@ class CallConnection:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
             raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
-        if not self._peer_trusted and len(self._memories) >= MOST_MEMORIES:
+        if not self._peer_trusted and len(self._memories) >= MAX_MEMORIES:
             _close_all(fds)
-            raise LaneError(f"more than {MOST_MEMORIES} memories are announced at once")
+            raise LaneError(f"more than {MAX_MEMORIES} memories are announced at once")
         try:
             memory = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:

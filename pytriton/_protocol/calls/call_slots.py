@@ -7,14 +7,14 @@ import time
 
 import msgspec
 
-from pytriton._protocol.calls.call_connection import MOST_MEMORIES, CallConnection
+from pytriton._protocol.calls.call_connection import MAX_MEMORIES, CallConnection
 from pytriton._protocol.calls.call_messages import Forget
 from pytriton._protocol.lanes.arena import KEPT_S, Arena, ArenaError
 from pytriton._protocol.lanes.lane import LaneClosed
 from pytriton._protocol.lanes.lane_messages import TensorRef
 
 #: Bytes kept for later calls. A slot that has grown larger is released after its call.
-_MOST_KEPT = 64 << 20
+_MAX_KEPT = 64 << 20
 
 
 class Slot:
@@ -53,9 +53,9 @@ class Slots:
                 slot = self._free.pop()
                 self._kept -= slot.arena.backed
                 return slot
-            if self._made == MOST_MEMORIES:
+            if self._made == MAX_MEMORIES:
                 raise ArenaError(
-                    f"{MOST_MEMORIES} calls are under way on one connection, which is the maximum"
+                    f"{MAX_MEMORIES} calls are under way on one connection, which is the maximum"
                 )
             self._made += 1
         try:
@@ -80,7 +80,7 @@ class Slots:
         """Return a slot whose call is over and whose tensors have been read."""
         slot.arena.reset()
         with self._lock:
-            kept = not self._closed and slot.arena.size <= _MOST_KEPT
+            kept = not self._closed and slot.arena.size <= _MAX_KEPT
             if kept:
                 slot.free_since = time.monotonic()
                 self._free.append(slot)
@@ -93,7 +93,7 @@ class Slots:
     @property
     def large(self) -> bool:
         """Return True if more free memory is held than is kept permanently."""
-        return self._kept > _MOST_KEPT
+        return self._kept > _MAX_KEPT
 
     def give_back_idle(self) -> None:
         """Release slots that have been idle for a while, if they hold much memory."""

@@ -41,7 +41,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
         return started_at(self.pid) == self.started
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SharedEntry(msgspec.Struct, frozen=True):
     """One mapping. `kind` is "memory", or "file" for a mapped file, whose pages the kernel can drop and read again."""
 
     label: str
@@ -49,11 +49,11 @@ class Entry(msgspec.Struct, frozen=True):
     size: int
     holders: list[Holder]
 
-    def living(self) -> Entry:
+    def living(self) -> SharedEntry:
         """Return the entry with only its living holders."""
         return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
 
-    def measured(self, digest: str) -> Entry:
+    def measured(self, digest: str) -> SharedEntry:
         """Return the entry with the size of its memory as reported by the kernel: the entry itself cannot be trusted.
 
         Pages of a mapped file do not count: the kernel drops them when it needs memory.
@@ -112,15 +112,17 @@ def _lock(path: Path, how: int) -> int | None:
     return None
 
 
-def read(folder: Path, digest: str) -> Entry | None:
+def read(folder: Path, digest: str) -> SharedEntry | None:
     """Return an entry with its living holders; None if it does not exist or cannot be read."""
     try:
-        return msgspec.json.decode((folder / f"{digest}.json").read_bytes(), type=Entry).living()
+        return msgspec.json.decode(
+            (folder / f"{digest}.json").read_bytes(), type=SharedEntry
+        ).living()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def write(folder: Path, digest: str, entry: Entry) -> None:
+def write(folder: Path, digest: str, entry: SharedEntry) -> None:
     """Replace an entry. The caller holds its lock."""
     path = folder / f"{digest}.json"
     beside = path.with_suffix(f".{os.getpid()}")
@@ -134,7 +136,7 @@ def write(folder: Path, digest: str, entry: Entry) -> None:
         raise
 
 
-def all_of(folder: Path) -> dict[str, Entry]:
+def all_of(folder: Path) -> dict[str, SharedEntry]:
     """Return the mappings that living processes hold, by digest, and remove stale files."""
     found = {}
     try:

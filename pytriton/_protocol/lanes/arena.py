@@ -34,7 +34,7 @@ KEPT_S = 10.0
 
 
 #: Allocations that total less than this do not check the available memory.
-WORTH_A_LOOK = 1 << 26
+MIN_SWEEP_BYTES = 1 << 26
 
 
 class ArenaError(Exception):

@@ -81,7 +81,7 @@ from pytriton._protocol.lanes.lane_messages import (
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8
 #: Maximum number of memories a peer may announce on one lane: each holds a descriptor of this process.
-MOST_MEMORIES = 16
+MAX_MEMORIES = 16
 #: Timeout in seconds for the descriptor that follows an announcement: the peer sends it immediately.
 _ANNOUNCED_S = 20.0
 _ANCILLARY = socket.CMSG_SPACE(_FDS_PER_PACKET * array.array("i").itemsize)
@@ -323,9 +323,9 @@ class Lane:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
             raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
-        if len(self._memories) == MOST_MEMORIES:
+        if len(self._memories) == MAX_MEMORIES:
             _close_all(fds)
-            raise LaneError(f"more than {MOST_MEMORIES} memories were announced")
+            raise LaneError(f"more than {MAX_MEMORIES} memories were announced")
         try:
             self._memories[number] = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:

@@ -190,10 +190,10 @@ class BatchReturned(_LaneMessage, frozen=True):
 
 
 #: Maximum number of labels of a metric that a proxy accepts.
-MOST_LABELS = 64
-MOST_BUCKETS = 1024
+MAX_LABELS = 64
+MAX_BUCKETS = 1024
 #: Maximum number of metrics that a proxy creates.
-MOST_METRICS = 4096
+MAX_METRICS = 4096
 
 
 #: Prefix of tritonserver's own metrics, not allowed for custom ones.

@@ -9,7 +9,7 @@ from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 
 #: Maximum length of an id, which clients choose.
-MOST = 200
+MAX_LENGTH = 200
 
 
 def id_at(batch: Batch, place: int) -> str:
@@ -45,9 +45,11 @@ def object_of(text: str) -> dict[str, Any]:
 
 def clean(text: str) -> str:
     """Return a client's text as a single line that is safe to log."""
-    if text.isascii() and text.isprintable() and len(text) <= MOST:
+    if text.isascii() and text.isprintable() and len(text) <= MAX_LENGTH:
         return text
-    return "".join(one if one.isprintable() else "?" for one in sendable(text[:MOST])[:MOST])
+    return "".join(
+        one if one.isprintable() else "?" for one in sendable(text[:MAX_LENGTH])[:MAX_LENGTH]
+    )
 
 
 def _given_at(batch: Batch, place: int) -> str:

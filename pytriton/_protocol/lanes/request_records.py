@@ -38,7 +38,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         id: see worker/request_ids.py.
-        status: "ok", or why it failed: one of gauge.FAILURES.
+        status: "ok", or why it failed: one of stats_page.FAILURES.
         queue_ns: from when tritonserver passed its batch to the proxy until the call began; -1: unknown.
         compute_ns: the duration of the call, including reading inputs and writing outputs.
         requests, rows: totals of the call that served it.
@@ -60,7 +60,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: str = ""
 
 
-class Taken(NamedTuple):
+class CollectedRecords(NamedTuple):
     """The records that the dispatcher has collected: encoded messages, and the number of records dropped since."""
 
     messages: Sequence[bytes] = ()
@@ -87,7 +87,7 @@ class RequestRecords:
         self._memory = memory
         self._words = memory[:_HEADER].cast("Q")
         self._ring = memory[_HEADER:SIZE]
-        self._told_left_out = self._words[
+        self._reported_left_out = self._words[
             _LEFT_OUT
         ]  # already reported by an earlier version of the dispatcher
 
@@ -149,12 +149,12 @@ class RequestRecords:
             words[_LIMIT] = limit_ns
             words[THRESHOLD] = limit_ns
 
-    def take(self) -> Taken:
+    def take(self) -> CollectedRecords:
         """Collect all messages. An invalid message is discarded, together with all that follow it."""
         words = self._words
         written, taken = words[_WRITTEN], words[_TAKEN]
         left_out = words[_LEFT_OUT]
-        more, self._told_left_out = left_out - self._told_left_out, left_out
+        more, self._reported_left_out = left_out - self._reported_left_out, left_out
         found: list[bytes] = []
         if 0 < written - taken <= RING:
             at, left = taken % RING, written - taken
@@ -162,7 +162,7 @@ class RequestRecords:
             found = list(_messages(data))
         words[_TAKEN] = written
         # A worker can report any number repeatedly, and the sum must fit a message.
-        return Taken(found, max(0, min(more, RING)))
+        return CollectedRecords(found, max(0, min(more, RING)))
 
     def close(self) -> None:
         """Release the memory."""

@@ -68,7 +68,7 @@ _USUAL_ROWS = len(_BUCKET_OF_ROWS) - 1
 _now = time.monotonic_ns
 
 
-class Reading(NamedTuple):
+class StatsReading(NamedTuple):
     """The values of a stats page at one moment.
 
     `busy_s` is how long the current batch has been running; None when idle. `ending`: the worker knows that it must
@@ -126,7 +126,7 @@ def _sum(one: Any, other: Any) -> Any:
 NOTHING = Counts()
 
 
-class Gauge:
+class WorkerStatsPage:
     """One end of the page. The worker calls `begin`, `end` and so on, the dispatcher `read` and `counts`."""
 
     #: Slots: around each batch, attributes are accessed some thirty times, which is slow with a dictionary.
@@ -159,32 +159,32 @@ class Gauge:
         self.kept: int | None = None
 
     @classmethod
-    def create(cls) -> tuple[Gauge, int]:
+    def create(cls) -> tuple[WorkerStatsPage, int]:
         """Create a stats page, and return it with a descriptor for the other process, to be closed by the caller."""
         fd = linux.memfd_create("pytriton-gauge")
         try:
             os.ftruncate(fd, _BYTES_WITH_METRICS)
             linux.seal_against_shrinking(fd)
-            gauge = cls.adopt(os.dup(fd))
+            stats = cls.adopt(os.dup(fd))
         except BaseException:
             os.close(fd)
             raise
-        gauge.records.want(request_records.NEVER, 0)
-        return gauge, fd
+        stats.records.want(request_records.NEVER, 0)
+        return stats, fd
 
     @classmethod
-    def adopt(cls, fd: int) -> Gauge:
+    def adopt(cls, fd: int) -> WorkerStatsPage:
         """Return the dispatcher's end of an existing page. Takes ownership of its descriptor."""
         try:
-            gauge = cls(os.dup(fd))
+            stats = cls(os.dup(fd))
         except BaseException:
             os.close(fd)
             raise
-        gauge.kept = fd
-        return gauge
+        stats.kept = fd
+        return stats
 
     @classmethod
-    def create_file(cls, path: Path) -> Gauge:
+    def create_file(cls, path: Path) -> WorkerStatsPage:
         """Create a stats page that a process other than a child of this one opens by its path.
 
         Reserves its bytes, so that a full disk fails here. Remove the file once the other process has opened it.
@@ -192,14 +192,14 @@ class Gauge:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, _BYTES)
-            gauge = cls(os.dup(fd))
+            stats = cls(os.dup(fd))
         except BaseException:
             os.unlink(path)
             raise
         finally:
             os.close(fd)
-        gauge.records.want(request_records.NEVER, 0)
-        return gauge
+        stats.records.want(request_records.NEVER, 0)
+        return stats
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
@@ -335,20 +335,20 @@ class Gauge:
         """Record the total size in bytes of the arenas of the worker's lanes."""
         self._words[_ARENA] = nbytes
 
-    def told_to_end(self) -> None:
+    def mark_ending(self) -> None:
         """Record that the worker has received the request to exit."""
         self._words[_ENDING] = 1
 
     # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
 
-    def read(self) -> Reading:
+    def read(self) -> StatsReading:
         """Return the worker's current state."""
         words = self._words
         begun, answered = words[_BEGUN], words[_ANSWERED]
         begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
         busy_s = (_now() - begun_at) / 1e9 if begun_at and answered < begun else None
         ending, overlaps = words[_ENDING] != 0, words[_OVERLAPPED] != 0
-        return Reading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
+        return StatsReading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
 
     def counts(self) -> Counts:
         """Return the worker's counters, including the time that the current batch has taken so far."""

@@ -20,13 +20,13 @@ import msgspec
 #: Size in bytes of a page, and of the message in it.
 _PAGE = 1 << 18
 _PREFIX = 8
-MOST_BYTES = _PAGE - _PREFIX
+MAX_BYTES = _PAGE - _PREFIX
 #: Bytes before the pages.
 _HEADER = 4096
 #: Total size in bytes.
 SIZE = _HEADER + 2 * _PAGE
 #: Maximum number of values per worker: a counter has one per set of labels, a histogram one per bucket and two more.
-MOST_VALUES = 2_000
+MAX_VALUES = 2_000
 _TRIES = 3
 
 
@@ -96,7 +96,7 @@ class UserMetricsPages:
 
     def write(self, message: bytes) -> bool:
         """Write and activate a message; return whether it fits."""
-        if len(message) > MOST_BYTES:
+        if len(message) > MAX_BYTES:
             return False
         serial = (self._serial[0] + 1) % (1 << 63) or 2
         at = _HEADER + serial % 2 * _PAGE
@@ -114,7 +114,7 @@ class UserMetricsPages:
             at = _HEADER + serial % 2 * _PAGE
             prefix = bytes(self._memory[at : at + _PREFIX])
             size = int.from_bytes(prefix[:4], "little")
-            message = bytes(self._memory[at + _PREFIX : at + _PREFIX + min(size, MOST_BYTES)])
+            message = bytes(self._memory[at + _PREFIX : at + _PREFIX + min(size, MAX_BYTES)])
             if prefix == _prefix(message):
                 self._last = message
                 break

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytriton._protocol.lanes.user_metrics import (
-    MOST_VALUES,
+    MAX_VALUES,
     UserFamily,
     decoded,
     decoded_sample,
@@ -73,7 +73,7 @@ class Checked(NamedTuple):
 class _Checking:
     """The findings so far."""
 
-    room: int = MOST_VALUES
+    room: int = MAX_VALUES
     families: dict[str, Family] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     faults: dict[str, str] = field(default_factory=dict)
@@ -102,9 +102,7 @@ def checked(message: bytes) -> Checked:
                 found.families[family.name] = Family(family.kind, text, series)
     said_left_out = max(0, min(said.left_out, 1 << 53))
     if said_left_out:
-        found.refuse(
-            "", f"a worker has more than {MOST_VALUES:,} values, or 256 KiB", said_left_out
-        )
+        found.refuse("", f"a worker has more than {MAX_VALUES:,} values, or 256 KiB", said_left_out)
     return Checked(found.families, sum(found.left_out.values()), found.faults)
 
 
@@ -130,7 +128,7 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
         if sample is None or bound is None or labels is None:
             found.refuse(family.name, "it has a label or value that Prometheus does not accept", 1)
         elif not found.room:
-            found.refuse(family.name, f"a worker has more than {MOST_VALUES:,} values", 1)
+            found.refuse(family.name, f"a worker has more than {MAX_VALUES:,} values", 1)
         else:
             found.room -= 1
             at = sample.labels[bound] if bound else ""
@@ -229,7 +227,7 @@ def _sum(before: Values, values: Values) -> Values:
     return found if _are_counts(found) else values
 
 
-def bounded(families: Families, most: int = MOST_VALUES) -> tuple[Families, int]:
+def bounded(families: Families, most: int = MAX_VALUES) -> tuple[Families, int]:
     """Return families with at most `most` values in total, and how many values are left out."""
     found: dict[str, Family] = {}
     left_out = 0
@@ -265,5 +263,5 @@ def with_living(before: Families, messages: Sequence[bytes]) -> Checked:
         families = added(families, one.families)
         left_out += one.left_out
         faults.update(one.faults)
-    valid, more = bounded(families, 2 * MOST_VALUES)
+    valid, more = bounded(families, 2 * MAX_VALUES)
     return Checked(valid, left_out + more, faults)

@@ -5,12 +5,12 @@ Who sends what to whom (each name is one frozen type of `client`, `answers`, `wo
 
     client ── Register, Unregister, Scale, Rollback, ListModels, GetStatus, GetLogs, Cancel, Shutdown ──▶ dispatcher
         client ── LoadFromRepository, UnloadFromRepository, GetRepository; before large messages: Offer ──▶ dispatcher
-    client ── RenewTrial, EndTrial, Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
+    client ── RenewLease, EndLease, Drain, Upgrade, Reload, ReplaceServer ──▶ dispatcher
         client ── Explain, GetEvents ──▶ dispatcher, which answers with Explanation, EventList
-        client ── GetFigures, GetRegistrations ──▶ dispatcher, which answers with Figures, Registrations
+        client ── GetMetrics, GetRegistrations ──▶ dispatcher, which answers with MetricsSnapshot, Registrations
         client ── LogRequests, GetRequests, ProfileWorker ──▶ dispatcher, which answers with Done, Requests, Profiled
     client ◀─ Progress*, then one of Registered, Done, Models, Repository, Status, LogLines, Failure ── dispatcher
-    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerSpent, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
+    worker ── WorkerHello, WorkerReady, WorkerFailed, WorkerRecycleDue, WorkerUnrecoverable, WorkerEnded ──▶ dispatcher
     worker ◀─ LoadModel, WithdrawLane ── dispatcher
     worker ── WorkerReadiness, LoadOther, UnloadOther, AskReadiness ──▶ dispatcher
     worker ◀─ Done, Readiness, Failure ── dispatcher
@@ -49,7 +49,7 @@ from pytriton._protocol.messages.answers import (
     ServerReplaced,
     Status,
     ToClient,
-    WorkerEnd,
+    WorkerExit,
 )
 from pytriton._protocol.messages.base import (
     PROTOCOL,
@@ -58,7 +58,7 @@ from pytriton._protocol.messages.base import (
 from pytriton._protocol.messages.client import (
     Cancel,
     Drain,
-    EndTrial,
+    EndLease,
     Explain,
     FromClient,
     GetEvents,
@@ -74,7 +74,7 @@ from pytriton._protocol.messages.client import (
     ProfileWorker,
     Register,
     Reload,
-    RenewTrial,
+    RenewLease,
     ReplaceServer,
     Rollback,
     Scale,
@@ -89,28 +89,28 @@ from pytriton._protocol.messages.events import (
     Explanation,
     Finding,
 )
-from pytriton._protocol.messages.figures import (
-    DaemonFigures,
-    Figures,
-    GetFigures,
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
+    GetMetrics,
     Histogram,
-    InstanceFigures,
+    InstanceMetrics,
     MemoryInfo,
-    ModelFigures,
-    QueueFigures,
-    WebhookFigures,
+    MetricsSnapshot,
+    ModelMetrics,
+    QueueMetrics,
+    WebhookMetrics,
     Work,
 )
 from pytriton._protocol.messages.model_spec import (
     Autoscale,
+    Lease,
     Limits,
     ModelSpec,
     OpenAICard,
     PythonModel,
-    Trial,
     Warmup,
     WarmupTensor,
-    World,
+    WorkerEnvironment,
 )
 from pytriton._protocol.messages.proxy import (
     Action,
@@ -151,7 +151,7 @@ from pytriton._protocol.messages.worker import (
     WorkerFailed,
     WorkerHello,
     WorkerReady,
-    WorkerSpent,
+    WorkerRecycleDue,
     WorkerUnrecoverable,
 )
 from pytriton._protocol.scalars import for_encoder
@@ -170,31 +170,31 @@ __all__ = [
     "CallsWait",
     "Cancel",
     "Completion",
-    "DaemonFigures",
+    "DaemonMetrics",
     "Detach",
     "Done",
     "Drain",
-    "EndTrial",
+    "EndLease",
     "EndWorker",
     "Event",
     "EventList",
     "Explain",
     "Explanation",
     "Failure",
-    "Figures",
     "Finding",
     "GetEvents",
-    "GetFigures",
     "GetLogs",
+    "GetMetrics",
     "GetRegistrations",
     "GetRepository",
     "GetRequests",
     "GetStatus",
     "Histogram",
-    "InstanceFigures",
     "InstanceInfo",
+    "InstanceMetrics",
     "KeptRegistration",
     "LaneLost",
+    "Lease",
     "Limits",
     "ListModels",
     "LoadFromRepository",
@@ -206,8 +206,9 @@ __all__ = [
     "MayCall",
     "MemoryInfo",
     "Message",
-    "ModelFigures",
+    "MetricsSnapshot",
     "ModelInfo",
+    "ModelMetrics",
     "ModelSpec",
     "Models",
     "Offer",
@@ -216,7 +217,7 @@ __all__ = [
     "Profiled",
     "Progress",
     "PythonModel",
-    "QueueFigures",
+    "QueueMetrics",
     "Readiness",
     "Register",
     "Registered",
@@ -224,7 +225,7 @@ __all__ = [
     "Released",
     "Reload",
     "Reloaded",
-    "RenewTrial",
+    "RenewLease",
     "ReplaceServer",
     "Repository",
     "RepositoryModel",
@@ -239,7 +240,6 @@ __all__ = [
     "StartWorker",
     "Status",
     "StuckCalls",
-    "Trial",
     "UnloadFromRepository",
     "UnloadOther",
     "Unregister",
@@ -247,18 +247,18 @@ __all__ = [
     "Verdict",
     "Warmup",
     "WarmupTensor",
-    "WebhookFigures",
+    "WebhookMetrics",
     "WithdrawLane",
     "Work",
-    "WorkerEnd",
     "WorkerEnded",
+    "WorkerEnvironment",
+    "WorkerExit",
     "WorkerFailed",
     "WorkerHello",
     "WorkerReadiness",
     "WorkerReady",
-    "WorkerSpent",
+    "WorkerRecycleDue",
     "WorkerUnrecoverable",
-    "World",
     "decode",
     "encode",
 ]

@@ -8,8 +8,8 @@ import msgspec
 
 from pytriton._protocol.messages.base import Message
 from pytriton._protocol.messages.events import EventList, Explanation
-from pytriton._protocol.messages.figures import Figures, MemoryInfo
-from pytriton._protocol.messages.model_spec import ModelSpec, Trial
+from pytriton._protocol.messages.metrics import MemoryInfo, MetricsSnapshot
+from pytriton._protocol.messages.model_spec import Lease, ModelSpec
 from pytriton._protocol.messages.requests import Profiled, Requests
 
 
@@ -22,7 +22,7 @@ class Progress(Message, frozen=True):
     total: int = 0
 
 
-class WorkerEnd(msgspec.Struct, frozen=True):
+class WorkerExit(msgspec.Struct, frozen=True):
     """The unrequested exit of a worker.
 
     `at` is seconds since the epoch, `peak_memory` bytes, `lines` its last output, including traces
@@ -42,7 +42,7 @@ class WorkerEnd(msgspec.Struct, frozen=True):
 
 
 #: The states in which tritonserver accepts requests for a model.
-SERVED_STATES = ("ready", "degraded", "asleep", "waking")
+SERVED_STATES = ("ready", "degraded", "suspended", "resuming")
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):
@@ -61,15 +61,15 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     #: Why the last worker exited, if not on request.
     last_exit: Optional[str] = None
     #: A standby worker beyond the model's instances, kept to take over.
-    spare: bool = False
+    standby: bool = False
     batches: int = 0
     busy_s: Optional[float] = None
     #: The most recent exits, oldest first.
-    ends: list[WorkerEnd] = []
+    exits: list[WorkerExit] = []
     #: The version it serves, if each version of a model has its own workers.
     version: Optional[int] = None
     #: Number of workers in a row that exited without answering a batch; 0 once the current one has.
-    fruitless_ends: int = 0
+    consecutive_exits: int = 0
     #: When the next worker is started, seconds since the epoch; None: no back-off in progress.
     next_try_at: Optional[float] = None
 
@@ -88,7 +88,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     registered_at: float = 0.0
     #: The model's log file in the runtime directory.
     log_file: str = ""
-    #: Why the model is "degraded" (it serves, but workers crash or are not ready) or "unready" (no worker serves), or
+    #: Why the model is "degraded" (it serves, but workers crash or are not ready) or "not_ready" (no worker serves), or
     #: why it could not be restored when the daemon started, or loaded from a repository ("failed").
     error: Optional[str] = None
     #: "thread": its workers are threads of the registering process, which `pid` of its instances identifies.
@@ -101,7 +101,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     #: How its number of instances follows its load, and what limits that; empty: it does not autoscale.
     scaling: str = ""
     #: It serves provisionally: it is rolled back unless confirmed.
-    trial: Optional[Trial] = None
+    lease: Optional[Lease] = None
     #: Since when it has been loading, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it is
     #: queued.
     loading_since: float = 0.0
@@ -200,8 +200,8 @@ class Status(Message, frozen=True):
     problems: list[str] = msgspec.field(default_factory=list)
     #: The address where clients with a key may control the daemon; empty: none.
     control_tcp: str = ""
-    #: The address of the operations server; empty: none.
-    operations: list[str] = msgspec.field(default_factory=list)
+    #: The address of the management server; empty: none.
+    management_urls: list[str] = msgspec.field(default_factory=list)
     #: The base URL of the OpenAI API, ending in "/v1"; empty: no model uses it.
     openai_url: str = ""
     #: The memory budgets, if any.
@@ -221,7 +221,7 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Registrations(Message, frozen=True):
-    """Answer to GetRegistrations, in the order of registration, without temporary models.
+    """Answer to GetRegistrations, in the order of registration, without ephemeral models.
 
     `state` changes whenever a model is registered, unregistered or scaled. If it equals the client's `known` state,
     the list is empty.
@@ -263,7 +263,7 @@ ToClient = Union[
     Models,
     Repository,
     Status,
-    Figures,
+    MetricsSnapshot,
     LogLines,
     Registrations,
     Explanation,

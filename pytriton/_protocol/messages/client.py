@@ -7,19 +7,19 @@ from typing import Any, Optional, Union
 import msgspec
 
 from pytriton._protocol.messages.base import PROTOCOL, Message
-from pytriton._protocol.messages.figures import GetFigures
+from pytriton._protocol.messages.metrics import GetMetrics
 from pytriton._protocol.messages.model_spec import Autoscale, ModelSpec
 
 
 class Register(Message, frozen=True):
     """Serve a model. Payload frames: one pickled callable, or one per instance.
 
-    A temporary model is served until the sender's process exits, and is not persisted.
+    An ephemeral model is served until the sender's process exits, and is not persisted.
     """
 
     spec: ModelSpec
     replace: bool = False
-    temporary: bool = False
+    ephemeral: bool = False
     protocol: int = PROTOCOL
 
 
@@ -56,19 +56,19 @@ class Rollback(Message, frozen=True):
     name: str
 
 
-class RenewTrial(Message, frozen=True):
+class RenewLease(Message, frozen=True):
     """Renew a provisional registration: its time limit restarts, and `share` replaces its share of requests."""
 
     name: str
-    trial: str
+    lease: str
     share: Optional[float] = None
 
 
-class EndTrial(Message, frozen=True):
+class EndLease(Message, frozen=True):
     """Make a provisional registration permanent (`keep`), or roll it back. Answered when that is done."""
 
     name: str
-    trial: str
+    lease: str
     keep: bool
 
 
@@ -190,7 +190,7 @@ class Drain(Message, frozen=True):
 class Upgrade(Message, frozen=True):
     """Upgrade the daemon to the currently installed version of pytriton-daemon, while all models keep serving.
 
-    Answered with Done, or a Failure, before the upgrade begins; the event "upgraded" or "not_upgraded" reports its
+    Answered with Done, or a Failure, before the upgrade begins; the event "upgraded" or "upgrade_failed" reports its
     outcome.
 
     Attributes:
@@ -224,7 +224,7 @@ Changing = Union[
     Unregister,
     Scale,
     Rollback,
-    EndTrial,
+    EndLease,
     LoadFromRepository,
     UnloadFromRepository,
     LogRequests,
@@ -236,11 +236,11 @@ Changing = Union[
 FromClient = Union[
     Changing,
     Offer,
-    RenewTrial,
+    RenewLease,
     GetRepository,
     ListModels,
     GetStatus,
-    GetFigures,
+    GetMetrics,
     GetLogs,
     GetRegistrations,
     Explain,

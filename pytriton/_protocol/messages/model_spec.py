@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional
 import msgspec
 
 
-class World(msgspec.Struct, frozen=True):
+class WorkerEnvironment(msgspec.Struct, frozen=True):
     """The environment a worker runs in, by default that of the registering process.
 
     `python` is an interpreter; `sys_path` is its module search path in order (empty: the
@@ -27,16 +27,16 @@ class World(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True):
     """The resource limits of one worker; None means no limit. Sizes are bytes.
 
-    When its own memory (resident, not shared) exceeds `memory`, the worker is replaced after the current batch.
-    `memory_hard` cannot be exceeded: allocations fail, and if the worker and its child processes together exceed it,
+    When its own memory (resident, not shared) exceeds `recycle_above`, the worker is replaced after the current batch.
+    `memory_limit` cannot be exceeded: allocations fail, and if the worker and its child processes together exceed it,
     they
     are killed. `processes` limits the child processes. `cpus` are the CPUs it runs on (empty: all), `nice` is added to
     the
     daemon's niceness.
     """
 
-    memory: Optional[int] = None
-    memory_hard: Optional[int] = None
+    recycle_above: Optional[int] = None
+    memory_limit: Optional[int] = None
     open_files: Optional[int] = None
     processes: Optional[int] = None
     cpus: list[int] = []
@@ -117,18 +117,18 @@ class OpenAICard(msgspec.Struct, frozen=True):
     aliases: list[str] = []
 
 
-class Trial(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True):
     """A provisional registration, which the daemon rolls back unless its client confirms it in time.
 
     A rollback leaves nothing of it: the model that it replaced serves again, or no model of that name. `id` is chosen
     by
-    the client. The time limit starts with the answer to Register, and restarts with each RenewTrial and each start of
+    the client. The time limit starts with the answer to Register, and restarts with each RenewLease and each start of
     the
     daemon. `share` is the share of requests that load balancers should send to it; 0: the same as elsewhere.
     """
 
     id: str
-    lease_s: float = 30.0
+    duration_s: float = 30.0
     share: float = 0.0
 
 
@@ -143,7 +143,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     name: str
     version: int
     config: dict[str, Any]
-    world: World
+    world: WorkerEnvironment
     instances: int = 1
     #: CUDA_VISIBLE_DEVICES for each instance; None leaves it unchanged.
     devices: list[Optional[str]] = []
@@ -158,7 +158,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: What to do with a batch of several requests whose callable raises: "retry" (each alone) or "fail".
     on_error: Literal["retry", "fail"] = "retry"
     #: Standby workers beyond `instances`, loaded and idle.
-    spares: int = 0
+    standby_workers: int = 0
     #: Maximum duration of a batch in seconds; a worker that exceeds it is replaced.
     execution_timeout_s: Optional[float] = None
     #: Number of batches after which a worker is replaced.
@@ -169,7 +169,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: BYTES inputs that are passed to the callable as str.
     text_inputs: list[str] = []
     #: Number of proxies per worker, each with its own lane: with two, the next batch is transferred while one runs.
-    lanes: int = 1
+    max_inflight_batches: int = 1
     #: Number of batches or streams that an asynchronous callable processes concurrently in one worker; each batch needs
     #: a lane.
     max_concurrency: int = 64
@@ -192,9 +192,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Every request is written to the model's access log.
     access_log: bool = False
     #: Bytes that a worker needs, in total and on each of its GPUs; None: as measured.
-    memory: Optional[int] = None
-    gpu_memory: Optional[int] = None
+    memory_request: Optional[int] = None
+    gpu_memory_request: Optional[int] = None
     #: Workers complete `config` from the model's file when they load it, and report the result with WorkerReady.
     completed_by_workers: bool = False
     #: It serves, but is not there to stay yet.
-    trial: Optional[Trial] = None
+    lease: Optional[Lease] = None

@@ -70,11 +70,11 @@ class WorkerUnrecoverable(Message, frozen=True):
     text: str
 
 
-#: Start of a `WorkerSpent.text`: no descriptor is left for another proxy.
+#: Start of a `WorkerRecycleDue.text`: no descriptor is left for another proxy.
 NO_LANE = "it cannot take another lane"
 
 
-class WorkerSpent(Message, frozen=True):
+class WorkerRecycleDue(Message, frozen=True):
     """A worker keeps serving, but should be replaced: it has exceeded a limit of its model."""
 
     worker: str
@@ -127,7 +127,7 @@ WithWorker = Union[
     WorkerReady,
     WorkerFailed,
     WorkerUnrecoverable,
-    WorkerSpent,
+    WorkerRecycleDue,
     WithdrawLane,
     WorkerEnded,
     StartWorker,

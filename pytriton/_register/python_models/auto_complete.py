@@ -19,7 +19,7 @@ _MAX_SHOWN = 4000
 
 
 def ask_model(
-    question: Mapping[str, Any], world: messages.World, name: str, limit_s: float | None
+    question: Mapping[str, Any], world: messages.WorkerEnvironment, name: str, limit_s: float | None
 ) -> dict[str, Any]:
     """Return the configuration as the model completes it.
 

@@ -128,7 +128,7 @@ def config_for_model(config: Any) -> str:
     return json.dumps(plain(completed, full=True), separators=(",", ":"))
 
 
-class Place(NamedTuple):
+class InstancePlace(NamedTuple):
     """The name and the device of one instance, as passed to `initialize`."""
 
     name: str
@@ -136,29 +136,29 @@ class Place(NamedTuple):
     device: str
 
 
-def places_of(config: Any) -> list[Place]:
+def places_of(config: Any) -> list[InstancePlace]:
     """Return the instances that the instance groups define; one on the CPU by default.
 
     Raises:
         PyTritonValidationError: the machine lacks the requested GPUs.
     """
-    places: list[Place] = []
+    places: list[InstancePlace] = []
     for index, group in enumerate(config.instance_group):
         name = group.name or f"{config.name}_{index}"
         count = group.count or 1
         if group.kind == group.KIND_GPU:
             places += [
-                Place(f"{name}_{number}_gpu{gpu}", "GPU", gpu)
+                InstancePlace(f"{name}_{number}_gpu{gpu}", "GPU", gpu)
                 for number in range(count)
                 for gpu in _gpus(config, group)
             ]
         else:
             kind = "MODEL" if group.kind == group.KIND_MODEL else "CPU"
-            places += [Place(f"{name}_{number}", kind, "0") for number in range(count)]
-    return places or [Place(f"{config.name}_0", "CPU", "0")]
+            places += [InstancePlace(f"{name}_{number}", kind, "0") for number in range(count)]
+    return places or [InstancePlace(f"{config.name}_0", "CPU", "0")]
 
 
-def devices_of(places: Sequence[Place], count: int) -> list[str | None]:
+def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
     """Return CUDA_VISIBLE_DEVICES for each of `count` instances, cycling through the GPUs; all None without any GPU.
 
     Each instance only sees its own GPU, as number 0.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytriton._control.registration_progress import Report, teller
+from pytriton._control.registration_progress import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._register import environments
@@ -69,7 +69,7 @@ def prepare_file(
     said = configuration_of(config)
     name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
     validate_model_name(name)
-    say = teller(report)
+    say = step_reporter(report)
     world = _world(options, form, say)
     say(f"inspecting {path.name}")
     document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
@@ -88,10 +88,10 @@ def prepare_file(
         devices=devices,
         autoscale=autoscale,
         factory=True,
-        lanes=options["lanes"] or default_lanes(document),
+        max_inflight_batches=options["max_inflight_batches"] or default_lanes(document),
     )
     message = messages.Register(
-        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["temporary"])
+        messages.ModelSpec(**fields), bool(options["replace"]), bool(options["ephemeral"])
     )
     return message, [recipe.payload()]
 
@@ -103,7 +103,7 @@ def _format_of(path: Path) -> table.Format | None:
 
 def _world(
     options: RegisterOptions, form: table.Format, say: Callable[[str], None]
-) -> messages.World:
+) -> messages.WorkerEnvironment:
     """Return the workers' environment: an interpreter that has the format's framework.
 
     Raises:
@@ -129,7 +129,7 @@ def _completed(
     form: table.Format,
     path: Path,
     config: Mapping[str, Any],
-    world: messages.World,
+    world: messages.WorkerEnvironment,
     limit_s: float | None,
 ) -> dict[str, Any]:
     """Return the configuration completed from the file, which the workers' interpreter inspects.

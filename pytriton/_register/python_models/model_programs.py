@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from pytriton._control.registration_progress import Report, teller
+from pytriton._control.registration_progress import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack
-from pytriton._protocol.wording import with_article
+from pytriton._protocol.words import with_article
 from pytriton._register import environments
 from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
@@ -44,7 +44,7 @@ _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|se
 
 
 @dataclass(frozen=True)
-class _Source:
+class _ProgramSource:
     """The source of a model: `folder` or `cls`, and its Python text as far as it is readable."""
 
     folder: Path | None
@@ -94,8 +94,8 @@ def prepare_model(
         if folder
         else [1 if version is None else version]
     )
-    source = _Source(folder, cls, _text_of(folder, cls, versions))
-    world = _world(options, said, folder, teller(report))
+    source = _ProgramSource(folder, cls, _text_of(folder, cls, versions))
+    world = _world(options, said, folder, step_reporter(report))
     if source.completes:  # with several versions, the newest one is used
         limit_s = options["load_timeout_s"]
         said = _completed(source, said, world, versions[-1], file, limit_s)
@@ -113,7 +113,7 @@ def prepare_model(
         warn_of_missing(name, [cls], world.stayed)
         with WorkerImports(world, own_interpreter=options["python"] is None) as imports:
             payload = pack_callable(cls, imports, name)
-    message = messages.Register(spec, bool(options["replace"]), bool(options["temporary"]))
+    message = messages.Register(spec, bool(options["replace"]), bool(options["ephemeral"]))
     return message, [payload]
 
 
@@ -152,9 +152,9 @@ def _spec(
     name: str,
     versions: list[int],
     document: dict[str, Any],
-    world: messages.World,
+    world: messages.WorkerEnvironment,
     options: RegisterOptions,
-    places: list[model_dir.Place],
+    places: list[model_dir.InstancePlace],
     model: messages.PythonModel,
 ) -> messages.ModelSpec:
     devices = device_list(options["devices"])
@@ -174,22 +174,25 @@ def _spec(
         instances=instances,
         autoscale=autoscale,
         devices=devices or model_dir.devices_of(places, instances),
-        lanes=options["lanes"] or (1 if streams else default_lanes(document)),
+        max_inflight_batches=options["max_inflight_batches"]
+        or (1 if streams else default_lanes(document)),
         python_model=model,
     )
     return messages.ModelSpec(**fields)
 
 
-def _places(said: Any, options: RegisterOptions) -> list[model_dir.Place]:
+def _places(said: Any, options: RegisterOptions) -> list[model_dir.InstancePlace]:
     """Return the places of the instances, from `devices=`, else from the configuration."""
     return [
-        model_dir.Place(f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0")
+        model_dir.InstancePlace(
+            f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0"
+        )
         for index, device in enumerate(device_list(options["devices"]))
     ] or model_dir.places_of(said)
 
 
 def _python_model(
-    source: _Source, said: Any, places: list[model_dir.Place], file: str
+    source: _ProgramSource, said: Any, places: list[model_dir.InstancePlace], file: str
 ) -> messages.PythonModel:
     return messages.PythonModel(
         model_config=model_dir.config_for_model(said),
@@ -270,7 +273,7 @@ def _world(
     said: Any,
     folder: Path | None,
     say: Callable[[str], None],
-) -> messages.World:
+) -> messages.WorkerEnvironment:
     python: Any = options["python"] or model_dir.environment_of(said, folder)
     requirements = options["requirements"]
     if python is not None and environments.is_archive(python):
@@ -284,9 +287,9 @@ def _world(
 
 
 def _completed(
-    source: _Source,
+    source: _ProgramSource,
     said: Any,
-    world: messages.World,
+    world: messages.WorkerEnvironment,
     version: int,
     file: str,
     limit_s: float | None,

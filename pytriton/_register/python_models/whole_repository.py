@@ -28,7 +28,7 @@ Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
 
 
 @dataclass(frozen=True)
-class Repository:
+class RepositoryFolder:
     """A folder of models, with the options for all of them."""
 
     folder: Path
@@ -43,7 +43,7 @@ def is_repository(target: object) -> bool:
     return folder.is_dir() and not _is_model(folder) and bool(_models_in(folder))
 
 
-def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
+def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFolder:
     """Return a repository with the options for its models.
 
     Raises:
@@ -62,11 +62,11 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> Repository:
             f"its models one by one, or omit it."
         )
     shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}
-    return Repository(path, shared)
+    return RepositoryFolder(path, shared)
 
 
 def register_all(
-    repository: Repository, client: DaemonClient, serve: Serve, report: Report | None
+    repository: RepositoryFolder, client: DaemonClient, serve: Serve, report: Report | None
 ) -> list[Model]:
     """Register all models of a repository, sorted by name; return one registration for each.
 
@@ -133,7 +133,7 @@ def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
 
 
 def _prepared(
-    folder: Path, repository: Repository, report: Report | None
+    folder: Path, repository: RepositoryFolder, report: Report | None
 ) -> tuple[messages.Register, list[bytes]]:
     try:
         return model_programs.prepare_model(folder, None, None, None, repository.options, report)
@@ -158,7 +158,7 @@ def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
 
 
 def _story(
-    repository: Repository,
+    repository: RepositoryFolder,
     failed: str,
     error: PyTritonError,
     undone: Sequence[str],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
-from pytriton.client._inference.core import Core, Settings
+from pytriton.client._inference.core import ClientSettings, Core
 from pytriton.client._inference.request import InferMethods
 from pytriton.client._transport.call_errors import SERVER_ERROR
-from pytriton.client._transport.connections import Connection
+from pytriton.client._transport.connections import ServerConnection
 from pytriton.client._transport.url import TritonUrl, Urls
 from pytriton.client.exceptions import PyTritonClientValueError
 from pytriton.client.tls import TlsOptions
@@ -39,7 +39,7 @@ class BaseClient(InferMethods[R]):
         access_token: str | None = None,
         tls: TlsOptions | None = None,
     ) -> None:
-        self._settings = Settings(
+        self._settings = ClientSettings(
             url,
             model_name,
             model_version,
@@ -69,7 +69,7 @@ class BaseClient(InferMethods[R]):
         """Complete the construction of a subclass."""
 
     @staticmethod
-    def _connect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
+    def _connect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
         raise NotImplementedError
 
     @classmethod

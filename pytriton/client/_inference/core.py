@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton._protocol.scalars import plain
-from pytriton.client._inference.request import Request
+from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.tensor_conversion import (
     Outputs,
     decode,
@@ -20,12 +20,12 @@ from pytriton.client._inference.tensor_conversion import (
     restore,
 )
 from pytriton.client._transport.call_errors import SERVER_ERROR, call_error
-from pytriton.client._transport.connections import Connection
-from pytriton.client._transport.failures import NOT_BEGUN, CallFailed, Kind, describe
-from pytriton.client._transport.servers import Server, Servers
-from pytriton.client._transport.steps import Call, Steps
+from pytriton.client._transport.connections import ServerConnection
+from pytriton.client._transport.failures import NOT_BEGUN, CallFailed, FailureKind, describe
+from pytriton.client._transport.readiness import MAX_CALL_S, read_config, wait_for_model
+from pytriton.client._transport.servers import Servers, TritonEndpoint
+from pytriton.client._transport.steps import CallStep, Steps
 from pytriton.client._transport.url import TritonUrl, Urls, parse_urls
-from pytriton.client._transport.waiting import LONGEST_CALL_S, read_config, wait_for_model
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
@@ -37,7 +37,7 @@ from pytriton.client.options import as_metadata
 from pytriton.client.tls import TlsOptions
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
-__all__ = ["Core", "Prepared", "Settings"]
+__all__ = ["ClientSettings", "Core", "Prepared"]
 
 DEFAULT_INIT_TIMEOUT_S = 300.0
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
@@ -48,7 +48,7 @@ _COMEBACK_S = 2.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClientSettings:
     """The arguments of a client; see `ModelClient`."""
 
     url: Urls
@@ -92,14 +92,14 @@ class Settings:
         """Maximum wait for server and model, in seconds."""
         if self.init_timeout_s is None:
             return DEFAULT_INIT_TIMEOUT_S
-        return min(self.init_timeout_s, LONGEST_CALL_S)
+        return min(self.init_timeout_s, MAX_CALL_S)
 
     @property
     def deadline_s(self) -> float:
         """Maximum duration of one inference, in seconds."""
         if self.inference_timeout_s is None:
             return DEFAULT_INFERENCE_TIMEOUT_S
-        return min(self.inference_timeout_s, LONGEST_CALL_S)
+        return min(self.inference_timeout_s, MAX_CALL_S)
 
 
 def require_timeout(name: str, seconds: float | None) -> None:
@@ -136,8 +136,8 @@ class Core:
     def __init__(
         self,
         owner: str,
-        settings: Settings,
-        connect: Callable[[TritonUrl, TlsOptions | None], Connection],
+        settings: ClientSettings,
+        connect: Callable[[TritonUrl, TlsOptions | None], ServerConnection],
         *,
         decoupled: bool = False,
         server_error: str = SERVER_ERROR,
@@ -156,7 +156,7 @@ class Core:
             protocol = "grpc" if settings.urls[0].is_grpc else "http"
             self._token_headers = create_auth_headers(settings.access_token, protocol)
         self.servers = Servers(
-            [Server(connect(url, settings.tls)) for url in settings.urls],
+            [TritonEndpoint(connect(url, settings.tls)) for url in settings.urls],
             settings.model_name,
             settings.version,
             self._token_headers,
@@ -215,16 +215,21 @@ class Core:
             yield from self._call(server, method, doing, self.settings.patience_s, arguments)
 
     def _call(
-        self, server: Server, method: str, doing: str, timeout_s: float, arguments: dict[str, Any]
+        self,
+        server: TritonEndpoint,
+        method: str,
+        doing: str,
+        timeout_s: float,
+        arguments: dict[str, Any],
     ) -> Steps[Any]:
         try:
             return (
-                yield Call(server.connection, method, timeout_s, arguments, self._token_headers)
+                yield CallStep(server.connection, method, timeout_s, arguments, self._token_headers)
             )
         except CallFailed as failure:
             raise call_error(failure, server.url, doing, timeout_s) from failure
 
-    def prepared(self, request: Request) -> Steps[Prepared]:
+    def prepared(self, request: InferCall) -> Steps[Prepared]:
         """Return a validated request; reread the configuration if the model may have been replaced.
 
         Raises:
@@ -240,7 +245,7 @@ class Core:
                 raise
         return self.prepare(request)
 
-    def prepare(self, request: Request) -> Prepared:
+    def prepare(self, request: InferCall) -> Prepared:
         """Validate a request against the model's configuration, which must be known.
 
         Raises:
@@ -282,7 +287,7 @@ class Core:
             f"Model config is {state}. Use {kind}{other}ModelClient instead."
         )
 
-    def infer(self, request: Request) -> Steps[Outputs]:
+    def infer(self, request: InferCall) -> Steps[Outputs]:
         """Send a request to the next server in turn, or to the first one after it that accepts it.
 
         A request that does not fit is sent once more if the model was replaced since its configuration was read:
@@ -301,7 +306,7 @@ class Core:
                     self.servers.rest(server)
                     if not is_last:
                         continue
-                if failure.kind is Kind.MISFIT and (
+                if failure.kind is FailureKind.MISFIT and (
                     yield from self._has_changed(prepared.config, deadline)
                 ):
                     return (yield from self._infer_again(server, request, deadline))
@@ -309,9 +314,9 @@ class Core:
             return self.finish(decode(result), prepared)
         raise AssertionError("a client has at least one server")
 
-    def _inference(self, server: Server, prepared: Prepared, deadline: float) -> Call:
+    def _inference(self, server: TritonEndpoint, prepared: Prepared, deadline: float) -> CallStep:
         left_s = max(0.001, deadline - time.monotonic())
-        return Call(server.connection, "infer", left_s, prepared.arguments, prepared.headers)
+        return CallStep(server.connection, "infer", left_s, prepared.arguments, prepared.headers)
 
     def _has_changed(self, known: TritonModelConfig, deadline: float) -> Steps[bool]:
         """Reread the model's configuration; return whether it has changed."""
@@ -324,7 +329,9 @@ class Core:
         self.config = config
         return known != config
 
-    def _infer_again(self, server: Server, request: Request, deadline: float) -> Steps[Outputs]:
+    def _infer_again(
+        self, server: TritonEndpoint, request: InferCall, deadline: float
+    ) -> Steps[Outputs]:
         prepared = self.prepare(request)
         try:
             result = yield self._inference(server, prepared, deadline)
@@ -332,7 +339,7 @@ class Core:
             raise self.inference_error(failure, server) from failure
         return self.finish(decode(result), prepared)
 
-    def stream_failed(self, error: Exception, server: Server) -> Exception:
+    def stream_failed(self, error: Exception, server: TritonEndpoint) -> Exception:
         """Return the exception for a failed stream; the next request rereads the model's configuration.
 
         Errors in a stream have no status code, and the model may have been replaced.
@@ -340,11 +347,11 @@ class Core:
         failure = describe(error)
         if failure is None:
             return error
-        if failure.kind in (Kind.MISFIT, Kind.REFUSED):
+        if failure.kind in (FailureKind.MISFIT, FailureKind.REFUSED):
             self._stale = self.settings.model_config is None
         return self.inference_error(failure, server)
 
-    def choose(self) -> Steps[Server]:
+    def choose(self) -> Steps[TritonEndpoint]:
         """Return the server for a stream: with several, the next one on which the model is ready."""
         for server, is_last in self.servers.in_turn():
             if len(self.servers) == 1:
@@ -359,7 +366,7 @@ class Core:
                 return server
         raise AssertionError("a client has at least one server")
 
-    def inference_error(self, failure: CallFailed, server: Server) -> Exception:
+    def inference_error(self, failure: CallFailed, server: TritonEndpoint) -> Exception:
         """Return the exception for a failed inference; if the client was closed in the meantime, say that."""
         if self.closed:
             return PyTritonClientClosedError(self._is_closed)

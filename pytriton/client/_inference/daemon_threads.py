@@ -34,7 +34,7 @@ class DaemonThreads:
         self._jobs: Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         # The threads hold no reference to this object, so they end with it.
-        weakref.finalize(self, _tell_all, self._jobs, self._threads).atexit = False
+        weakref.finalize(self, _send_stop, self._jobs, self._threads).atexit = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` in a thread; return the future of its result."""
@@ -62,7 +62,7 @@ class DaemonThreads:
 
     def end(self, *, wait: bool) -> None:
         """End the threads when all jobs are done; with `wait`, wait for that."""
-        _tell_all(self._jobs, self._threads)
+        _send_stop(self._jobs, self._threads)
         for thread in self._threads if wait else ():
             thread.join()
 
@@ -89,6 +89,6 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_result(result)
 
 
-def _tell_all(jobs: Jobs, threads: list[threading.Thread]) -> None:
+def _send_stop(jobs: Jobs, threads: list[threading.Thread]) -> None:
     for _ in threads:
         jobs.put(None)

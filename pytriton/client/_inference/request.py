@@ -17,14 +17,14 @@ from pytriton.client.options import (
     check_parameters,
 )
 
-__all__ = ["InferMethods", "Request"]
+__all__ = ["InferCall", "InferMethods"]
 
 R = TypeVar("R")
 _NO_OPTIONS = RequestOptions()
 
 
 @dataclass(frozen=True)
-class Request:
+class InferCall:
     """One call of `infer_sample` or `infer_batch`, checked as far as possible without the model."""
 
     positional: Sequence[Any]
@@ -44,7 +44,7 @@ class Request:
         options: Any,
         *,
         sample: bool,
-    ) -> Request:
+    ) -> InferCall:
         """Validate the arguments.
 
         Raises:
@@ -109,7 +109,7 @@ class InferMethods(Generic[R]):
             PyTritonClientClosedError: the client is closed
         """
         return self._infer(
-            Request.make(inputs, named_inputs, parameters, headers, options, sample=True)
+            InferCall.make(inputs, named_inputs, parameters, headers, options, sample=True)
         )
 
     def infer_batch(
@@ -129,8 +129,8 @@ class InferMethods(Generic[R]):
             PyTritonClientModelDoesntSupportBatchingError: the model has no batch axis
         """
         return self._infer(
-            Request.make(inputs, named_inputs, parameters, headers, options, sample=False)
+            InferCall.make(inputs, named_inputs, parameters, headers, options, sample=False)
         )
 
-    def _infer(self, request: Request) -> R:
+    def _infer(self, request: InferCall) -> R:
         raise NotImplementedError

@@ -17,10 +17,10 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton.client._inference.core import Core, Prepared
 from pytriton.client._inference.tensor_conversion import Outputs, decode
-from pytriton.client._transport.failures import CallFailed, Kind
-from pytriton.client._transport.servers import Server
+from pytriton.client._transport.failures import CallFailed, FailureKind
+from pytriton.client._transport.servers import TritonEndpoint
 
-__all__ = ["ResponseBuffer", "Responses", "Stream", "is_final", "stream_arguments"]
+__all__ = ["ResponseBuffer", "ResponseStream", "Responses", "is_final", "stream_arguments"]
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class ResponseBuffer:
             while not self._responses and not self._closed:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._changed.wait(left_s):
-                    raise CallFailed(Kind.TIMEOUT, "no response in time")
+                    raise CallFailed(FailureKind.TIMEOUT, "no response in time")
             if self._closed:
                 return None
             response = self._responses.popleft()
@@ -95,7 +95,7 @@ class ResponseBuffer:
             self._changed.notify_all()
 
 
-class Stream:
+class ResponseStream:
     """A request to a decoupled model: sends it and reads its responses one by one.
 
     Args:
@@ -107,13 +107,13 @@ class Stream:
         self.buffer = ResponseBuffer()
         self._core = core
         self._prepared = prepared
-        self._server: Server | None = None
+        self._server: TritonEndpoint | None = None
         self._client: Any = None  #: tritonclient's, while the stream is in flight
         self._final = False
         self.pid = os.getpid()
         self.closed = False  #: nothing of the stream is in flight any more
 
-    def begin(self, server: Server) -> None:
+    def begin(self, server: TritonEndpoint) -> None:
         """Send the request."""
         self._server = server
         client = self._client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
@@ -127,8 +127,8 @@ class Stream:
         except InferenceServerException as error:
             # The stream failed to start. The reason arrives where responses do.
             with suppress(CallFailed):
-                _, told = self.buffer.get(_REASON_S) or (None, None)
-                error = told or error
+                _, reason = self.buffer.get(_REASON_S) or (None, None)
+                error = reason or error
             raise self._failed(error) from None
 
     def read(self) -> Outputs | None:
@@ -184,8 +184,8 @@ class Responses(Iterator[Outputs]):
         owner: the client, kept alive by this reference
     """
 
-    def __init__(self, stream: Stream, owner: object) -> None:
-        self._stream: Stream | None = stream
+    def __init__(self, stream: ResponseStream, owner: object) -> None:
+        self._stream: ResponseStream | None = stream
         self._owner = owner
         self._read = False
 
@@ -217,7 +217,7 @@ class Responses(Iterator[Outputs]):
 
 
 #: Streams that were started and are still referenced.
-_open: weakref.WeakSet[Stream] = weakref.WeakSet()
+_open: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
 
 @atexit.register

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytriton.client._transport.failures import CallFailed, Kind
+from pytriton.client._transport.failures import CallFailed, FailureKind
 from pytriton.client.exceptions import (
     PyTritonClientError,
     PyTritonClientInferenceServerError,
@@ -22,7 +22,7 @@ SERVER_ERROR = "Error occurred during {doing}. Message: {text}"
 #: A server's URL, and why it is not ready.
 Problem = tuple[str, CallFailed]
 
-_TOKEN_HINT = "Pass access_token= to the client (`pytriton-daemon token` shows a daemon's)."
+_TOKEN_HINT = "Pass access_token= to the client (`pytriton-daemon access-token` shows a daemon's)."
 _TLS_HINT = (
     "Pass tls=TlsOptions(ca_certificate=...) with the authority that signed its certificate."
 )
@@ -41,23 +41,23 @@ def call_error(
         template: prefix of messages from the server
     """
     text = failure.text
-    if failure.kind is Kind.TLS:
+    if failure.kind is FailureKind.TLS:
         return PyTritonClientTlsError(f"No secure connection to {url}: {text}. {_TLS_HINT}")
-    if failure.kind is Kind.NO_HTTP:
+    if failure.kind is FailureKind.NO_HTTP:
         return PyTritonClientInvalidUrlError(
             f"No HTTP answer at {url}: {text}. Is that the gRPC port? Then write grpc{url[len('http') :]}; otherwise "
             "the port of HTTP, 8000 where no other was chosen."
         )
     late = {
-        Kind.TIMEOUT: f"{url} did not respond in time ({text})",
-        Kind.UNREACHABLE: f"cannot connect to {url}: {text}",
-        Kind.BROKEN: f"the connection to {url} ended before the response arrived: {text}",
+        FailureKind.TIMEOUT: f"{url} did not respond in time ({text})",
+        FailureKind.UNREACHABLE: f"cannot connect to {url}: {text}",
+        FailureKind.BROKEN: f"the connection to {url} ended before the response arrived: {text}",
     }.get(failure.kind)
     if late is not None:
         return PyTritonClientTimeoutError(
             f"Timeout occurred during {doing}. Timeout: {timeout_s:g} s. Message: {late}"
         )
-    if failure.kind is Kind.RESTRICTED:
+    if failure.kind is FailureKind.RESTRICTED:
         text = f"{text}. {_TOKEN_HINT}"
     return PyTritonClientInferenceServerError(template.format(doing=doing, text=text))
 
@@ -76,7 +76,13 @@ def waiting_error(
     said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
     message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."
     answered = any(
-        problem.kind in (Kind.UNKNOWN_MODEL, Kind.NOT_READY, Kind.REFUSED, Kind.MISFIT)
+        problem.kind
+        in (
+            FailureKind.UNKNOWN_MODEL,
+            FailureKind.NOT_READY,
+            FailureKind.REFUSED,
+            FailureKind.MISFIT,
+        )
         for _, problem in problems
     )
     kind = PyTritonClientTimeoutError

@@ -17,11 +17,11 @@ import threading
 import weakref
 from typing import Any, NoReturn, Protocol
 
-from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client._transport.failures import CallFailed, FailureKind, describe
 from pytriton.client._transport.url import TritonUrl
 from pytriton.client.tls import TlsOptions
 
-__all__ = ["Connection", "aconnect", "connect", "fail"]
+__all__ = ["ServerConnection", "aconnect", "connect", "fail"]
 
 #: Disables tritonclient's own limits. Each call has its own deadline, which is the one that should apply.
 _NEVER_S = 7 * 24 * 3600.0
@@ -34,7 +34,7 @@ _CHANNEL = [
 ]
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """A connection as the clients use it; for asyncio, `call` returns an awaitable."""
 
     url: TritonUrl
@@ -52,12 +52,12 @@ class Connection(Protocol):
         """Close the connection. Does nothing if already closed."""
 
 
-def connect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
+def connect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
     """Return a connection for threads. Nothing is sent before the first call."""
     return _SyncGrpc(url, tls, "tritonclient.grpc") if url.is_grpc else _Http(url, tls)
 
 
-def aconnect(url: TritonUrl, tls: TlsOptions | None) -> Connection:
+def aconnect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
     """Return a connection for asyncio. Nothing is sent before the first call."""
     return _AioGrpc(url, tls, "tritonclient.grpc.aio") if url.is_grpc else _AioHttp(url, tls)
 
@@ -233,7 +233,7 @@ class _Http:
             if late is not timer:
                 raise
             self._drop(client)  # a late response must not be taken for the next one
-            raise CallFailed(Kind.TIMEOUT, "no response in time") from None
+            raise CallFailed(FailureKind.TIMEOUT, "no response in time") from None
         except Exception as error:
             fail(error)
         finally:

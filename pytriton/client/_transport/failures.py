@@ -9,10 +9,10 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NOT_BEGUN", "CallFailed", "Kind", "describe"]
+__all__ = ["NOT_BEGUN", "CallFailed", "FailureKind", "describe"]
 
 
-class Kind(enum.Enum):
+class FailureKind(enum.Enum):
     """The meaning of a failure for the caller."""
 
     TIMEOUT = "timeout"  #: no response in time
@@ -28,7 +28,7 @@ class Kind(enum.Enum):
 
 
 #: Kinds after which another server may be tried: this one has not started on the request.
-NOT_BEGUN = frozenset({Kind.UNREACHABLE, Kind.UNKNOWN_MODEL, Kind.NOT_READY})
+NOT_BEGUN = frozenset({FailureKind.UNREACHABLE, FailureKind.UNKNOWN_MODEL, FailureKind.NOT_READY})
 
 
 class CallFailed(Exception):
@@ -39,37 +39,37 @@ class CallFailed(Exception):
         text: the error message
     """
 
-    def __init__(self, kind: Kind, text: str) -> None:
+    def __init__(self, kind: FailureKind, text: str) -> None:
         super().__init__(text)
         self.kind = kind
         self.text = text
 
 
 #: Triton's message -> its kind. Messages of Triton 2.51; the status differs between the protocols.
-_SERVER_TEXTS: Mapping[str, Kind] = {
-    "unknown model": Kind.UNKNOWN_MODEL,
-    "is not at ready state": Kind.NOT_READY,
-    "is restricted, expecting header": Kind.RESTRICTED,
+_SERVER_TEXTS: Mapping[str, FailureKind] = {
+    "unknown model": FailureKind.UNKNOWN_MODEL,
+    "is not at ready state": FailureKind.NOT_READY,
+    "is restricted, expecting header": FailureKind.RESTRICTED,
 }
 #: Statuses of both protocols for a request that does not suit the model.
 _MISFITS = ("400", "501", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 #: gRPC's messages with the status UNAVAILABLE, which Triton uses, too (for a full queue).
-_GRPC_TEXTS: Mapping[str, Kind] = {
-    "certificate_verify_failed": Kind.TLS,
-    "handshake": Kind.TLS,
-    "ssl_error": Kind.TLS,
-    "verification check failed": Kind.TLS,
-    "failed to connect": Kind.UNREACHABLE,
-    "dns resolution failed": Kind.UNREACHABLE,
-    "name resolution": Kind.UNREACHABLE,
-    "connection refused": Kind.UNREACHABLE,
-    "socket closed": Kind.BROKEN,
-    "connection reset": Kind.BROKEN,
-    "broken pipe": Kind.BROKEN,
-    "recvmsg": Kind.BROKEN,
-    "goaway": Kind.BROKEN,
-    "endpoint closing": Kind.BROKEN,
-    "transport": Kind.BROKEN,
+_GRPC_TEXTS: Mapping[str, FailureKind] = {
+    "certificate_verify_failed": FailureKind.TLS,
+    "handshake": FailureKind.TLS,
+    "ssl_error": FailureKind.TLS,
+    "verification check failed": FailureKind.TLS,
+    "failed to connect": FailureKind.UNREACHABLE,
+    "dns resolution failed": FailureKind.UNREACHABLE,
+    "name resolution": FailureKind.UNREACHABLE,
+    "connection refused": FailureKind.UNREACHABLE,
+    "socket closed": FailureKind.BROKEN,
+    "connection reset": FailureKind.BROKEN,
+    "broken pipe": FailureKind.BROKEN,
+    "recvmsg": FailureKind.BROKEN,
+    "goaway": FailureKind.BROKEN,
+    "endpoint closing": FailureKind.BROKEN,
+    "transport": FailureKind.BROKEN,
 }
 #: Packages whose exceptions describe connection failures, besides OSErrors.
 _TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
@@ -82,7 +82,7 @@ def describe(error: BaseException) -> CallFailed | None:
     if isinstance(error, CallFailed):
         return error
     if type(error).__name__ in _NO_HTTP:
-        return CallFailed(Kind.NO_HTTP, "the listener there does not speak HTTP")
+        return CallFailed(FailureKind.NO_HTTP, "the listener there does not speak HTTP")
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))
@@ -92,29 +92,29 @@ def describe(error: BaseException) -> CallFailed | None:
         return _server_said(str(details()), str(code()))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):
-        return CallFailed(Kind.TIMEOUT, text)
+        return CallFailed(FailureKind.TIMEOUT, text)
     if isinstance(error, ssl.SSLError) or _certificate_refused(error):
-        return CallFailed(Kind.TLS, text)
+        return CallFailed(FailureKind.TLS, text)
     if isinstance(error, (ConnectionRefusedError, socket.gaierror)) or _never_connected(error):
-        return CallFailed(Kind.UNREACHABLE, text)
+        return CallFailed(FailureKind.UNREACHABLE, text)
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _TRANSPORTS:
-        return CallFailed(Kind.BROKEN, text)
+        return CallFailed(FailureKind.BROKEN, text)
     return None
 
 
 def _server_said(text: str, status: str) -> CallFailed:
     lowered = text.lower()
     if status.endswith("DEADLINE_EXCEEDED"):
-        return CallFailed(Kind.TIMEOUT, text)
+        return CallFailed(FailureKind.TIMEOUT, text)
     kind = _first(_SERVER_TEXTS, lowered)
     if kind is None and status.endswith("UNAVAILABLE"):
         kind = _first(_GRPC_TEXTS, lowered)
     if kind is None and status.endswith(_MISFITS):
-        kind = Kind.MISFIT
-    return CallFailed(kind or Kind.REFUSED, text)
+        kind = FailureKind.MISFIT
+    return CallFailed(kind or FailureKind.REFUSED, text)
 
 
-def _first(kinds: Mapping[str, Kind], text: str) -> Kind | None:
+def _first(kinds: Mapping[str, FailureKind], text: str) -> FailureKind | None:
     return next((kind for words, kind in kinds.items() if words in text), None)
 
 

@@ -12,20 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytriton.client._transport.connections import Connection
-from pytriton.client._transport.failures import CallFailed, Kind
-from pytriton.client._transport.steps import Call, Steps
+from pytriton.client._transport.connections import ServerConnection
+from pytriton.client._transport.failures import CallFailed, FailureKind
+from pytriton.client._transport.steps import CallStep, Steps
 
-__all__ = ["Server", "Servers"]
+__all__ = ["Servers", "TritonEndpoint"]
 
 _REST_S = 3.0
 
 
 @dataclass
-class Server:
+class TritonEndpoint:
     """A server and its known state."""
 
-    connection: Connection
+    connection: ServerConnection
     ready: bool = True  #: as far as is known
     rests_until: float = 0.0  #: on time.monotonic
 
@@ -46,7 +46,11 @@ class Servers:
     """
 
     def __init__(
-        self, servers: Sequence[Server], model_name: str, version: str, headers: dict[str, str]
+        self,
+        servers: Sequence[TritonEndpoint],
+        model_name: str,
+        version: str,
+        headers: dict[str, str],
     ) -> None:
         self.model_name = model_name
         self.version = version
@@ -54,7 +58,7 @@ class Servers:
         self._headers = headers
         self._turns = itertools.count()
 
-    def __iter__(self) -> Iterator[Server]:
+    def __iter__(self) -> Iterator[TritonEndpoint]:
         return iter(self._servers)
 
     def __len__(self) -> int:
@@ -70,7 +74,7 @@ class Servers:
         """Name and version of the model, for messages."""
         return f"model {self.model_name}/{self.version or '<latest>'}"
 
-    def in_turn(self) -> Iterator[tuple[Server, bool]]:
+    def in_turn(self) -> Iterator[tuple[TritonEndpoint, bool]]:
         """Iterate over all servers once, starting with the one whose turn it is; skipped ones come last.
 
         The flag marks the last server.
@@ -82,17 +86,19 @@ class Servers:
         turned.sort(key=lambda server: server.rests_until > now)
         return ((server, number == count) for number, server in enumerate(turned, start=1))
 
-    def rest(self, server: Server) -> None:
+    def rest(self, server: TritonEndpoint) -> None:
         """Skip a server for a while, unless it is the only one."""
         if len(self._servers) > 1:
             server.ready = False
             server.rests_until = time.monotonic() + _REST_S
 
-    def call(self, server: Server, method: str, timeout_s: float, **arguments: Any) -> Steps[Any]:
+    def call(
+        self, server: TritonEndpoint, method: str, timeout_s: float, **arguments: Any
+    ) -> Steps[Any]:
         """Call a method of one server, with the token."""
-        return (yield Call(server.connection, method, timeout_s, arguments, self._headers))
+        return (yield CallStep(server.connection, method, timeout_s, arguments, self._headers))
 
-    def check(self, server: Server, timeout_s: float) -> Steps[None]:
+    def check(self, server: TritonEndpoint, timeout_s: float) -> Steps[None]:
         """Check that the model is ready on a server.
 
         Raises:
@@ -104,8 +110,9 @@ class Servers:
             yield from self.call(server, "get_model_config", timeout_s, **model)
             if not (yield from self.call(server, "is_server_live", timeout_s)):
                 raise CallFailed(
-                    Kind.RESTRICTED, "it knows the model, but restricts access to its readiness"
+                    FailureKind.RESTRICTED,
+                    "it knows the model, but restricts access to its readiness",
                 )
-            raise CallFailed(Kind.NOT_READY, "it knows the model, which is not ready")
+            raise CallFailed(FailureKind.NOT_READY, "it knows the model, which is not ready")
         server.ready = True
         server.rests_until = 0.0

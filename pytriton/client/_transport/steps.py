@@ -1,6 +1,6 @@
 """The steps of a client's operations, written once for blocking and asyncio clients.
 
-A generator yields each step: a `Call` or a `Pause`. `run` executes them and blocks; `arun` awaits them. The
+A generator yields each step: a `CallStep` or a `Pause`. `run` executes them and blocks; `arun` awaits them. The
 generator receives each step's result, or `CallFailed` thrown in.
 
     def ready(server):                        # what
@@ -18,13 +18,13 @@ from typing import Any, TypeVar, Union
 
 from pytriton.client._transport.failures import CallFailed
 
-__all__ = ["Call", "Pause", "Steps", "arun", "run"]
+__all__ = ["CallStep", "Pause", "Steps", "arun", "run"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
+class CallStep:
     """Call a method of tritonclient's client.
 
     Args:
@@ -49,13 +49,13 @@ class Pause:
     seconds: float
 
 
-Steps = Generator[Union[Call, Pause], Any, T]
+Steps = Generator[Union[CallStep, Pause], Any, T]
 
 
 def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
     """Run the steps in this thread, and return the generator's return value."""
 
-    def do(step: Call | Pause) -> tuple[Any, CallFailed | None]:
+    def do(step: CallStep | Pause) -> tuple[Any, CallFailed | None]:
         try:
             return (pause(step.seconds) if isinstance(step, Pause) else _call(step)), None
         except CallFailed as failure:
@@ -73,7 +73,7 @@ def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
 async def arun(steps: Steps[T], pause: Callable[[float], Awaitable[object]]) -> T:
     """Like `run`, but await each step."""
 
-    async def do(step: Call | Pause) -> tuple[Any, CallFailed | None]:
+    async def do(step: CallStep | Pause) -> tuple[Any, CallFailed | None]:
         try:
             return await (pause(step.seconds) if isinstance(step, Pause) else _call(step)), None
         except CallFailed as failure:
@@ -88,5 +88,5 @@ async def arun(steps: Steps[T], pause: Callable[[float], Awaitable[object]]) -> 
         return value
 
 
-def _call(step: Call) -> Any:
+def _call(step: CallStep) -> Any:
     return step.connection.call(step.method, step.timeout_s, step.arguments, step.headers)

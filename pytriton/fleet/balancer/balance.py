@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError
-from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings, check_node, render
+from pytriton.fleet.balancer.configuration import (
+    KEEP_ALIVE_S,
+    BalancerSettings,
+    Files,
+    check_node,
+    render,
+)
 from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, seen
@@ -34,7 +40,7 @@ class Balancer:
     def __init__(
         self,
         haproxy: HAProxy,
-        settings: Settings,
+        settings: BalancerSettings,
         look: Callable[[], Iterable[NodeStatus]],
         applied: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -52,11 +58,11 @@ class Balancer:
         self._files: Files | None = None
         self._wrong: list[str] = []
 
-    def follow(self, tell: Callable[[str], None] = lambda _: None) -> bool:
+    def follow(self, report: Callable[[str], None] = lambda _: None) -> bool:
         """Poll once; return whether anything has changed.
 
         Args:
-            tell: called once for each node or model that is left out
+            report: called once for each node or model that is left out
 
         Raises:
             PyTritonError: HAProxy rejects its files, or no node can be polled; the running configuration stays
@@ -66,7 +72,7 @@ class Balancer:
         self._nodes = self._usable(self._seen, wrong.append)
         for text in wrong:
             if text not in self._wrong:
-                tell(text)
+                report(text)
         self._wrong = wrong
         files = render(self._nodes, self._settings, str(self._haproxy.folder))
         same = files == self._files and self._haproxy.pid is not None
@@ -78,14 +84,14 @@ class Balancer:
             self._applied()
         return not same
 
-    def _usable(self, nodes: Iterable[Node], tell: Callable[[str], None]) -> list[Node]:
+    def _usable(self, nodes: Iterable[Node], report: Callable[[str], None]) -> list[Node]:
         found = []
         for one in nodes:
             try:
                 check_node(one, self._settings)
                 found.append(self._names.resolved(one))
             except PyTritonBadParameterError as error:  # noqa: PERF203
-                tell(f"{one.name} is left out: {error}")
+                report(f"{one.name} is left out: {error}")
         return found
 
     def _is_alone(self) -> bool:
@@ -93,24 +99,24 @@ class Balancer:
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 
-    def run(self, stop: threading.Event, interval_s: float, tell: Callable[[str], None]) -> None:
+    def run(self, stop: threading.Event, interval_s: float, report: Callable[[str], None]) -> None:
         """Poll every `interval_s` until `stop` is set; report and retry failures.
 
         Only `stop` ends it: HAProxy ends with it, and keeps serving during failures of nodes or the disk.
         """
-        told = ""
+        reported = ""
         while not stop.is_set():
             try:
-                if self.follow(tell):
+                if self.follow(report):
                     models = {model for one in self._nodes for model in one.models}
-                    tell(f"{len(self._nodes)} nodes, {len(models)} models")
-                told = ""
+                    report(f"{len(self._nodes)} nodes, {len(models)} models")
+                reported = ""
             except Exception as error:
                 text = str(error)
                 if not isinstance(error, PyTritonError):
                     text = f"{type(error).__name__}: {error}; HAProxy keeps its configuration"
                     _logger.debug("polling the nodes failed", exc_info=True)
-                if text != told:
-                    tell(text)
-                told = text
+                if text != reported:
+                    report(text)
+                reported = text
             stop.wait(interval_s)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.balancer.layout import Endpoint, Node
+from pytriton.fleet.balancer.layout import Node, NodeEndpoint
 
 #: Time until a name is resolved again: if DNS does not answer, that takes seconds.
 _AGAIN_S = 30.0
@@ -55,7 +55,7 @@ class Names:
         """
         return replace(node, http=self._with_address(node.http), grpc=self._with_address(node.grpc))
 
-    def _with_address(self, endpoint: Optional[Endpoint]) -> Optional[Endpoint]:
+    def _with_address(self, endpoint: Optional[NodeEndpoint]) -> Optional[NodeEndpoint]:
         if endpoint is None or is_ip(endpoint.host):
             return endpoint
         found = self._found.get(endpoint.host)

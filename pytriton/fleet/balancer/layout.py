@@ -16,13 +16,13 @@ from pytriton.fleet.placement_status import NodeStatus
 #: Wildcard addresses that a daemon reports: replaced by the node's own host.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
 #: States of a model that does not answer, and that a request does not start.
-_SILENT = ("starting", "unready", "failed")
+_SILENT = ("starting", "not_ready", "failed")
 #: Characters allowed in HAProxy's files: a node's values must not become directives of the configuration.
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
 
-class Endpoint(NamedTuple):
+class NodeEndpoint(NamedTuple):
     """An address at which a node accepts requests; `address` is the resolved one if `host` is a name."""
 
     host: str
@@ -48,22 +48,22 @@ class Node:
     """
 
     name: str
-    http: Optional[Endpoint] = None
-    grpc: Optional[Endpoint] = None
+    http: Optional[NodeEndpoint] = None
+    grpc: Optional[NodeEndpoint] = None
     models: frozenset[str] = field(default_factory=frozenset)
     leaves: bool = False
     shares: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 def node_of(
-    address: str, status: messages.Status, tell: Callable[[str], None] = lambda _: None
+    address: str, status: messages.Status, report: Callable[[str], None] = lambda _: None
 ) -> Node:
     """Return a node from its daemon's status; its host is the one at which the daemon was queried.
 
     Args:
         address: address of the daemon
         status: the daemon's status
-        tell: called for models that are left out because HAProxy's files cannot contain their names
+        report: called for models that are left out because HAProxy's files cannot contain their names
 
     Raises:
         PyTritonBadParameterError: the daemon reports an invalid address
@@ -72,7 +72,7 @@ def node_of(
     names = {one.name for one in status.models}
     models = {name for name in names if _MODEL.fullmatch(name)}
     for name in sorted(names - models):
-        tell(
+        report(
             f"{address}: model {name!r} has no route of its own: "
             "a name in HAProxy's files has letters, digits, '.', '_' and '-' only"
         )
@@ -82,9 +82,9 @@ def node_of(
         _endpoint(status.server.grpc_url, host),
         frozenset(models),
         shares={
-            one.name: one.trial.share
+            one.name: one.lease.share
             for one in status.models
-            if one.name in models and one.trial is not None and 0 < one.trial.share < 1
+            if one.name in models and one.lease is not None and 0 < one.lease.share < 1
         },
     )
 
@@ -92,11 +92,11 @@ def node_of(
 def seen(
     before: Sequence[Node],
     now: Iterable[NodeStatus],
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[Node]:
     """Return the current nodes; one that does not answer is unchanged, since HAProxy judges its health.
 
-    A node with an invalid status is left out and reported to `tell`: the others must not wait for it. A model that a
+    A node with an invalid status is left out and reported to `report`: the others must not wait for it. A model that a
     node does not serve yet waits if another node serves it: HAProxy considers new servers healthy until their second
     check.
     """
@@ -108,9 +108,9 @@ def seen(
     for one in now:
         if one.status is not None:
             try:
-                node = node_of(one.node, one.status, tell)
+                node = node_of(one.node, one.status, report)
             except PyTritonBadParameterError as error:
-                tell(f"{one.node} is left out: {error}")
+                report(f"{one.node} is left out: {error}")
                 continue
             found.append(node)
             silent[node.name] = frozenset(
@@ -144,7 +144,7 @@ def _host(address: str) -> Optional[str]:
     return urlsplit(address).hostname if address.startswith("tcp://") else None
 
 
-def _endpoint(url: str, host: Optional[str]) -> Optional[Endpoint]:
+def _endpoint(url: str, host: Optional[str]) -> Optional[NodeEndpoint]:
     if not url:
         return None
     wrong = f"a node reports the address {url[:300]!r}, which is not a URL with a host and a port"
@@ -156,4 +156,4 @@ def _endpoint(url: str, host: Optional[str]) -> Optional[Endpoint]:
     if not port or name is None or not _HOST.fullmatch(name):
         raise PyTritonBadParameterError(wrong)
     own = name if name not in _OF_THE_MACHINE or host is None else host
-    return Endpoint(own, port, parts.scheme in ("https", "grpcs"))
+    return NodeEndpoint(own, port, parts.scheme in ("https", "grpcs"))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.kept_state import Model
-from pytriton.fleet.on_ray.reconciler import Register, Remove, Step
+from pytriton.fleet.on_ray.controller_state import RegisteredModel
+from pytriton.fleet.on_ray.reconciler import RegisterAction, Remove, Step
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 #: Delay before a failed step is retried, in seconds.
@@ -52,7 +52,7 @@ class Steps:
         #: Model -> node -> its last failure there, the newest one last.
         self._failed: dict[str, dict[str, _Failed]] = {}
 
-    def begin(self, step: Step, models: Mapping[str, Model]) -> None:
+    def begin(self, step: Step, models: Mapping[str, RegisteredModel]) -> None:
         """Start a step on a node, unless one is in progress, or the last one has failed recently."""
         key = step.node, step.model
         failed = self._failed.get(step.model, {}).get(step.node)
@@ -67,7 +67,7 @@ class Steps:
             one = model.on(step.node)
             digest = one.digest
             question = "scale", step.model, step.instances
-            if isinstance(step, Register):
+            if isinstance(step, RegisterAction):
                 spec = msgspec.msgpack.encode(one.spec)
                 payloads = self._cluster.shared(digest, one.payloads)
                 devices = self._cluster.devices(model.holders, step.node)
@@ -76,7 +76,7 @@ class Steps:
         self._running[key] = _Running(step, digest, self._cluster.ask(step.node, *question))
         self._at[step.node] += 1
 
-    def finish(self, models: Mapping[str, Model]) -> None:
+    def finish(self, models: Mapping[str, RegisteredModel]) -> None:
         """Process the steps that have ended."""
         ended = self._cluster.ended({key: one.reference for key, one in self._running.items()})
         for key, (step, digest, _) in list(self._running.items()):
@@ -114,7 +114,7 @@ class Steps:
         if not faults:
             self._failed.pop(model, None)
 
-    def _is_wanted(self, step: Step, digest: str, models: Mapping[str, Model]) -> bool:
+    def _is_wanted(self, step: Step, digest: str, models: Mapping[str, RegisteredModel]) -> bool:
         """Whether a failure concerns the wanted version, and a node that is alive."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:

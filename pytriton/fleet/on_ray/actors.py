@@ -34,12 +34,12 @@ from pytriton.fleet.on_ray.runtime_env import digest_with, split
 _OWNER = "fleet.lock"
 _START_S = 300.0
 #: Back-off of the daemon's start: doubles with each failure.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 60.0
+_INITIAL_DELAY_S, _MAX_DELAY_S = 5.0, 60.0
 _ANSWER_S = 30.0
 _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
-class Holder:
+class ResourceHolder:
     """Holds Ray's resources for one instance on the node chosen by Ray; the daemon there runs the instance."""
 
     def where(self) -> tuple[str, list[str]]:
@@ -99,7 +99,7 @@ class NodeActor:
                 client = self._started()
             except PyTritonDaemonError as error:
                 # Its port may be taken: trying costs seconds of CPU time.
-                pause = min(pause * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                pause = min(pause * 2 or _INITIAL_DELAY_S, _MAX_DELAY_S)
                 self._failed = str(error), time.monotonic() + pause, pause
                 raise
             self._failed = "", 0.0, 0.0
@@ -220,7 +220,7 @@ class NodeActor:
 
     def seen(self, model: str) -> Seen:
         """Return the daemon's counters of a model."""
-        return seen_of(self._daemon().figures(), model)
+        return seen_of(self._daemon().metrics(), model)
 
     def scale(self, model: str, instances: int) -> None:
         """Change the number of instances."""
@@ -304,5 +304,5 @@ def _lasting(status: messages.Status) -> messages.Status:
         messages.ServerInfo(
             "", None, http_url=status.server.http_url, grpc_url=status.server.grpc_url
         ),
-        [messages.ModelInfo(one.name, one.version, "", [], trial=one.trial) for one in status.models],
+        [messages.ModelInfo(one.name, one.version, "", [], lease=one.lease) for one in status.models],
     )  # fmt: skip

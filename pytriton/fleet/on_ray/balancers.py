@@ -10,7 +10,7 @@ import msgspec
 
 from pytriton._protocol import messages
 from pytriton.fleet.on_ray.nodes import ALL_MODELS
-from pytriton.fleet.on_ray.reconciler import Served
+from pytriton.fleet.on_ray.reconciler import ModelOnNode
 from pytriton.fleet.placement_status import NodeStatus
 
 #: Timeout after which balancers get the state of the nodes that answer.
@@ -43,7 +43,7 @@ class Balancers:
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
-        self._told: tuple[int, bytes] = (0, b"")
+        self._encoded_view: tuple[int, bytes] = (0, b"")
         self._published: _Published = ({}, {}, set(), set())
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
@@ -54,7 +54,7 @@ class Balancers:
         self,
         alive: Mapping[str, str],
         statuses: Mapping[str, messages.Status],
-        observed: Mapping[str, Mapping[str, Served]],
+        observed: Mapping[str, Mapping[str, ModelOnNode]],
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str] = (),
     ) -> None:
@@ -156,13 +156,13 @@ class Balancers:
             return -1, b""
         if fresh:
             return generation, b""
-        if self._told[0] != self._generation:
+        if self._encoded_view[0] != self._generation:
             found = [
                 NodeStatus(f"tcp://{address}/{node}", status)
                 for node, (address, status) in self._view.items()
             ]
-            self._told = self._generation, msgspec.msgpack.encode(found)
-        return self._told
+            self._encoded_view = self._generation, msgspec.msgpack.encode(found)
+        return self._encoded_view
 
 
 def _facts(view: _View) -> list[Any]:
@@ -174,7 +174,7 @@ def _facts(view: _View) -> list[Any]:
             status.server.http_url,
             status.server.grpc_url,
             sorted(
-                (one.name, 0.0 if one.trial is None else one.trial.share) for one in status.models
+                (one.name, 0.0 if one.lease is None else one.lease.share) for one in status.models
             ),
         )
         for node, (address, status) in view.items()

@@ -27,7 +27,7 @@ from pytriton.fleet.fleet_status import with_node
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.resources import checked
 from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
-from pytriton.fleet.on_ray.versions import MOST_INSTANCES
+from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 from pytriton.run_options import RegisterOptions
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytriton._register.message import Target
     from pytriton.model_config import ModelConfig, Tensor
 
-_LOOK_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _ANSWER_S = 60.0
 _STUCK = "The fleet waits for a balancer that cannot follow; see the messages of `fleet balance`."
 
@@ -165,9 +165,9 @@ class RayFleetClient:
         """
         instances = plain(instances)
         whole = isinstance(instances, int) and not isinstance(instances, bool)
-        if not whole or not 1 <= instances <= MOST_INSTANCES:
+        if not whole or not 1 <= instances <= MAX_INSTANCES:
             raise PyTritonBadParameterError(
-                f"instances={instances!r}: a whole number from 1 to {MOST_INSTANCES}"
+                f"instances={instances!r}: a whole number from 1 to {MAX_INSTANCES}"
             )
         if not self._ask("scale", name, instances):
             raise self._unknown(name)
@@ -208,7 +208,7 @@ class RayFleetClient:
                     f"Model {name!r} is unregistered, but still served after {wait_s:g} s. {_STUCK}",
                     model_name=name,
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
         """Drain a node: its instances are started elsewhere first. No request fails; then it can be removed.
@@ -239,7 +239,7 @@ class RayFleetClient:
                 raise FleetError(
                     f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere? {_STUCK}"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
         return found[0]
 
     def nodes(self) -> list[RayNode]:
@@ -251,8 +251,8 @@ class RayFleetClient:
 
     def models(self) -> list[FleetModel]:
         """Return the models that any node serves; `by_node` has their state on each."""
-        told = {one.node: one.status.models for one in self.nodes() if one.status is not None}
-        return models_of(self, told, everywhere=False)
+        infos = {one.node: one.status.models for one in self.nodes() if one.status is not None}
+        return models_of(self, infos, everywhere=False)
 
     def status(self) -> list[NodeStatus]:
         """Return the status of each node, as `FleetClient.status`."""
@@ -284,7 +284,7 @@ class RayFleetClient:
         self, name: str, wait_s: float, report: Report | None, request: str = ""
     ) -> None:
         deadline = time.monotonic() + wait_s
-        told = -1
+        reported = -1
         while True:
             done, served, wanted, error = self._ask("progress", name, request)
             if error:
@@ -297,20 +297,20 @@ class RayFleetClient:
                     "what is free.",
                     model_name=name,
                 )
-            if report is not None and served != told:
+            if report is not None and served != reported:
                 report(
                     messages.Progress(
                         "placing", f"{served} of {wanted} instances serve", served, wanted
                     )
                 )
-                told = served
-            time.sleep(_LOOK_S)
+                reported = served
+            time.sleep(_POLL_INTERVAL_S)
 
     def _until_rolled_out(
         self, name: str, wait_s: float, report: Report | None, request: str
     ) -> None:
         deadline = time.monotonic() + wait_s
-        told = ""
+        reported = ""
         while True:
             done, served, wanted, error = self._ask("progress", name, request)
             how_far, taken_back = self._ask("rollout", name)
@@ -329,22 +329,22 @@ class RayFleetClient:
                     f"Model {name!r}: its new version is not everywhere after {wait_s:g} s: {error or how_far}.",
                     model_name=name,
                 )
-            if report is not None and how_far not in ("", told):
+            if report is not None and how_far not in ("", reported):
                 report(messages.Progress("canary", f"canary: {how_far}", served, wanted))
-                told = how_far
-            time.sleep(_LOOK_S)
+                reported = how_far
+            time.sleep(_POLL_INTERVAL_S)
 
     def _check(self, message: messages.Register) -> None:
         spec = message.spec
         if (
             spec.isolation == "thread"
-            or message.temporary
+            or message.ephemeral
             or spec.autoscale is not None
             or spec.devices
         ):
             raise PyTritonBadParameterError(
                 f"Model {spec.name!r}: a fleet on Ray takes a fixed number of instances in processes, and Ray gives "
-                'out the devices: resources={"num_gpus": 1}. Leave isolation, temporary, devices and autoscaling out.'
+                'out the devices: resources={"num_gpus": 1}. Leave isolation, ephemeral, devices and autoscaling out.'
             )
 
     def _unknown(self, name: str) -> ModelNotFoundError:
@@ -372,15 +372,15 @@ class BalancerView:
             PyTritonDaemonError: it has not polled all nodes yet. HAProxy may be running with a previous balancer's
             state.
         """
-        generation, told = self._ask("view", self._balancer, self._done)
+        generation, encoded = self._ask("view", self._balancer, self._done)
         if generation < 0 and self._seen < 0:
             raise PyTritonDaemonError(
                 "The controller has just started, and has not polled all nodes and models yet: "
                 "HAProxy keeps its configuration."
             )
-        if generation >= 0 and told:
+        if generation >= 0 and encoded:
             self._seen = generation
-            self._newest = msgspec.msgpack.decode(told, type=list[NodeStatus])
+            self._newest = msgspec.msgpack.decode(encoded, type=list[NodeStatus])
         return self._newest
 
     def applied(self) -> None:

@@ -14,10 +14,10 @@ import msgspec
 from pytriton._protocol import messages
 from pytriton.fleet.canary_analysis import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
-from pytriton.fleet.on_ray.actors import Holder, NodeActor
+from pytriton.fleet.on_ray.actors import NodeActor, ResourceHolder
 from pytriton.fleet.on_ray.environments import named_actors
 from pytriton.fleet.on_ray.nodes import members, nodes_expression
-from pytriton.fleet.on_ray.reconciler import Served
+from pytriton.fleet.on_ray.reconciler import ModelOnNode
 
 #: Timeout of a call that an actor answers at once, in seconds.
 _ANSWER_S = 2.0
@@ -28,11 +28,11 @@ _CONCURRENCY = 16
 #: Ray's label for the ID of each node.
 _NODE_LABEL = "ray.io/node-id"
 #: Number of holders queried for their location per poll, besides those with an unknown location.
-_HOLDERS_A_LOOK = 250
+_MAX_HOLDERS_PER_POLL = 250
 #: Number of polls without a holder's actor before it is recreated: nothing may be held twice.
-_SURE_LOOKS = 3
+_MIN_CONFIRMING_POLLS = 3
 #: Number of polls that a node may miss before its last state is dropped: it may be starting its daemon.
-_PATIENT_LOOKS = 60
+_MAX_SILENT_POLLS = 60
 #: Timeout of all nodes' answers to a client's query, in seconds.
 _ALL_S = 10.0
 
@@ -53,7 +53,7 @@ class Look(NamedTuple):
     status: bytes
     key: str
     lasting: messages.Status
-    served: dict[str, Served]
+    served: dict[str, ModelOnNode]
 
 
 class _Ended(str):
@@ -151,9 +151,9 @@ class Cluster:
             if node not in self._asked:
                 known = self._looks[node].key if node in self._looks else ""
                 self._asked[node] = actor.look.remote(known, self._settings.get("flags", []))
-        for node, (told, error) in self._answered(self._asked, _ANSWER_S).items():
+        for node, (answer, error) in self._answered(self._asked, _ANSWER_S).items():
             try:
-                look = None if error else _look_of(told, self._looks.get(node))
+                look = None if error else _look_of(answer, self._looks.get(node))
             except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
                 # Another version, or corrupt: the other nodes must not wait for it.
                 look, error = None, f"invalid answer: {wrong}"
@@ -167,7 +167,7 @@ class Cluster:
             self._looks[node] = look
         self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
         for node, looks in self._silent.items():
-            if looks > _PATIENT_LOOKS and self._looks.pop(node, None) is not None:
+            if looks > _MAX_SILENT_POLLS and self._looks.pop(node, None) is not None:
                 self.faults[node] = "its actor or its machine hangs"
         return dict(self._looks)
 
@@ -239,7 +239,7 @@ class Cluster:
         if where:
             options["label_selector"] = {**selector, _NODE_LABEL: where}
         self._holders[name] = (
-            self._ray.remote(Holder)
+            self._ray.remote(ResourceHolder)
             .options(
                 name=f"fleet-{self._fleet}/{name}", namespace=NAMESPACE, lifetime="detached", max_restarts=-1,
                 max_task_retries=0, get_if_exists=True, scheduling_strategy="SPREAD", **options,
@@ -308,14 +308,19 @@ class Cluster:
                 node, gpus = place
                 self.places[name] = node, gpus
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
-        self.gone = {name for name, looks in self._missing.items() if looks >= _SURE_LOOKS}
+        self.gone = {
+            name for name, looks in self._missing.items() if looks >= _MIN_CONFIRMING_POLLS
+        }
 
     def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
         """Return holders without a location, and a share of the others, which Ray rarely moves."""
         lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
         if not self._round:
             self._round = list(holders)
-        share, self._round = self._round[:_HOLDERS_A_LOOK], self._round[_HOLDERS_A_LOOK:]
+        share, self._round = (
+            self._round[:_MAX_HOLDERS_PER_POLL],
+            self._round[_MAX_HOLDERS_PER_POLL:],
+        )
         there = set(holders)
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
@@ -375,9 +380,9 @@ class Cluster:
         )  # fmt: skip
 
 
-def _look_of(told: Any, before: Optional[Look]) -> Look:
+def _look_of(answer: Any, before: Optional[Look]) -> Look:
     """Return a node's state from its actor's answer; unchanged fields are taken from the previous state."""
-    status, key, facts = told
+    status, key, facts = answer
     if not isinstance(status, bytes):
         raise TypeError(f"a status that is {type(status).__name__}")
     if facts is None:
@@ -385,4 +390,6 @@ def _look_of(told: Any, before: Optional[Look]) -> Look:
             raise ValueError("it reports no change, but has not reported a state yet")
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
-    return Look(status, str(key), lasting, {model: Served(*one) for model, one in kept.items()})
+    return Look(
+        status, str(key), lasting, {model: ModelOnNode(*one) for model, one in kept.items()}
+    )

@@ -23,15 +23,15 @@ from pytriton.fleet.on_ray import versions
 from pytriton.fleet.on_ray.actions import Steps
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore, RegisteredModel
 from pytriton.fleet.on_ray.environments import without_mark
-from pytriton.fleet.on_ray.kept_state import Model, State, Store
 from pytriton.fleet.on_ray.nodes import ALL_MODELS, departing
 from pytriton.fleet.on_ray.placement import Placement
-from pytriton.fleet.on_ray.reconciler import Served, Wanted, is_served, reconcile
+from pytriton.fleet.on_ray.reconciler import ModelOnNode, Wanted, is_served, reconcile
 from pytriton.fleet.on_ray.rollouts import Rollouts, watched, with_shares
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 #: Timeout of the loop's end, in seconds.
 _LOOP_ENDS_S = 60.0
 #: Number of withdrawn requests that are remembered.
@@ -44,21 +44,21 @@ class Controller:
     def __init__(
         self,
         fleet: str,
-        store: Optional[Store] = None,
+        store: Optional[ControllerStore] = None,
         cluster: Optional[Cluster] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._store = Store(fleet) if store is None else store
+        self._store = ControllerStore(fleet) if store is None else store
         kept = self._store.read()
-        self._state = State(known=[]) if kept is None else kept
+        self._state = ControllerState(known=[]) if kept is None else kept
         self._lock = threading.RLock()
         self._cluster = Cluster(fleet) if cluster is None else cluster
         self._placement = Placement(self._cluster, self._state)
         if kept is not None:
             self._cluster.release_all_but(self._placement.all())
         self._statuses: dict[str, bytes] = {}
-        self._observed: dict[str, dict[str, Served]] = {}
+        self._observed: dict[str, dict[str, ModelOnNode]] = {}
         self._wanted: dict[str, Wanted] = {}
         #: (node, model) that all balancers have removed.
         self._left: frozenset[tuple[str, str]] = frozenset()
@@ -139,7 +139,7 @@ class Controller:
             why = "the registration was cancelled"
             with self._change(name):
                 if model.rolling is not None:
-                    self._rollouts.take_back(name, model, why)
+                    self._rollouts.roll_back(name, model, why)
                 elif model.previous is not None:
                     versions.withdraw(model, why)
                 else:
@@ -164,7 +164,7 @@ class Controller:
                 return versions.roll_back(model)
             with self._change(name):
                 if model.rolling is not None:
-                    self._rollouts.take_back(name, model, "it was rolled back by a client")
+                    self._rollouts.roll_back(name, model, "it was rolled back by a client")
                 else:
                     versions.roll_back(model)
                 self._placement.make_holders(model)
@@ -175,7 +175,7 @@ class Controller:
         """Return the progress of a rollout, and why the last one was rolled back; "" for none."""
         with self._lock:
             model = self._state.models.get(name)
-            return self._rollouts.told.get(name, ""), "" if model is None else model.taken_back
+            return self._rollouts.progress.get(name, ""), "" if model is None else model.taken_back
 
     def scale(self, name: str, instances: int) -> bool:
         """Change the number of instances; return whether there is such a model."""
@@ -285,14 +285,14 @@ class Controller:
             self._store.remove()
             for model in self._state.models.values():
                 self._placement.release(model)
-            self._state = State()
+            self._state = ControllerState()
             self._placement = Placement(self._cluster, self._state)
         self._cluster.stop()
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
+        while not self._stopping.wait(_POLL_INTERVAL_S):
             self._try_step()
 
     def _try_step(self) -> None:
@@ -349,20 +349,20 @@ class Controller:
             refused = self._steps.error(name)
             self._steps.forget_error(name)
             if refused:
-                self._rollouts.take_back(name, model, refused)
+                self._rollouts.roll_back(name, model, refused)
             elif not self._advance(name, model, seen.get(name, {})):
                 continue
             self._placement.make_holders(model)
             self._wanted[name] = self._placement.wanted(model)
             self._save(name)
 
-    def _advance(self, name: str, model: Model, seen: Mapping[str, Seen]) -> bool:
+    def _advance(self, name: str, model: RegisteredModel, seen: Mapping[str, Seen]) -> bool:
         """Advance a rollout; one that cannot be judged is rolled back without affecting others."""
         try:
             return self._rollouts.advance(name, model, self._wanted[name], self._observed, seen)
         except Exception as error:
             _logger.exception("could not evaluate the new version of model %s", name)
-            self._rollouts.take_back(name, model, f"it could not be evaluated: {error!r}")
+            self._rollouts.roll_back(name, model, f"it could not be evaluated: {error!r}")
             return True
 
     def _settle(self) -> None:

@@ -11,7 +11,7 @@ import sys
 class EnvironmentHolder:
     """Lives in an environment created by Ray, which keeps it as long as the actor lives."""
 
-    def tell(self) -> tuple[str, list[str], str, dict[str, str]]:
+    def describe(self) -> tuple[str, list[str], str, dict[str, str]]:
         """Return `surroundings` of this process."""
         return surroundings()
 

@@ -35,7 +35,7 @@ _PINNED_S = 600
 _OF_RAY = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
 
 
-class Surroundings(NamedTuple):
+class RayEnvironment(NamedTuple):
     """An interpreter, its module search path, a working directory and variables."""
 
     python: str
@@ -65,9 +65,9 @@ class Environments:
             self._take(name)
 
     @cached_property
-    def _own(self) -> Surroundings:
+    def _own(self) -> RayEnvironment:
         """The surroundings of a process without an environment."""
-        return Surroundings(*environment_holder.surroundings())
+        return RayEnvironment(*environment_holder.surroundings())
 
     @contextlib.contextmanager
     def made(
@@ -139,13 +139,13 @@ class Environments:
 
     def _surroundings(
         self, key: str, environment: bytes, packages: Mapping[str, bytes]
-    ) -> Surroundings:
+    ) -> RayEnvironment:
         with self._lock:
             holder = self._holders.get(key)
             if holder is None:
                 holder = self._holders[key] = self._hold(key, environment, packages)
         try:
-            return Surroundings(*self._ray.get(holder.tell.remote()))
+            return RayEnvironment(*self._ray.get(holder.describe.remote()))
         except self._ray.exceptions.RayError as error:
             with self._lock:
                 if self._holders.get(key) is holder:
@@ -202,8 +202,8 @@ def named_actors(ray: Any, beginning: str) -> list[str]:
 def _inside(
     spec: messages.ModelSpec,
     runtime_env: Mapping[str, Any],
-    around: Surroundings,
-    own: Surroundings,
+    around: RayEnvironment,
+    own: RayEnvironment,
     mark: str,
 ) -> messages.ModelSpec:
     """Return a specification whose workers run in an environment.
@@ -218,7 +218,7 @@ def _inside(
     world = spec.world
     said = runtime_env.get("env_vars") or {}
     new = {key: value for key, value in around.variables.items() if own.variables.get(key) != value}
-    new = {key: value for key, value in rules.travelling(new).items() if not key.startswith(_OF_RAY)}  # fmt: skip
+    new = {key: value for key, value in rules.forwarded_variables(new).items() if not key.startswith(_OF_RAY)}  # fmt: skip
     new.update((key, around.variables[key]) for key in said if key in around.variables)
     env = {**world.env, **new, VARIABLE: mark}
     python, search = world.python, world.sys_path

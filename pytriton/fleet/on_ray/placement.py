@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.kept_state import Model, State
+from pytriton.fleet.on_ray.controller_state import ControllerState, RegisteredModel
 from pytriton.fleet.on_ray.reconciler import Wanted
 
 
@@ -17,7 +17,7 @@ class Placement:
         state: contains the models, and the draining nodes
     """
 
-    def __init__(self, cluster: Cluster, state: State) -> None:
+    def __init__(self, cluster: Cluster, state: ControllerState) -> None:
         self._cluster = cluster
         self._state = state
 
@@ -30,7 +30,7 @@ class Placement:
         """Return all existing holders."""
         return [one for model in self._state.models.values() for one in _all_of(model)]
 
-    def wanted(self, model: Model) -> Wanted:
+    def wanted(self, model: RegisteredModel) -> Wanted:
         """Return where a model's instances should be served."""
         nodes: dict[str, int] = {}
         pending = 0
@@ -45,7 +45,7 @@ class Placement:
             return Wanted(model.digest, nodes, pending)
         return Wanted(model.digest, nodes, pending, rolling.former.digest, frozenset(rolling.nodes))
 
-    def make_holders(self, model: Model) -> None:
+    def make_holders(self, model: RegisteredModel) -> None:
         """Create holders until a model has one for each instance."""
         while len(model.holders) < model.spec.instances:
             model.serial += 1
@@ -55,7 +55,7 @@ class Placement:
         while len(model.holders) > model.spec.instances:
             model.retired.append(model.holders.pop())
 
-    def leave_node(self, model: Model, node: str) -> bool:
+    def leave_node(self, model: RegisteredModel, node: str) -> bool:
         """Replace a model's holders on a node; return whether there were any."""
         there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
         if not there:
@@ -97,19 +97,21 @@ class Placement:
             self._renew_pending(model)
         return list(self._state.models)
 
-    def release(self, model: Model) -> None:
+    def release(self, model: RegisteredModel) -> None:
         """Release all of a model's holders."""
         for holder in _all_of(model):
             self._cluster.release(holder)
 
-    def release_made(self, model: Optional[Model], before: Optional[Model]) -> None:
+    def release_made(
+        self, model: Optional[RegisteredModel], before: Optional[RegisteredModel]
+    ) -> None:
         """Release the holders that a model did not have before."""
         held = [] if before is None else _all_of(before)
         for holder in [] if model is None else _all_of(model):
             if holder not in held:
                 self._cluster.release(holder)
 
-    def release_retired(self, model: Model) -> None:
+    def release_retired(self, model: RegisteredModel) -> None:
         """Release a model's retired holders."""
         for holder in model.retired:
             self._cluster.release(holder)
@@ -121,7 +123,7 @@ class Placement:
             return None
         return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
 
-    def _replace_gone(self, model: Model) -> bool:
+    def _replace_gone(self, model: RegisteredModel) -> bool:
         """Recreate lost holders; return whether there were any."""
         gone = [one for one in model.holders if one in self._cluster.gone]
         for one in gone:
@@ -131,7 +133,7 @@ class Placement:
             self.make_holders(model)
         return bool(gone)
 
-    def _renew_pending(self, model: Model) -> None:
+    def _renew_pending(self, model: RegisteredModel) -> None:
         """Recreate holders without a place on the fleet's nodes: their restriction names the previous nodes."""
         places = self._cluster.places
         lost = [
@@ -143,5 +145,5 @@ class Placement:
         self.make_holders(model)
 
 
-def _all_of(model: Model) -> list[str]:
+def _all_of(model: RegisteredModel) -> list[str]:
     return [*model.holders, *model.retired]

@@ -39,14 +39,14 @@ class Wanted(NamedTuple):
         return self.former if self.former and node not in self.fresh else self.digest
 
 
-class Served(NamedTuple):
+class ModelOnNode(NamedTuple):
     """The state of a model on a node."""
 
     digest: str
     instances: int
 
 
-class Register(NamedTuple):
+class RegisterAction(NamedTuple):
     """Serve a model on a node; with `replace`, replacing another version."""
 
     node: str
@@ -55,7 +55,7 @@ class Register(NamedTuple):
     replace: bool = False
 
 
-class Scale(NamedTuple):
+class ScaleAction(NamedTuple):
     """Change the number of instances on a node."""
 
     node: str
@@ -70,10 +70,10 @@ class Remove(NamedTuple):
     model: str
 
 
-Step = Union[Register, Scale, Remove]
+Step = Union[RegisterAction, ScaleAction, Remove]
 
 
-class Plan(NamedTuple):
+class ReconcilePlan(NamedTuple):
     """The steps to take now, and (node, model) that balancers must remove before the next ones."""
 
     steps: list[Step]
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
 
 
 #: Node -> model -> its state there.
-Observed = Mapping[str, Mapping[str, Served]]
+Observed = Mapping[str, Mapping[str, ModelOnNode]]
 
 
 def reconcile(
@@ -89,7 +89,7 @@ def reconcile(
     observed: Observed,
     left: frozenset[tuple[str, str]] = frozenset(),
     is_ours: Callable[[str], bool] = lambda _: True,
-) -> Plan:
+) -> ReconcilePlan:
     """Return the steps to take.
 
     Args:
@@ -98,7 +98,7 @@ def reconcile(
         left: (node, model) that all balancers have removed
         is_ours: whether an unwanted model may be removed
     """
-    plan = Plan([], set())
+    plan = ReconcilePlan([], set())
     where = _by_model(observed)
     for model, one in wanted.items():
         coming = _coming(model, one, observed)
@@ -113,15 +113,15 @@ def reconcile(
 def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
     """Whether a model is served as wanted, on all nodes."""
     places = all(
-        observed.get(node, {}).get(model) == Served(wanted.digest_on(node), count)
+        observed.get(node, {}).get(model) == ModelOnNode(wanted.digest_on(node), count)
         for node, count in wanted.nodes.items()
     )
     return places and not wanted.pending and bool(wanted.nodes)
 
 
-def _by_model(observed: Observed) -> dict[str, dict[str, Served]]:
+def _by_model(observed: Observed) -> dict[str, dict[str, ModelOnNode]]:
     """Return model -> node -> its state. One pass: searching all nodes for each model would take seconds."""
-    where: dict[str, dict[str, Served]] = {}
+    where: dict[str, dict[str, ModelOnNode]] = {}
     for node, models in observed.items():
         for model, served in models.items():
             where.setdefault(model, {})[node] = served
@@ -136,18 +136,18 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
         served = observed[node].get(model)
         digest = wanted.digest_on(node)
         if served is None or served.digest != digest:
-            steps.append(Register(node, model, count, served is not None))
+            steps.append(RegisterAction(node, model, count, served is not None))
         elif served.instances < count:
-            steps.append(Scale(node, model, count))
+            steps.append(ScaleAction(node, model, count))
     return steps
 
 
 def _take_away(
     model: str,
     stays: Mapping[str, int],
-    where: Mapping[str, Served],
+    where: Mapping[str, ModelOnNode],
     left: frozenset[tuple[str, str]],
-    plan: Plan,
+    plan: ReconcilePlan,
 ) -> None:
     for node, served in where.items():
         if node not in stays:
@@ -155,4 +155,4 @@ def _take_away(
             if (node, model) in left:
                 plan.steps.append(Remove(node, model))
         elif served.instances > stays[node]:
-            plan.steps.append(Scale(node, model, stays[node]))
+            plan.steps.append(ScaleAction(node, model, stays[node]))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary_analysis import Seen, Watch
-from pytriton.fleet.on_ray.kept_state import Model, Rolling
+from pytriton.fleet.canary_analysis import CanaryWatch, Seen
+from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
 #: How long a node with the new version may not answer: its daemon may be restarting.
@@ -27,20 +27,20 @@ class Rollouts:
         clock: the time in seconds
 
     Attributes:
-        told: model -> its progress, for display
+        summary: model -> its progress, for display
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, CanaryWatch] = {}
         #: Model -> since when a node with its new version has not answered.
         self._silent: dict[str, float] = {}
-        self.told: dict[str, str] = {}
+        self.progress: dict[str, str] = {}
 
     def advance(
         self,
         name: str,
-        model: Model,
+        model: RegisteredModel,
         wanted: Wanted,
         observed: Observed,
         seen: Mapping[str, Seen],
@@ -60,7 +60,7 @@ class Rollouts:
         places = wanted.nodes
         there = [node for node in rolling.nodes if node in places]
         if wanted.pending or not places:
-            self.told[name] = "waits for Ray to place all instances"
+            self.progress[name] = "waits for Ray to place all instances"
             return False
         if not there and not rolling.watched:
             return self._begin(name, model, rolling, places)
@@ -72,13 +72,13 @@ class Rollouts:
             name in observed.get(node, {}) and observed[node][name].digest == model.digest
             for node in there
         ):
-            self.told[name] = f"on {len(there)} of {len(places)} nodes"
+            self.progress[name] = f"on {len(there)} of {len(places)} nodes"
             return False
         if not rolling.watched:
             return self._look(name, model, rolling, seen)
         return self._go_on(name, model, rolling, list(places), there)
 
-    def take_back(self, name: str, model: Model, why: str) -> None:
+    def roll_back(self, name: str, model: RegisteredModel, why: str) -> None:
         """Restore the previous version, with its number of instances, and record the reason."""
         assert model.rolling is not None
         model.become(model.rolling.former)
@@ -87,12 +87,14 @@ class Rollouts:
 
     def forget(self, name: str) -> None:
         """End a model's rollout."""
-        for one in (self._watches, self.told, self._silent):
+        for one in (self._watches, self.progress, self._silent):
             one.pop(name, None)
 
-    def _begin(self, name: str, model: Model, rolling: Rolling, places: Mapping[str, int]) -> bool:
+    def _begin(
+        self, name: str, model: RegisteredModel, rolling: Rolling, places: Mapping[str, int]
+    ) -> bool:
         if len(places) < 2:
-            self.take_back(
+            self.roll_back(
                 name,
                 model,
                 "all of its instances are on one node: there is no old version to compare with",
@@ -109,38 +111,43 @@ class Rollouts:
         self._watches.pop(name, None)
         return True
 
-    def _wait_for(self, name: str, model: Model, node: str) -> bool:
+    def _wait_for(self, name: str, model: RegisteredModel, node: str) -> bool:
         silent_s = self._clock() - self._silent.setdefault(name, self._clock())
         if silent_s >= _SILENT_S:
-            self.take_back(name, model, f"{node[:8]} cannot be watched: it does not answer")
+            self.roll_back(name, model, f"{node[:8]} cannot be watched: it does not answer")
             return True
-        self.told[name] = "waits for the figures of a node"
+        self.progress[name] = "waits for the figures of a node"
         return False
 
     def _look(
         self,
         name: str,
-        model: Model,
+        model: RegisteredModel,
         rolling: Rolling,
         now: Mapping[str, Seen],
     ) -> bool:
         if name not in self._watches:
-            self._watches[name] = Watch(rolling.canary, self._clock(), now)
-        fault, told, over = self._watches[name].judge(self._clock(), now, rolling.nodes)
+            self._watches[name] = CanaryWatch(rolling.canary, self._clock(), now)
+        fault, summary, over = self._watches[name].judge(self._clock(), now, rolling.nodes)
         if fault:
-            self.take_back(name, model, fault)
+            self.roll_back(name, model, fault)
             return True
-        self.told[name] = told
+        self.progress[name] = summary
         rolling.watched = over
         return over
 
     def _go_on(
-        self, name: str, model: Model, rolling: Rolling, places: list[str], there: list[str]
+        self,
+        name: str,
+        model: RegisteredModel,
+        rolling: Rolling,
+        places: list[str],
+        there: list[str],
     ) -> bool:
         left = [node for node in places if node not in rolling.nodes]
         if left:
             rolling.nodes = [*there, *left[: max(1, 2 * len(there))]]
-            self.told[name] = f"on {len(there)} of {len(places)} nodes"
+            self.progress[name] = f"on {len(there)} of {len(places)} nodes"
         else:
             model.previous, model.rolling = rolling.former, None
             self.forget(name)
@@ -155,14 +162,14 @@ def _mute(rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[
     return next(silent, "")
 
 
-def watched(models: Mapping[str, Model]) -> list[str]:
+def watched(models: Mapping[str, RegisteredModel]) -> list[str]:
     """Return the models whose new version is being watched."""
     rolling = ((name, one.rolling) for name, one in models.items())
     return [name for name, one in rolling if one is not None and one.nodes and not one.watched]
 
 
 def with_shares(
-    statuses: Mapping[str, messages.Status], models: Mapping[str, Model]
+    statuses: Mapping[str, messages.Status], models: Mapping[str, RegisteredModel]
 ) -> dict[str, messages.Status]:
     """Return the nodes' statuses for balancers: a watched version gets its share."""
     found = dict(statuses)
@@ -170,11 +177,11 @@ def with_shares(
         rolling = model.rolling
         if rolling is None or rolling.watched:
             continue
-        trial = messages.Trial(model.digest[:16], share=rolling.canary.share)
+        lease = messages.Lease(model.digest[:16], share=rolling.canary.share)
         for node in rolling.nodes:
             if node in found:
                 there = [
-                    msgspec.structs.replace(one, trial=trial) if one.name == name else one
+                    msgspec.structs.replace(one, lease=lease) if one.name == name else one
                     for one in found[node].models
                 ]
                 found[node] = msgspec.structs.replace(found[node], models=there)

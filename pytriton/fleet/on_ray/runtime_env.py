@@ -22,7 +22,7 @@ from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.on_ray import import_ray
 
 if TYPE_CHECKING:
-    from pytriton._register.message import Plan
+    from pytriton._register.message import RegistrationPlan
     from pytriton.run_options import RegisterOptions
 
 #: Fields that Ray creates on a node, and a daemon can pass to its workers.
@@ -81,8 +81,8 @@ def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
 
 
 def with_environment(
-    planned: Plan, runtime_env: Mapping[str, Any], options: RegisterOptions
-) -> Plan:
+    planned: RegistrationPlan, runtime_env: Mapping[str, Any], options: RegisterOptions
+) -> RegistrationPlan:
     """Return a registration without the registrant's interpreter settings, if the environment has an interpreter."""
     from pytriton._register.environment import wanted_variables
 
@@ -160,14 +160,14 @@ def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
             more: dict[str, Any] = {"scratch_dir": scratch, "logger": _logger}
             if "include_gitignore" in inspect.signature(upload).parameters:
                 more["include_gitignore"] = os.environ.get(ignore, "0") != "1"
-            with _told_by_ray():
+            with _convert_ray_errors():
                 runtime_env = upload(runtime_env, **more)
     # It has been applied.
     return {key: value for key, value in runtime_env.items() if key != "excludes"}
 
 
 @contextlib.contextmanager
-def _told_by_ray() -> Any:
+def _convert_ray_errors() -> Any:
     """Convert Ray's own errors to those that `uploaded` handles."""
     try:
         yield

@@ -1,6 +1,6 @@
 """Versions of a model: registration, rollback, and withdrawal of a registration.
 
-Pure: each function changes a `Model`. The controller stores the result and manages its holders. A request's ID
+Pure: each function changes a `RegisteredModel`. The controller stores the result and manages its holders. A request's ID
 identifies what to withdraw, and makes retries by Ray harmless after the controller died before answering.
 """
 
@@ -15,12 +15,12 @@ import msgspec
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet.canary import Canary
+from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE
-from pytriton.fleet.on_ray.kept_state import Model, Rolling
 from pytriton.fleet.on_ray.runtime_env import digest_with
 
 #: Maximum number of instances per model: each is a holder actor, and a worker.
-MOST_INSTANCES = 10_000
+MAX_INSTANCES = 10_000
 #: Allowed names, which are part of the names of actors and keys, and of HAProxy's files. As in daemons.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
@@ -31,8 +31,8 @@ def made(
     resources: dict[str, Any],
     environment: bytes,
     request: str,
-    former: Optional[Model] = None,
-) -> Model:
+    former: Optional[RegisteredModel] = None,
+) -> RegisteredModel:
     """Return a newly registered model, without holders.
 
     It differs from the `former` one of its name: modules that workers import may have changed.
@@ -43,12 +43,14 @@ def made(
         world = msgspec.structs.replace(spec.world, env=env)
         spec = msgspec.structs.replace(spec, world=world)
         digest = digest_with(registration_digest(spec, payloads), environment)
-    return Model(spec, payloads, resources, [], digest, request=request, environment=environment)
+    return RegisteredModel(
+        spec, payloads, resources, [], digest, request=request, environment=environment
+    )
 
 
 def unusable(
     new: messages.ModelSpec,
-    former: Optional[Model],
+    former: Optional[RegisteredModel],
     replace: bool,
     canary: Optional[Canary],
     resources: dict[str, Any],
@@ -80,11 +82,11 @@ def check_instances(instances: int) -> None:
     Raises:
         ValueError: a fleet does not support that number
     """
-    if not 1 <= instances <= MOST_INSTANCES:
-        raise ValueError(f"instances={instances}: a fleet takes 1 to {MOST_INSTANCES} of a model")
+    if not 1 <= instances <= MAX_INSTANCES:
+        raise ValueError(f"instances={instances}: a fleet takes 1 to {MAX_INSTANCES} of a model")
 
 
-def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
+def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> str:
     if former is None:
         return "there is no old version to compare it with"
     if former.rolling is not None:
@@ -94,7 +96,7 @@ def _no_canary(former: Optional[Model], resources: dict[str, Any]) -> str:
     return ""
 
 
-def replace(former: Model, model: Model, canary: Optional[Canary]) -> None:
+def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Canary]) -> None:
     """Replace a model by a newly registered one; with a canary, step by step."""
     model.older = former.previous
     if canary is not None and model.digest != former.digest:
@@ -108,7 +110,7 @@ def replace(former: Model, model: Model, canary: Optional[Canary]) -> None:
         model.holders, model.retired = list(former.holders), list(former.retired)
 
 
-def roll_back(model: Model) -> str:
+def roll_back(model: RegisteredModel) -> str:
     """Restore a model's previous version, with its number of instances; return why it is not possible, or ""."""
     before = model.previous
     if before is None:
@@ -119,7 +121,7 @@ def roll_back(model: Model) -> str:
     return ""
 
 
-def scale(model: Model, instances: int) -> None:
+def scale(model: RegisteredModel, instances: int) -> None:
     """Change a model's number of instances, whether or not a rollout succeeds."""
     model.spec = msgspec.structs.replace(model.spec, instances=instances)
     if model.rolling is not None:
@@ -127,7 +129,7 @@ def scale(model: Model, instances: int) -> None:
         former.spec = msgspec.structs.replace(former.spec, instances=instances)
 
 
-def withdraw(model: Model, why: str) -> None:
+def withdraw(model: RegisteredModel, why: str) -> None:
     """Undo the last registration of a model, which was a replacement, including its history."""
     before = model.previous
     assert before is not None
@@ -136,7 +138,7 @@ def withdraw(model: Model, why: str) -> None:
     _hold(model, before.resources)
 
 
-def settle(model: Model) -> bool:
+def settle(model: RegisteredModel) -> bool:
     """Forget what only a withdrawal needs, once the model is served; return whether there was anything."""
     if model.rolling is not None or model.older is None:
         return False
@@ -144,7 +146,7 @@ def settle(model: Model) -> bool:
     return True
 
 
-def _hold(model: Model, resources: dict[str, Any]) -> None:
+def _hold(model: RegisteredModel, resources: dict[str, Any]) -> None:
     if resources != model.resources:
         model.holders, model.retired = [], [*model.holders, *model.retired]
         model.resources = resources

@@ -1,4 +1,4 @@
-"""The command behind `scripts/fleet-chaos`."""
+"""The command behind `scripts/tools/fleet-chaos`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from support.ray_nodes import loopback_up, until
 
 from chaos.fleet.faults import FAULTS
-from chaos.fleet.ground import INSTANCES, Ground, serving
-from chaos.ledger import CounterRegistry
+from chaos.fleet.target import INSTANCES, Target, serving
+from chaos.guarantees import chosen, judged
+from chaos.ledger import RequestLedger
 from chaos.load import AskError, HttpAsker, Load, NoAnswer
 from chaos.models import right_answer
-from chaos.promises import chosen, judged
 from chaos.run import Outcome
 from chaos.table import table
 
@@ -30,7 +30,7 @@ _BETWEEN = 60
 def main() -> int:
     """Run what the command line says, print the table; 1 when a promise was broken."""
     parser = argparse.ArgumentParser(
-        prog="scripts/fleet-chaos", description="Faults: " + ", ".join(FAULTS)
+        prog="scripts/tools/fleet-chaos", description="Faults: " + ", ".join(FAULTS)
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults (1)")
     parser.add_argument("--seconds", type=float, default=180, help="how long (180)")
@@ -40,7 +40,7 @@ def main() -> int:
     names = chosen(parser, given.faults, FAULTS)
     if not os.environ.get("RUNS_APART"):
         parser.error(
-            "it takes a network namespace of its own: run scripts/fleet-chaos as root, or allow them"
+            "it takes a network namespace of its own: run scripts/tools/fleet-chaos as root, or allow them"
         )
     loopback_up()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -51,35 +51,35 @@ def main() -> int:
 
 def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outcome:
     chance = random.Random(seed)
-    ledger = CounterRegistry()
+    ledger = RequestLedger()
     outcome = Outcome(ledger)
     with tempfile.TemporaryDirectory(prefix="ptf-") as folder:  # noqa: SIM117
-        with serving(Path(folder), ledger, outcome.leaks) as ground:
-            until(lambda: _is_served(ground), "the balancer answers for all models")
-            load = Load(ground.http, ground.grpc, ledger, clients, INSTANCES)
+        with serving(Path(folder), ledger, outcome.leaks) as target:
+            until(lambda: _is_served(target), "the balancer answers for all models")
+            load = Load(target.http, target.grpc, ledger, clients, INSTANCES)
             load.start()
             try:
-                _break(ground, load, seconds, names, chance, outcome)
+                _break(target, load, seconds, names, chance, outcome)
             finally:
                 load.stop()
     return outcome
 
 
 def _break(
-    ground: Ground, load: Load, seconds: float, names: Sequence[str], chance: random.Random, outcome: Outcome
+    target: Target, load: Load, seconds: float, names: Sequence[str], chance: random.Random, outcome: Outcome
 ) -> None:  # fmt: skip
-    _answered(ground.ledger, load)
+    _answered(target.ledger, load)
     begun = time.monotonic()
-    while not _over(begun, seconds, names, ground.ledger):
+    while not _over(begun, seconds, names, target.ledger):
         for name in chance.sample(list(names), len(names)):
-            _inject(name, ground, load, chance)
-            if _over(begun, seconds, names, ground.ledger):
+            _inject(name, target, load, chance)
+            if _over(begun, seconds, names, target.ledger):
                 break
     outcome.seconds = time.monotonic() - begun
 
 
-def _is_served(ground: Ground) -> bool:
-    asker = HttpAsker(ground.http)
+def _is_served(target: Target) -> bool:
+    asker = HttpAsker(target.http)
     try:
         return all(asker.ask(name, 1) == right_answer(name, 1) for name in INSTANCES)
     except (AskError, NoAnswer):
@@ -88,19 +88,19 @@ def _is_served(ground: Ground) -> bool:
         asker.close()
 
 
-def _over(begun: float, seconds: float, names: Sequence[str], ledger: CounterRegistry) -> bool:
+def _over(begun: float, seconds: float, names: Sequence[str], ledger: RequestLedger) -> bool:
     return time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts)
 
 
-def _inject(name: str, ground: Ground, load: Load, chance: random.Random) -> None:
+def _inject(name: str, target: Target, load: Load, chance: random.Random) -> None:
     print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
-    ground.ledger.begin(name)
-    FAULTS[name].inject(ground, chance)
-    ground.mended()
-    _answered(ground.ledger, load)
+    target.ledger.begin(name)
+    FAULTS[name].inject(target, chance)
+    target.recovered()
+    _answered(target.ledger, load)
 
 
-def _answered(ledger: CounterRegistry, load: Load) -> None:
+def _answered(ledger: RequestLedger, load: Load) -> None:
     """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]

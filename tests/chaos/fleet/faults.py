@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import psutil
 from support.ray_nodes import kill_node, until
 
-from chaos.fleet.ground import INSTANCES, Ground
+from chaos.fleet.target import INSTANCES, Target
 
 
 @dataclass(frozen=True)
 class Fault:
     """`free`: no request may fail because of it, but for as many as it `costs` each time."""
 
-    inject: Callable[[Ground, random.Random], None]
+    inject: Callable[[Target, random.Random], None]
     free: bool
     costs: int = 0
 
@@ -30,98 +30,98 @@ def _kill(pid: int) -> None:
         psutil.wait_procs([process], timeout=10)
 
 
-def kill_worker(ground: Ground, chance: random.Random) -> None:
+def kill_worker(target: Target, chance: random.Random) -> None:
     """Any worker; its daemon tries its batch again, in another one."""
-    _kill(chance.choice(ground.workers()))
+    _kill(chance.choice(target.workers()))
 
 
-def kill_server(ground: Ground, chance: random.Random) -> None:
+def kill_server(target: Target, chance: random.Random) -> None:
     """tritonserver of a node: what is inside fails, and HAProxy leaves it until it is back."""
-    pid = chance.choice([one.server.pid for one in ground.statuses().values() if one.server.pid])
+    pid = chance.choice([one.server.pid for one in target.statuses().values() if one.server.pid])
     _kill(pid)
 
 
-def kill_daemon(ground: Ground, chance: random.Random) -> None:
+def kill_daemon(target: Target, chance: random.Random) -> None:
     """The daemon of a node: its workers and tritonserver end with it, the node's actor starts another one."""
-    node, status = chance.choice(sorted(ground.statuses().items()))
+    node, status = chance.choice(sorted(target.statuses().items()))
     _kill(status.pid)
     until(
-        lambda: (now := ground.statuses().get(node)) is not None and now.pid != status.pid,
+        lambda: (now := target.statuses().get(node)) is not None and now.pid != status.pid,
         "another daemon",
     )
 
 
-def _kill_actor(ground: Ground, chance: random.Random, title: str) -> None:
-    victim = chance.choice(ground.of_ray(title))
-    before = {one.pid for one in ground.of_ray(title)}
+def _kill_actor(target: Target, chance: random.Random, title: str) -> None:
+    victim = chance.choice(target.of_ray(title))
+    before = {one.pid for one in target.of_ray(title)}
     _kill(victim.pid)
     until(
-        lambda: len(now := {one.pid for one in ground.of_ray(title)}) == len(before) and now != before,
+        lambda: len(now := {one.pid for one in target.of_ray(title)}) == len(before) and now != before,
         f"another {title}",
     )  # fmt: skip
 
 
-def kill_node_actor(ground: Ground, chance: random.Random) -> None:
+def kill_node_actor(target: Target, chance: random.Random) -> None:
     """The actor that owns a node's daemon; the daemon stays."""
-    _kill_actor(ground, chance, "ray::NodeActor")
+    _kill_actor(target, chance, "ray::NodeActor")
 
 
-def kill_holder(ground: Ground, chance: random.Random) -> None:
+def kill_holder(target: Target, chance: random.Random) -> None:
     """An actor that holds an instance's place: Ray starts it again, here or elsewhere."""
-    _kill_actor(ground, chance, "ray::Holder")
+    _kill_actor(target, chance, "ray::Holder")
 
 
-def kill_controller(ground: Ground, chance: random.Random) -> None:
+def kill_controller(target: Target, chance: random.Random) -> None:
     """The controller, which Ray starts again with the state that it had."""
-    _kill_actor(ground, chance, "ray::Controller")
+    _kill_actor(target, chance, "ray::Controller")
 
 
-def kill_balancer(ground: Ground, chance: random.Random) -> None:
+def kill_balancer(target: Target, chance: random.Random) -> None:
     """`fleet balance`: HAProxy serves on, and the next `fleet balance` finds it."""
-    ground.end_balancer()
+    target.end_balancer()
 
 
-def kill_haproxy(ground: Ground, chance: random.Random) -> None:
+def kill_haproxy(target: Target, chance: random.Random) -> None:
     """HAProxy itself, with all its connections; `fleet balance` starts it again."""
     masters = [
         one
-        for one in ground.of_ray("/")
+        for one in target.of_ray("/")
         if "haproxy" in one.name() and "haproxy" not in (one.parent() or one).name()
     ]
     for one in [*masters[0].children(), masters[0]]:
         _kill(one.pid)
 
 
-def kill_one_node(ground: Ground, chance: random.Random) -> None:
+def kill_one_node(target: Target, chance: random.Random) -> None:
     """A node with all that is on it; another one joins."""
-    kill_node(ground.cluster, ground.fleet, chance.choice(ground.cluster.list_all_nodes()[1:]))
-    ground.add_node()
+    kill_node(target.cluster, target.fleet, chance.choice(target.cluster.list_all_nodes()[1:]))
+    target.add_node()
 
 
-def drain_node(ground: Ground, chance: random.Random) -> None:
+def drain_node(target: Target, chance: random.Random) -> None:
     """A node is drained, ends, and another one joins."""
-    leaving = chance.choice(ground.cluster.list_all_nodes()[1:])
-    ground.add_node()
-    ground.fleet.drain(leaving.node_id)
-    kill_node(ground.cluster, ground.fleet, leaving)
+    leaving = chance.choice(target.cluster.list_all_nodes()[1:])
+    target.add_node()
+    target.fleet.drain(leaving.node_id)
+    kill_node(target.cluster, target.fleet, leaving)
 
 
-def scale(ground: Ground, chance: random.Random) -> None:
+def scale(target: Target, chance: random.Random) -> None:
     """Up, and down to what it was."""
     name, instances = chance.choice(sorted(INSTANCES.items()))
-    ground.fleet.scale(name, instances + chance.randrange(1, 4), progress=False)
-    ground.fleet.scale(name, instances, progress=False)
+    target.fleet.scale(name, instances + chance.randrange(1, 4), progress=False)
+    target.fleet.scale(name, instances, progress=False)
 
 
-def replace(ground: Ground, chance: random.Random) -> None:
+def replace(target: Target, chance: random.Random) -> None:
     """The same model again, in new workers on all nodes."""
     name, instances = chance.choice(sorted(INSTANCES.items()))
-    ground.register(name, instances, replace=True)
+    target.register(name, instances, replace=True)
 
 
-def kill_head(ground: Ground, chance: random.Random) -> None:
+def kill_head(target: Target, chance: random.Random) -> None:
     """Ray's control plane (GCS), which is started again: what is served is served on meanwhile."""
-    head = ground.cluster.head_node
+    head = target.cluster.head_node
     head.kill_gcs_server(check_alive=False)
     head.start_gcs_server()
 

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from pytriton._host.settings.declarations import ENV_OWNER
 from support.charts.chart import Object, only, pod_of
-from support.running import eventually
+from support.real_daemon import eventually
 
 _LONG_S = 120.0
 

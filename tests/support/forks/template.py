@@ -1,4 +1,4 @@
-"""The process that has imported modules, and forks: python template.py DESCRIPTOR NAME MODULE... (see forking.py)."""
+"""The process that has imported modules, and forks: python template.py DESCRIPTOR NAME MODULE... (see prefork.py)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import psutil  # noqa: F401
 
 import pytriton.dispatcher.telemetry.events.webhook
-import pytriton.dispatcher.telemetry.http.operations_server
+import pytriton.dispatcher.telemetry.http.management_server
 import pytriton.dispatcher.telemetry.metrics.triton_metrics
 import pytriton.dispatcher.workers.process.hard_limits  # noqa: F401
 from pytriton.dispatcher.daemon_status import own_version

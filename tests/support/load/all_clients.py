@@ -1,4 +1,4 @@
-"""Load on a daemon from clients of all kinds, for tests of what a replacement of its front costs them: nothing."""
+"""Load on a daemon from clients of all kinds, for tests of what a replacement of its frontend costs them: nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import tritonclient.grpc
 
-from support.running import eventually
+from support.real_daemon import eventually
 
 
 class Running(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from support.models.inference import Inference
-from support.running import RunningDaemon, eventually
+from support.real_daemon import RunningDaemon, eventually
 
 _ONES = np.ones((1, 2), np.float32)
 #: Between a client's requests. Without, they have all CPU time, and what the test does takes several times as long.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from support.running import eventually
+from support.real_daemon import eventually
 
 #: How long the threads of earlier tests may have what they open and close themselves, in seconds.
 _OF_OTHERS_S = 10.0

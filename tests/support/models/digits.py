@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from support.kept import kept_folder, remove_unused
+from support.file_cache import cache_folder, remove_unused
 from support.models import onnx_files
 
 
@@ -43,7 +43,7 @@ def digits() -> Digits:
     versions = [sys.version_info[:3], *map(importlib.metadata.version, packages)]
     sources = [Path(file).read_bytes() for file in (__file__, onnx_files.__file__)]
     key = hashlib.sha256(repr((versions, sources)).encode()).hexdigest()[:32]
-    folder = kept_folder("digits")
+    folder = cache_folder("digits")
     path = folder / f"{key}.npz"
     if not path.exists():
         _write(_train(), path)

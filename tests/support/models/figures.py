@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S
-from pytriton._protocol.messages.figures import (
-    DaemonFigures,
-    Figures,
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
     Histogram,
-    InstanceFigures,
-    ModelFigures,
-    QueueFigures,
+    InstanceMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    QueueMetrics,
     Work,
 )
 
@@ -40,19 +40,19 @@ def work(calls: int, ms: int = 5, *, rows: int = 1, failed: int = 0) -> Work:
     )
 
 
-def model(name: str, done: Work, *, state: str = "ready", **more: Any) -> ModelFigures:
+def model(name: str, done: Work, *, state: str = "ready", **more: Any) -> ModelMetrics:
     """Return a model with one instance, which has done all of it."""
-    instance = InstanceFigures(
+    instance = InstanceMetrics(
         1, 0, state=state, worker=f"{name}-0", pid=4711, resident=412_000_000, work=done,
-        ends=more.pop("ends", {}), last_exit=more.pop("last_exit", None),
+        exits=more.pop("exits", {}), last_exit=more.pop("last_exit", None),
     )  # fmt: skip
-    return ModelFigures(
+    return ModelMetrics(
         name, 1, state, desired=1, instances=[instance], work=done,
-        queue=[QueueFigures(1, pending=3)], **more,
+        queue=[QueueMetrics(1, pending=3)], **more,
     )  # fmt: skip
 
 
-def snapshot(at: float, *models: ModelFigures, started_at: float = 1000.0) -> Figures:
+def snapshot(at: float, *models: ModelMetrics, started_at: float = 1000.0) -> MetricsSnapshot:
     """Return one of a daemon that is ready."""
-    daemon = DaemonFigures("1.0", "ready", 1, started_at, "ready", 2)
-    return Figures(at, daemon, list(models))
+    daemon = DaemonMetrics("1.0", "ready", 1, started_at, "ready", 2)
+    return MetricsSnapshot(at, daemon, list(models))

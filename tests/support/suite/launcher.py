@@ -1,4 +1,4 @@
-"""A program that pytest-xdist starts in the place of a process that runs tests: the reader forks one (reading.py).
+"""A program that pytest-xdist starts in the place of a process that runs tests: the reader forks one (preload.py).
 
 Its arguments name the reader's socket. It hands over its own standard streams, and ends with the fork's exit code.
 It imports next to nothing, since it runs once for each process.

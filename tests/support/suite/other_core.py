@@ -31,30 +31,37 @@ class Expected(NamedTuple):
 _COMPARED = "NVIDIA's frontend answers otherwise in later versions, and it is compared with"
 #: Of cores from 25.12 on, as far as is known (docs/concepts/architecture.md, "What we saw").
 DIFFERENCES = (
-    Expected("tests/triton/front/test_http_answers.py::*", _COMPARED),
-    Expected("tests/triton/front/test_grpc_answers.py::*", _COMPARED),
-    Expected("tests/triton/front/test_http_generated.py::*", _COMPARED),
-    Expected("tests/triton/front/test_tracing.py::*", _COMPARED),
+    Expected("tests/integration/frontend/test_http_parity.py::*", _COMPARED),
+    Expected("tests/integration/frontend/test_grpc_parity.py::*", _COMPARED),
+    Expected("tests/integration/frontend/test_http_parity_generated.py::*", _COMPARED),
+    Expected("tests/integration/frontend/test_tracing.py::*", _COMPARED),
     Expected(
-        "tests/triton/model_py/test_model_config.py::test_a_sequence_id_that_the_control_input_cannot_hold*",
+        "tests/integration/python_models/test_model_config.py::test_a_sequence_id_that_the_control_input_cannot_hold*",
         "the core refuses correlation ids of another type than the control's input itself, in other words",
     ),
     Expected(
-        "tests/triton/daemon/test_service.py::test_a_reload_takes_over_what_it_can*",
+        "tests/integration/daemon/test_service.py::test_a_reload_takes_over_what_it_can*",
         "the variable is one of the daemon's settings, which this test counts",
     ),
     Expected(
-        "tests/triton/daemon/test_known_faults.py::*",
+        "tests/integration/daemon/test_advisories.py::*",
         "the faults that are published are those of older versions",
     ),
 )
 _EXECUTABLE = (
-    Expected("tests/triton/front/test_http_answers.py::*", "compares with NVIDIA's executable"),
-    Expected("tests/triton/front/test_grpc_answers.py::*", "compares with NVIDIA's executable"),
-    Expected("tests/triton/front/test_http_generated.py::*", "compares with NVIDIA's executable"),
-    Expected("tests/triton/front/test_tracing.py::*", "compares with NVIDIA's executable"),
-    Expected("tests/triton/front/test_daemon.py::*nvidia*", "NVIDIA's executable serves"),
-    Expected("tests/triton/daemon/test_known_faults.py::*", "NVIDIA's executable serves"),
+    Expected(
+        "tests/integration/frontend/test_http_parity.py::*", "compares with NVIDIA's executable"
+    ),
+    Expected(
+        "tests/integration/frontend/test_grpc_parity.py::*", "compares with NVIDIA's executable"
+    ),
+    Expected(
+        "tests/integration/frontend/test_http_parity_generated.py::*",
+        "compares with NVIDIA's executable",
+    ),
+    Expected("tests/integration/frontend/test_tracing.py::*", "compares with NVIDIA's executable"),
+    Expected("tests/integration/frontend/test_daemon.py::*nvidia*", "NVIDIA's executable serves"),
+    Expected("tests/integration/daemon/test_advisories.py::*", "NVIDIA's executable serves"),
 )
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.kept import kept_folder
-from support.running import eventually
+from support.file_cache import cache_folder
+from support.real_daemon import eventually
 
 ASKED = "PYTRITON_SYSTEMD_TESTS"
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def why_not() -> str:
 
 
 def _tree() -> Path:
-    return kept_folder() / "debian-12"
+    return cache_folder() / "debian-12"
 
 
 def _made_tree() -> Path:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forks.forking import command
+from support.forks.prefork import command
 
 from pytriton._cli.errors import CliError
 from pytriton._cli.log_lines import own_event, pretty
@@ -71,10 +71,10 @@ def test_the_numbers_never_change() -> None:
     "arguments",
     [
         ("status",), ("status", "--json"), ("models",), ("stop",), ("unregister", "m"), ("logs",),
-        ("logs", "m"), ("token",),
+        ("logs", "m"), ("access-token",),
     ],
 )  # fmt: skip
-def test_without_a_daemon_the_directory_and_the_mend_are_told(
+def test_a_missing_daemon_names_its_directory_and_the_fix(
     arguments: tuple[str, ...], cli: Cli, tmp_path: Path
 ) -> None:
     done = cli(*arguments)
@@ -93,7 +93,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("strat",), "No such command 'strat'"),
         (("ls",), "No such command 'ls'. Did you mean 'models' or 'status'?"),
@@ -122,15 +122,15 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_ends_with_2_and_says_why(
-    arguments: tuple[str, ...], told: str, cli: Cli
+    arguments: tuple[str, ...], reported: str, cli: Cli
 ) -> None:
     done = cli(*arguments)
     assert done.returncode == ExitCode.USAGE, done.stderr
-    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert reported in " ".join(done.stderr.replace("│", " ").split())
     assert done.stdout == ""
 
 
-def test_a_wrong_variable_is_told(cli: Cli) -> None:
+def test_a_wrong_variable_is_reported(cli: Cli) -> None:
     done = cli("start", PYTRITON_DAEMON_HTPP_PORT="1")
     assert done.returncode == ExitCode.USAGE
     assert "did you mean PYTRITON_DAEMON_HTTP_PORT?" in done.stderr
@@ -156,7 +156,7 @@ def test_a_tritonserver_that_is_not_there_ends_a_start_with_6(
     detach: tuple[str, ...], cli: Cli, tmp_path: Path
 ) -> None:
     done = cli("start", *detach, "--tritonserver", "gone")
-    assert done.returncode == ExitCode.NO_SERVER, done.stderr
+    assert done.returncode == ExitCode.SERVER_FAILED, done.stderr
     assert f"{tmp_path}/gone does not exist" in done.stderr
     assert RuntimeDir(tmp_path / "run").running_pid() is None
 
@@ -230,7 +230,7 @@ def test_without_an_earlier_start_nothing_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"flags": 3}', "\x00"])
-def test_spoilt_flags_are_told(content: str, tmp_path: Path) -> None:
+def test_invalid_flags_are_reported(content: str, tmp_path: Path) -> None:
     (tmp_path / "start.json").write_text(content)
     with pytest.raises(CliError, match="Delete it"):
         kept(RuntimeDir(tmp_path))
@@ -268,7 +268,7 @@ def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
     assert "model 'n' has no log of its own" in other.stderr
     assert cli("logs", "n", "-n", "1", "--json").stdout.splitlines() == [of_n]
     other = cli("logs", "../daemon")
-    assert other.returncode == ExitCode.REGISTRATION
+    assert other.returncode == ExitCode.REGISTRATION_FAILED
     assert "there are logs of: m." in other.stderr
 
 
@@ -301,7 +301,7 @@ def test_a_record_is_shown_in_colour_with_its_traceback() -> None:
     )
 
 
-def test_what_a_child_printed_does_not_steer_the_terminal() -> None:
+def test_control_sequences_in_child_output_are_escaped() -> None:
     assert pretty(json.dumps({"event": "a\x1b[2J\nb\tc\u202ed é"})).endswith(
         " a\\x1b[2J\\nb\tc\\u202ed é"
     )
@@ -354,7 +354,7 @@ def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_non
     assert "--version" in top
     assert "<bool>" not in top + start
     first, others = start.index("Common settings"), start.index("All other settings")
-    assert first < start.index("--http-port") < others < start.index("--unready-after-s")
+    assert first < start.index("--http-port") < others < start.index("--not-ready-after-s")
     assert cli("--version").stdout == cli("version").stdout
 
 

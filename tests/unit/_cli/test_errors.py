@@ -17,7 +17,7 @@ VISIBLE = "\\x1b[2J\\x9b31m\\r"
 def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     def fails() -> None:
-        raise CliError(ExitCode.REGISTRATION, f"the callable said: {HOSTILE}é\nand more")
+        raise CliError(ExitCode.REGISTRATION_FAILED, f"the callable said: {HOSTILE}é\nand more")
 
     with pytest.raises(typer.Exit):
         fails()

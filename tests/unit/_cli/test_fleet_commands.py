@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
-from support.fakes.fake_dispatcher import status
+from fakes.fake_dispatcher import status
 from typer.testing import CliRunner
 
 from pytriton._cli.command_table import parser
@@ -76,7 +76,7 @@ RAY = {"fleet": "f", "ray_address": "auto"}
         ),
     ],
 )
-def test_what_is_asked_of_whom(
+def test_each_command_asks_the_right_nodes(
     asked: Asked,
     command: tuple[str, ...],
     wanted: list[Any],
@@ -89,7 +89,7 @@ def test_what_is_asked_of_whom(
     assert [without_progress(one) for one in asked.client.mock_calls] == wanted
 
 
-def test_who_is_asked_is_said_once(asked: Asked) -> None:
+def test_the_asked_node_is_named_once(asked: Asked) -> None:
     assert run("unregister", "m", "--fleet", "f", "--nodes", "n") == (
         2,
         "pytriton-daemon: use either --fleet, or --nodes and --key-file\n",
@@ -111,12 +111,12 @@ def test_a_share_that_is_none_is_a_wrong_use(asked: Asked) -> None:
     assert asked.client.register.mock_calls == []
 
 
-def test_models_shows_what_is_on_trial(asked: Asked) -> None:
-    def info(trial: messages.Trial | None) -> messages.ModelInfo:
-        return messages.ModelInfo("m", 1, "ready", [], trial=trial)
+def test_models_shows_what_is_provisional(asked: Asked) -> None:
+    def info(lease: messages.Lease | None) -> messages.ModelInfo:
+        return messages.ModelInfo("m", 1, "ready", [], lease=lease)
 
-    told = {"n1": info(messages.Trial("t")), "n2": info(None)}
-    asked.client.models.return_value = [FleetModel(asked.client, "m", told, ["n3"])]
+    reported = {"n1": info(messages.Lease("t")), "n2": info(None)}
+    asked.client.models.return_value = [FleetModel(asked.client, "m", reported, ["n3"])]
     code, output = run("models", "--nodes", "n")
     assert (code, "2/3, 1 provisional" in output) == (0, True)
 
@@ -138,7 +138,7 @@ def test_models_shows_what_is_on_trial(asked: Asked) -> None:
         (("--runtime-env", "env.yaml"), {"runtime_env": {"working_dir": "."}}),
     ],
 )
-def test_what_ray_holds_and_makes_is_said_in_the_shell(
+def test_the_shell_shows_ray_s_resources(
     asked: Asked,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,7 +167,7 @@ def test_what_ray_holds_and_makes_is_said_in_the_shell(
         (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "use either"),
     ],
 )
-def test_what_ray_cannot_be_told_is_refused_before_anybody_is_asked(
+def test_invalid_ray_options_are_refused_before_any_request(
     asked: Asked,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,7 +188,7 @@ def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
     assert asked.connected == []
 
 
-def test_nodes_that_are_too_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_are_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Mock(return_value=2)
     monkeypatch.setattr("pytriton.fleet.on_ray.lifecycle.start_fleet", start)
     code, output = run("start", "--nodes", "1", "--", "--http-port", "0")

@@ -61,9 +61,7 @@ def test_help_fits_into_80_columns_and_cuts_nothing(words: list[str], command: A
         (["register"], "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
     ],
 )
-def test_a_wrong_command_line_is_told_the_reason_first_and_once(
-    words: list[str], reason: str
-) -> None:
+def test_a_wrong_command_line_gets_the_reason_first_and_once(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(parser(words), words, prog_name="pytriton-daemon")
     first, *others = done.output.splitlines()
     assert first.startswith(f"pytriton-daemon: {reason}")

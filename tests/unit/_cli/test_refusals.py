@@ -27,5 +27,5 @@ def test_a_daemon_that_refuses_is_there(
     monkeypatch.setattr(RuntimeDir, "running_pid", lambda rundir: 1)
     with pytest.raises(CliError, match="the daemon drains") as caught:
         daemon_connection.ask(RuntimeDir(tmp_path), messages.Scale("m", 2))
-    expected = ExitCode.FAULT if kind is ErrorKind.INTERNAL else ExitCode.REGISTRATION
+    expected = ExitCode.ERROR if kind is ErrorKind.INTERNAL else ExitCode.REGISTRATION_FAILED
     assert caught.value.code is expected

@@ -39,7 +39,7 @@ def _replace(
     return asked
 
 
-def test_one_that_serves_and_what_the_former_one_has_left_are_told(
+def test_the_new_server_and_leftovers_of_the_old_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     now = time.time()
@@ -62,4 +62,4 @@ def test_one_that_has_ended_already_is_no_success(
         CliError, match=r"replaced \(pid 2\), but the new one has already exited"
     ) as caught:
         _replace(monkeypatch, RuntimeDir(tmp_path), _server(pid))
-    assert caught.value.code is ExitCode.FAULT
+    assert caught.value.code is ExitCode.ERROR

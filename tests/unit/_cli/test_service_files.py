@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forks.forking import command
+from support.forks.prefork import command
 
 from pytriton._cli.service_files import TEXTS, Service, socket_unit
 from pytriton._cli.settings import Given
@@ -94,7 +94,7 @@ def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
     final = " ".join(str(int(code)) for code in FINAL)
     assert f"RestartPreventExitStatus={final}\n" in unit
     assert "StartLimitIntervalSec=0\n" in unit
-    assert {ExitCode.UNRECOVERABLE, ExitCode.NO_SERVER, ExitCode.FAULT}.isdisjoint(FINAL)
+    assert {ExitCode.UNRECOVERABLE, ExitCode.SERVER_FAILED, ExitCode.ERROR}.isdisjoint(FINAL)
     assert "User=root" in unit
     assert "CapabilityBoundingSet" not in unit
     assert "User=" not in _text("user")
@@ -102,8 +102,8 @@ def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
 
 def test_with_sockets_wrong_settings_are_tried_again() -> None:
     """Where systemd does not start it again, the next connection does, and the one after it."""
-    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
-    unit = TEXTS["system"](told)
+    reported = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    unit = TEXTS["system"](reported)
     assert "RestartPreventExitStatus" not in unit
     assert "Restart=on-failure\nRestartSec=2\n" in unit
     assert "StartLimitIntervalSec=0\n" in unit
@@ -118,7 +118,7 @@ def test_with_sockets_wrong_settings_are_tried_again() -> None:
         ({"http_address": "10.0.0.1"}, "http_address is 10.0.0.1"),
         ({"http_address": "10.0.0.1", "allow_http": False}, ""),
         ({"grpc_address": "gpu-1.example"}, "grpc_address is gpu-1.example"),
-        ({"operations": "[fd00::1]:9000"}, "operations is fd00::1"),
+        ({"management_address": "[fd00::1]:9000"}, "management_address is fd00::1"),
         ({"openai_address": "10.0.0.1"}, "openai_address is 10.0.0.1"),
         ({"control_tcp": "10.0.0.1:1"}, "control_tcp is 10.0.0.1"),
         ({"model_repository": ("/m", "s3://bucket/m")}, "model_repository is s3://bucket/m"),
@@ -145,14 +145,16 @@ def test_a_section_is_what_supervisord_reads() -> None:
     assert int(section["stopwaitsecs"]) > 100
     assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
     assert section["stdout_logfile"] == "%(here)s/pytriton-daemon.log"
-    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", log_folder="/var/log/100%")
-    parser.read_string(TEXTS["supervisord"](told))
+    reported = Service(
+        [str(PROGRAM)], Given({}), DaemonConfig(), "root", log_folder="/var/log/100%"
+    )
+    parser.read_string(TEXTS["supervisord"](reported))
     log = parser["program:pytriton-daemon"]["stdout_logfile"]
     assert log == "/var/log/100%%/pytriton-daemon.log"
 
 
 @pytest.mark.programs
-def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> None:
+def test_uninstall_removes_only_what_was_installed(tmp_path: Path) -> None:
     wanted = ("--systemd", "--user", "--folder", str(tmp_path))
     done = _cli("install", *wanted, "--http-port", "9000")
     assert done.returncode == 0, done.stderr
@@ -170,17 +172,19 @@ def test_what_was_installed_is_uninstalled_and_nothing_else(tmp_path: Path) -> N
 
 def test_systemd_listens_on_the_ports_of_the_settings() -> None:
     def listens(**settings: Any) -> list[str]:
-        told = Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root", sockets=True)
-        return re.findall(r"^ListenStream=(.*)$", socket_unit(told), re.MULTILINE)
+        reported = Service(
+            [str(PROGRAM)], Given({}), DaemonConfig(**settings), "root", sockets=True
+        )
+        return re.findall(r"^ListenStream=(.*)$", socket_unit(reported), re.MULTILINE)
 
     assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
     assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
-    told = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
-    assert "FreeBind" not in socket_unit(told)
+    reported = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    assert "FreeBind" not in socket_unit(reported)
     config = DaemonConfig(http_address="10.0.0.1")  # the network may come up later
-    told = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
-    assert "ListenStream=10.0.0.1:8000\n" in socket_unit(told)
-    assert "FreeBind=yes\n" in socket_unit(told)
+    reported = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
+    assert "ListenStream=10.0.0.1:8000\n" in socket_unit(reported)
+    assert "FreeBind=yes\n" in socket_unit(reported)
     with pytest.raises(ValueError, match="contain no port"):
         listens(http_port=0, grpc_port=0, metrics_port=0)
 
@@ -215,7 +219,7 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ((), "use --systemd"),
         (("--systemd", "--supervisord"), "use --systemd"),
@@ -227,10 +231,10 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
         (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
     ],
 )
-def test_mistakes_end_with_2(arguments: tuple[str, ...], told: str) -> None:
+def test_mistakes_end_with_2(arguments: tuple[str, ...], reported: str) -> None:
     done = command("service", "install", *arguments)
     assert done.returncode == ExitCode.USAGE
-    assert told in done.stderr
+    assert reported in done.stderr
 
 
 def test_live_settings_exist_and_are_documented() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import status
+from fakes.fake_dispatcher import status
 
 from pytriton._cli.fleet.fleet_tables import print_fleet_models
 from pytriton._cli.tables import print_models, print_status
@@ -14,26 +14,26 @@ from pytriton.fleet.placement_status import FleetModel
 
 
 @pytest.mark.parametrize(
-    ("binary", "front"),
+    ("binary", "frontend"),
     [
-        ("/c/native-front/1f/pytriton-front", ", native frontend\n"),
+        ("/c/native-frontend/1f/pytriton-frontend", ", native frontend\n"),
         ("/s/bin/tritonserver", ", NVIDIA's frontend\n"),
         ("", " 2.51.0\n"),
     ],
 )
-def test_the_front_is_named(capsys: pytest.CaptureFixture[str], binary: str, front: str) -> None:
+def test_the_front_is_named(capsys: pytest.CaptureFixture[str], binary: str, frontend: str) -> None:
     said = status()
     server = msgspec.structs.replace(said.server, binary=binary, version="2.51.0", pid=7)
     print_status(msgspec.structs.replace(said, server=server))
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "tritonserver" in one]
-    assert f"{line.rstrip()}\n".endswith(front)
+    assert f"{line.rstrip()}\n".endswith(frontend)
 
 
-def test_what_a_callable_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_sequences_of_a_callable_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     end = "RuntimeError: \x1b[2J\x07"
     one = messages.InstanceInfo(0, "backoff", None, last_exit=end)
     models = [
-        messages.ModelInfo("m", 1, "unready", [one]),
+        messages.ModelInfo("m", 1, "not_ready", [one]),
         messages.ModelInfo("kept", 1, "failed", [], error=end),
     ]
     print_status(msgspec.structs.replace(status(), models=models, problems=[end]))

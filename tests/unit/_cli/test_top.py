@@ -21,7 +21,7 @@ from textual.widgets._footer import FooterKey
 from pytriton._cli.errors import CliError
 from pytriton._cli.top import command
 from pytriton._cli.top.cells import COLUMNS, columns_for
-from pytriton._cli.top.screen import Question, TopApp
+from pytriton._cli.top.screen import ConfirmDialog, TopApp
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.messages.events import Finding
@@ -33,15 +33,15 @@ SHOWN = "[bold]<script>\\x1b[31m"
 
 
 class FakeFeed:
-    """Figures that the test chooses; notes what is asked of the daemon."""
+    """MetricsSnapshot that the test chooses; notes what is asked of the daemon."""
 
-    def __init__(self, *snapshots: messages.Figures) -> None:
+    def __init__(self, *snapshots: messages.MetricsSnapshot) -> None:
         self.snapshots = list(snapshots)
-        self.before: messages.Figures | None = None
+        self.before: messages.MetricsSnapshot | None = None
         self.done: list[messages.AnyMessage] = []
         self.failure: CliError | None = None
 
-    def take(self) -> tuple[messages.Figures, list[Row]]:
+    def take(self) -> tuple[messages.MetricsSnapshot, list[Row]]:
         if self.failure is not None:
             raise self.failure
         now = self.snapshots.pop(0) if len(self.snapshots) > 1 else self.snapshots[0]
@@ -163,7 +163,7 @@ def test_a_daemon_that_is_slow_is_asked_once_at_a_time() -> None:
     feed, may_answer, asked = FakeFeed(TWO), threading.Event(), [0]
     quick = feed.take
 
-    def slow() -> tuple[messages.Figures, list[Row]]:
+    def slow() -> tuple[messages.MetricsSnapshot, list[Row]]:
         asked[0] += 1
         assert may_answer.wait(60)
         return quick()
@@ -204,10 +204,12 @@ def test_the_keys_are_shown_below() -> None:
 
 
 def test_a_model_that_sleeps_has_no_instances() -> None:
-    sleeper = msgspec.structs.replace(model("m", work(1)), state="asleep", desired=0, instances=[])
+    sleeper = msgspec.structs.replace(
+        model("m", work(1)), state="suspended", desired=0, instances=[]
+    )
     (row,) = rows(None, snapshot(1000, sleeper))
     cells = {one.title: str(one.cell(row)) for one in COLUMNS}
-    assert (cells["state"], cells["inst"]) == ("asleep", "0")
+    assert (cells["state"], cells["inst"]) == ("suspended", "0")
 
 
 def test_keys_sort_filter_and_hide_instances() -> None:
@@ -287,7 +289,7 @@ def test_the_slowest_requests_are_shown_and_the_log_in_their_place() -> None:
         ("u", messages.Unregister("digits")),
     ],
 )
-def test_what_changes_something_asks_first(key: str, message: messages.AnyMessage) -> None:
+def test_changes_ask_for_confirmation(key: str, message: messages.AnyMessage) -> None:
     feed = FakeFeed(snapshot(1010, model("digits", work(50))))
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
@@ -295,7 +297,7 @@ def test_what_changes_something_asks_first(key: str, message: messages.AnyMessag
         await settled(app, pilot)
         assert feed.done == []
         await pilot.press(key)
-        assert isinstance(app.screen, Question)
+        assert isinstance(app.screen, ConfirmDialog)
         await pilot.press("y")
         await settled(app, pilot)
         assert feed.done == [message]
@@ -309,7 +311,7 @@ def test_the_last_instance_stays() -> None:
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("minus")
-        assert not isinstance(app.screen, Question)
+        assert not isinstance(app.screen, ConfirmDialog)
         assert "cannot have 0 instances" in said(app, "said")
 
     on_screen(feed, play)
@@ -344,7 +346,11 @@ def test_a_daemon_that_is_silent_is_said_to_be_until_it_answers(
 
 @pytest.mark.parametrize(
     ("state", "key", "asks"),
-    [("asleep", "plus", "from 0 to 1 instances"), ("ready", "plus", ""), ("asleep", "minus", "")],
+    [
+        ("suspended", "plus", "from 0 to 1 instances"),
+        ("ready", "plus", ""),
+        ("suspended", "minus", ""),
+    ],
 )
 def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
     """One that sleeps can be scaled; one that tritonserver runs itself has no workers."""
@@ -352,11 +358,13 @@ def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press(key)
-        assert isinstance(app.screen, Question) == bool(asks)
+        assert isinstance(app.screen, ConfirmDialog) == bool(asks)
         if asks:
             assert asks in str(app.screen.query_one(Static).render())
         else:
-            wrong = "cannot have -1 instances" if state == "asleep" else "no workers, so it cannot"
+            wrong = (
+                "cannot have -1 instances" if state == "suspended" else "no workers, so it cannot"
+            )
             assert wrong in said(app, "said")
 
     on_screen(FakeFeed(snapshot(1010, bare)), play)
@@ -391,5 +399,5 @@ def test_a_name_that_no_model_has_is_an_error(
     wanted: dict[str, Any] = {"interval_s": 0.0, "order": "name", "once": True, "as_json": False}
     with pytest.raises(CliError, match=r"no model has 'nope' in its name; .*: .*digits") as caught:
         command.run(tmp_path, "nope", **wanted)
-    assert caught.value.code is ExitCode.REGISTRATION
+    assert caught.value.code is ExitCode.REGISTRATION_FAILED
     command.run(tmp_path, "dig", **wanted)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forks.forking import command
+from support.forks.prefork import command
 
 from pytriton._protocol.exit_codes import ExitCode
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("register",), "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
         (("register", "--model-dir", "m", "linear:fn"), "use either MODULE:ATTRIBUTE,"),
@@ -32,11 +32,11 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
         (("top", "--sort", "foo", "--once"), "unknown order 'foo'; use one of: name,"),
     ],
 )
-def test_flags_that_do_not_go_together_are_told(
-    arguments: tuple[str, ...], told: str, tmp_path: Path
+def test_conflicting_flags_are_reported(
+    arguments: tuple[str, ...], reported: str, tmp_path: Path
 ) -> None:
     code, said = run(tmp_path, *arguments)
-    assert told in said
+    assert reported in said
     assert code == ExitCode.USAGE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytriton._control.remote_connection import RemoteConnection
-from pytriton._control.request import Question
+from pytriton._control.request import ControlRequest
 from pytriton._protocol import control, messages
 from pytriton._protocol.control import ControlTimeout, CurveKeys
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
@@ -57,7 +57,7 @@ def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
 
 def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
     with pytest.raises(
-        PyTritonDaemonError, match=r"is in its runtime directory.*pytriton-daemon token"
+        PyTritonDaemonError, match=r"is in its runtime directory.*pytriton-daemon access-token"
     ):
         connection.access_token()
 
@@ -76,7 +76,7 @@ def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
         (False, None, DaemonNotRunningError, "No daemon answers at tcp://h:1 within 0 s"),
     ],
 )
-def test_what_is_made_of_a_connections_state(
+def test_connection_states_map_to_liveness(
     connection: RemoteConnection,
     monkeypatch: pytest.MonkeyPatch,
     agreed: bool,
@@ -86,7 +86,7 @@ def test_what_is_made_of_a_connections_state(
 ) -> None:
     monkeypatch.setattr(Channel, "agreed", agreed)
     monkeypatch.setattr(Channel, "trouble", trouble)
-    question = Question(messages.GetStatus())
+    question = ControlRequest(messages.GetStatus())
     if kind is None:
         assert connection.ask(question) == messages.Done()
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._control.request import Question, Watch, ask
+from pytriton._control.request import ControlRequest, LivenessCheck, ask
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlTimeout
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -41,12 +41,12 @@ def alive() -> bool:
     return True
 
 
-WATCH = Watch(
+WATCH = LivenessCheck(
     "The daemon at x", 0.5, alive, lambda silence: DaemonNotRunningError(f"gone: {silence}")
 )
 
 
-def asked(channel: Any, question: Question) -> messages.AnyMessage:
+def asked(channel: Any, question: ControlRequest) -> messages.AnyMessage:
     return ask(channel, question, WATCH)
 
 
@@ -58,7 +58,7 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
     def on_unasked(_: messages.AnyMessage) -> None: ...
 
     message = messages.GetStatus()
-    question = Question(message, [b"payload"], 3.0, on_progress, on_unasked)
+    question = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unasked)
     assert asked(channel, question) == messages.Done()
     assert channel.asked == {
         "message": message, "payloads": [b"payload"], "timeout_s": 3.0, "on_progress": on_progress,
@@ -68,20 +68,22 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
 
 def test_silence_is_what_the_watch_makes_of_it() -> None:
     with pytest.raises(DaemonNotRunningError, match="gone: no answer for 3 s"):
-        asked(Channel(fail(ControlTimeout("no answer for 3 s"))), Question(messages.GetStatus()))
+        asked(
+            Channel(fail(ControlTimeout("no answer for 3 s"))), ControlRequest(messages.GetStatus())
+        )
 
 
 def test_an_answer_that_nobody_understands_is_of_another_version() -> None:
     channel = Channel(fail(messages.MalformedMessage("no tag")))
     words = r"The daemon at x sent an answer .*no tag.*Install the same version on both sides"
     with pytest.raises(PyTritonDaemonError, match=words):
-        asked(channel, Question(messages.GetStatus()))
+        asked(channel, ControlRequest(messages.GetStatus()))
 
 
 def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
     failure = RemoteFailure(ErrorKind.EXISTS, "the name is taken")
     with pytest.raises(RemoteFailure) as caught:
-        asked(Channel(fail(failure)), Question(messages.GetStatus()))
+        asked(Channel(fail(failure)), ControlRequest(messages.GetStatus()))
     assert caught.value is failure
 
 
@@ -93,11 +95,11 @@ def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
         (messages.GetLogs, ["linear", "9"], "lines: Expected int, got str"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_told_and_not_sent(
+def test_a_value_of_a_wrong_type_is_reported_and_not_sent(
     kind: Any, values: list[Any], text: str
 ) -> None:
     """The dispatcher drops what it cannot read, so that nobody would answer."""
     channel = Channel(messages.Done)
     with pytest.raises(PyTritonValidationError, match=text):
-        asked(channel, Question(kind(*values)))
+        asked(channel, ControlRequest(kind(*values)))
     assert channel.asked == {}

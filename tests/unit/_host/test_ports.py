@@ -110,7 +110,7 @@ def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
         ("not a host", 0, "is unknown"),
     ],
 )
-def test_what_cannot_be_listened_on_is_said(host: str, port: int, text: str) -> None:
+def test_an_unusable_address_is_reported(host: str, port: int, text: str) -> None:
     with pytest.raises(PortError, match=text):
         check_port_free(host, port)
 
@@ -120,22 +120,24 @@ def test_a_unix_socket_is_for_this_user_alone_however_long_its_path(tmp_path: Pa
     folder.mkdir()
     path = folder / "http.sock"
     for _ in range(2):  # the first one leaves its file behind, as a killed daemon does
-        with listening_at(path, "http_unix", backlog=5):
+        with listening_at(path, "http_unix_socket", backlog=5):
             assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_unix_socket_that_somebody_listens_on_is_left_to_them(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
-    with listening_at(path, "http_unix", backlog=5) as listener:
-        with pytest.raises(PortError, match=r"http.sock \(http_unix\): another process listens"):
-            listening_at(path, "http_unix", backlog=5)
+    with listening_at(path, "http_unix_socket", backlog=5) as listener:
+        with pytest.raises(
+            PortError, match=r"http.sock \(http_unix_socket\): another process listens"
+        ):
+            listening_at(path, "http_unix_socket", backlog=5)
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             listener.accept()[0].close()
 
 
 @pytest.mark.parametrize("name", ["nowhere/http.sock", "file"])
-def test_where_no_unix_socket_can_be_that_is_told(tmp_path: Path, name: str) -> None:
+def test_an_impossible_unix_socket_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(PortError, match="cannot listen on the unix socket"):
         listening_at(tmp_path / name, backlog=5)
@@ -152,7 +154,9 @@ def _daemons_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def test_a_port_of_another_daemon_is_told_with_its_directory(taken: int, tmp_path: Path) -> None:
+def test_a_port_of_another_daemon_is_reported_with_its_directory(
+    taken: int, tmp_path: Path
+) -> None:
     with _daemons_lock(tmp_path), pytest.raises(PortError) as error:
         check_port_free("127.0.0.1", taken, "http_port")
     by = f"another pytriton-daemon in {tmp_path} (pid {os.getpid()})"
@@ -168,7 +172,7 @@ def test_a_port_of_another_daemon_is_told_with_its_directory(taken: int, tmp_pat
         (1 << 30, f"a Triton object of process {1 << 30}"),
     ],
 )
-def test_a_port_of_a_triton_object_is_told(
+def test_a_port_of_a_triton_object_is_reported(
     taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, by: str
 ) -> None:
     monkeypatch.setattr(ports, "_owner", lambda pid: owner)

@@ -96,10 +96,10 @@ def test_a_slot_that_has_grown_large_is_given_back(
             ends[1].memory(slot.number, 1)
 
 
-def test_what_many_calls_needed_is_given_back_after_a_while(
+def test_memory_of_many_calls_is_released_after_a_delay(
     ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_slots, "_MOST_KEPT", 8 << 20)
+    monkeypatch.setattr(call_slots, "_MAX_KEPT", 8 << 20)
     slots = Slots(ends[0])
 
     def use(count: int) -> None:
@@ -132,7 +132,7 @@ def test_a_slot_that_cannot_be_made_is_not_counted(
         raise OSError(errno.EMFILE, "Too many open files")
 
     slots = Slots(ends[0])
-    monkeypatch.setattr(call_slots, "MOST_MEMORIES", 2)
+    monkeypatch.setattr(call_slots, "MAX_MEMORIES", 2)
     with leaves_open(), monkeypatch.context() as patch:
         patch.setattr(os, missing, none_left)
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_the_end_of_the_peer_is_seen_by_all_that_use_it(
         Slots(ends[0]).take()
 
 
-def test_what_was_sent_before_the_peer_takes_no_more_is_received(
+def test_messages_sent_before_a_shutdown_are_received(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     ends[0].send(CallDropped(1))
@@ -191,7 +191,7 @@ def test_a_message_that_is_too_large_is_refused_where_it_is_made(
     ],
     ids=["no-messagepack", "too-short", "memory-without-descriptor", "too-long"],
 )
-def test_what_is_no_message_is_one_kind_of_error(data: bytes) -> None:
+def test_malformed_messages_raise_one_kind_of_error(data: bytes) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         connection = CallConnection(theirs, peer_trusted=False)
@@ -239,8 +239,8 @@ def test_neither_end_has_more_memories_than_there_may_be(
     """A worker makes no more, and what is given back makes room; a proxy takes no more."""
     proxy, worker = ends
     for module in (call_slots, call_connection):
-        monkeypatch.setattr(module, "MOST_MEMORIES", 2)
-    monkeypatch.setattr(call_slots, "_MOST_KEPT", 0)
+        monkeypatch.setattr(module, "MAX_MEMORIES", 2)
+    monkeypatch.setattr(call_slots, "_MAX_KEPT", 0)
     slots = Slots(worker)
     taken = [slots.take(), slots.take()]
     with pytest.raises(ArenaError, match="2 calls are under way on one connection"):

@@ -108,7 +108,9 @@ class Clock:
         return self.now
 
 
-def test_progress_begins_the_silence_anew(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_resets_the_silence_timeout(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer comes after the first deadline, and within the one that counts from the progress."""
     clock = Clock()
     monkeypatch.setattr(control, "time", clock)
@@ -224,7 +226,7 @@ def test_malformed_answer_is_named_and_the_client_goes_on(short_dir: Path, case:
         assert client.ask(messages.Shutdown(), timeout_s=LONG_S) == messages.Done()
 
 
-def test_what_was_sent_before_close_arrives_after_flush(short_dir: Path) -> None:
+def test_flush_delivers_messages_before_close(short_dir: Path) -> None:
     heard = threading.Event()
 
     def script(frames: list[bytes]) -> Iterator[Sequence[bytes]]:

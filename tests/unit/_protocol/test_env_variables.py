@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytriton._protocol.env_variables import (
-    staying,
-    travelling,
+    forwarded_variables,
+    local_variables,
     wanted,
     whole,
     with_direct_loopback,
@@ -52,8 +52,8 @@ ALL = {
 
 
 def test_everything_travels_but_secrets_and_what_belongs_to_a_session() -> None:
-    assert travelling(ALL) == {**TRAVELS, **OF_THE_INTERPRETER}
-    assert travelling(ALL, own_interpreter=False) == TRAVELS
+    assert forwarded_variables(ALL) == {**TRAVELS, **OF_THE_INTERPRETER}
+    assert forwarded_variables(ALL, own_interpreter=False) == TRAVELS
 
 
 def test_all_of_it_is_all_that_is_of_use() -> None:
@@ -68,13 +68,13 @@ def test_the_path_of_a_secret_is_none(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.touch()
     name = "GOOGLE_APPLICATION_CREDENTIALS"
-    assert travelling({name: str(file)}) == {name: str(file)}
-    assert travelling({name: str(tmp_path / "gone")}) == {}
+    assert forwarded_variables({name: str(file)}) == {name: str(file)}
+    assert forwarded_variables({name: str(tmp_path / "gone")}) == {}
 
 
-def test_what_stays_is_known_by_name() -> None:
-    sent = travelling(ALL)
-    assert staying(ALL, sent) == sorted({**SECRETS, **OF_A_SESSION, **OF_A_KEYBOARD, **ODD})
+def test_local_variables_are_known_by_name() -> None:
+    sent = forwarded_variables(ALL)
+    assert local_variables(ALL, sent) == sorted({**SECRETS, **OF_A_SESSION, **OF_A_KEYBOARD, **ODD})
 
 
 def test_a_list_copies_sets_or_takes_all() -> None:

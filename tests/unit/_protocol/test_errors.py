@@ -31,15 +31,15 @@ def as_grpc_sends(text: str) -> int:
     st.text(st.characters(), max_size=300),
     st.integers(1, 2000),
 )
-def test_what_a_client_gets_fits_into_a_header_of_grpc(part: str, times: int) -> None:
+def test_error_texts_fit_into_a_grpc_header(part: str, times: int) -> None:
     text = part * times
-    told = for_client(text)
+    reported = for_client(text)
     sent = text.encode("utf-8", "backslashreplace").decode()
-    assert as_grpc_sends(told) <= TEXT_BYTES
+    assert as_grpc_sends(reported) <= TEXT_BYTES
     if as_grpc_sends(sent) <= TEXT_BYTES:
-        assert told == sent
+        assert reported == sent
     else:
-        kept, _, note = told.rpartition(" [… ")
+        kept, _, note = reported.rpartition(" [… ")
         assert sent.startswith(kept)
         assert len(kept) > TEXT_BYTES // 12 - 100
         assert note.endswith("all of it is in the model's log]")
@@ -48,10 +48,10 @@ def test_what_a_client_gets_fits_into_a_header_of_grpc(part: str, times: int) ->
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.integers(0, 10_000))
 def test_the_id_of_the_request_fits_behind_the_text(name: str, size: int) -> None:
     text = for_client("é" * size)
-    told = with_id(text, name)
-    assert as_grpc_sends(told) <= CLIENT_BYTES
+    reported = with_id(text, name)
+    assert as_grpc_sends(reported) <= CLIENT_BYTES
     fits = name and as_grpc_sends(f" [request id: {name}]") <= CLIENT_BYTES - TEXT_BYTES
-    assert told == (f"{text} [request id: {name}]" if fits else text)
+    assert reported == (f"{text} [request id: {name}]" if fits else text)
 
 
 class Unprintable(Exception):
@@ -88,7 +88,7 @@ WRONG, LOST = ValueError("token 7 is unknown"), KeyError("row")
         ),
     ],
 )
-def test_a_group_is_described_by_what_it_consists_of(
+def test_a_group_is_described_by_its_members(
     error: BaseException, found: list[BaseException], said: str
 ) -> None:
     assert members(error) == found

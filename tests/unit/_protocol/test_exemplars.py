@@ -6,23 +6,23 @@ import random
 import time
 
 from pytriton._protocol.lanes.exemplars import SIZE, Exemplars
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def test_the_last_call_of_each_bucket_is_told() -> None:
+def test_the_last_call_of_each_bucket_is_reported() -> None:
     memory = bytearray(SIZE)
     worker, dispatcher = (Exemplars(memoryview(memory)) for _ in range(2))
     assert dispatcher.read() == []
     for trace, took_ns in [("a" * 32, 1_000_000), (TRACE, 1_010_000), ("b" * 32, 5_000_000_000)]:
         worker.note(trace, took_ns)
-    told = dispatcher.read()
-    assert [(one.trace, one.seconds) for one in told] == [(TRACE, 0.00101), ("b" * 32, 5.0)]
-    assert all(abs(time.time() - one.at) < 60 for one in told)
+    reported = dispatcher.read()
+    assert [(one.trace, one.seconds) for one in reported] == [(TRACE, 0.00101), ("b" * 32, 5.0)]
+    assert all(abs(time.time() - one.at) < 60 for one in reported)
 
 
-def test_what_is_no_trace_is_no_exemplar() -> None:
+def test_untraced_calls_leave_no_exemplar() -> None:
     worker = Exemplars(memoryview(bytearray(SIZE)))
     for trace in ("", "x", "-1", "0" * 32, "f" * 33, "1", f"-{'1' * 31}"):
         worker.note(trace, 5)
@@ -43,11 +43,11 @@ def test_whatever_lies_there_can_be_read() -> None:
 
 
 def test_a_worker_notes_the_call_at_hand() -> None:
-    near, descriptor = Gauge.create()
-    far = Gauge(descriptor)
+    near, descriptor = WorkerStatsPage.create()
+    far = WorkerStatsPage(descriptor)
     far.begin(1)
     far.traced(TRACE)
-    (told,) = near.exemplars.read()
-    assert (told.trace, 0 <= told.seconds < 60) == (TRACE, True)
+    (reported,) = near.exemplars.read()
+    assert (reported.trace, 0 <= reported.seconds < 60) == (TRACE, True)
     near.close()
     far.close()

@@ -1,6 +1,6 @@
 """Whatever bytes and descriptors a peer sends: one kind of error, no crash, no descriptor left.
 
-By default 2,000 cases of a lane, and a quarter of that for each of the rest, made as those of scripts/fuzz: hypothesis
+By default 2,000 cases of a lane, and a quarter of that for each of the rest, made as those of scripts/tools/fuzz: hypothesis
 takes ten times as long to make one. A failure names its case. More, and others::
 
     PYTRITON_FUZZ_CASES=200000 PYTRITON_FUZZ_SEED=7 pytest tests/unit/ipc/test_fuzz.py --timeout 0
@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import pytest
-from fuzzing import lanes
-from fuzzing.values import Maker, packed
+from fuzz import lanes
+from fuzz.values import Maker, packed
 from support.examples import examples
 from support.models.descriptors import leaves_open
 

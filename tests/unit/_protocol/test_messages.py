@@ -168,7 +168,7 @@ def test_messages_cannot_be_changed() -> None:
 
 
 def test_defaults_are_not_shared() -> None:
-    first, second = messages.World("/p"), messages.World("/p")
+    first, second = messages.WorkerEnvironment("/p"), messages.WorkerEnvironment("/p")
     first.env["a"] = "b"
     first.sys_path.append("/x")
-    assert second == messages.World("/p", [], "/", {})
+    assert second == messages.WorkerEnvironment("/p", [], "/", {})

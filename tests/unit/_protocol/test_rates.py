@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.models.figures import model, snapshot, work
 
-from pytriton._protocol.messages.figures import Histogram, InstanceFigures, ModelFigures, Work
+from pytriton._protocol.messages.metrics import Histogram, InstanceMetrics, ModelMetrics, Work
 from pytriton._protocol.rates import arranged, duration, milliseconds, rates, rows, size, total
 
 
@@ -20,7 +20,7 @@ def test_rates_are_of_the_interval_alone() -> None:
     assert found.busy == pytest.approx(0.25)
 
 
-def test_counters_that_were_begun_anew_count_from_nothing() -> None:
+def test_counters_that_were_restarted_count_from_nothing() -> None:
     assert rates(work(1000), work(20), 10.0).requests_s == 2.0
 
 
@@ -29,7 +29,7 @@ def test_of_no_calls_there_are_no_times() -> None:
     assert (found.requests_s, found.p50, found.p99, found.rows) == (0.0, None, None, None)
 
 
-def test_of_no_time_nothing_is_told() -> None:
+def test_no_rates_without_elapsed_time() -> None:
     assert rates(None, work(7), 0.0).requests_s == 0.0
 
 
@@ -62,29 +62,29 @@ def test_another_daemons_snapshot_is_none_before() -> None:
 
 
 def test_ends_that_were_asked_for_are_no_trouble() -> None:
-    ends = {"crash": 2, "hang": 1, "scale": 5, "replace": 1, "stop": 1, "spent": 9}
-    (row, _) = rows(None, snapshot(1020, model("a", work(1), ends=ends, last_exit="signal 11")))
-    assert (row.ends, row.last_end) == (3, "signal 11")
+    ends = {"crash": 2, "hang": 1, "scale": 5, "replace": 1, "stop": 1, "recycle": 9}
+    (row, _) = rows(None, snapshot(1020, model("a", work(1), exits=ends, last_exit="signal 11")))
+    assert (row.exits, row.last_exit) == (3, "signal 11")
 
 
 def test_a_model_without_workers_says_why() -> None:
-    broken = ModelFigures("a", 1, "failed", desired=2, error="ImportError: torch")
+    broken = ModelMetrics("a", 1, "failed", desired=2, error="ImportError: torch")
     (row,) = rows(None, snapshot(1020, broken))
-    assert (row.instances, row.last_end, row.resident) == ((0, 2), "ImportError: torch", None)
+    assert (row.instances, row.last_exit, row.resident) == ((0, 2), "ImportError: torch", None)
 
 
 def test_instances_that_are_gone_count_in_the_model_only() -> None:
-    gone = InstanceFigures(1, 1, ends={"crash": 4})
+    gone = InstanceMetrics(1, 1, exits={"crash": 4})
     alive = model("a", work(1))
-    both = ModelFigures("a", 1, "ready", desired=1, instances=[*alive.instances, gone])
+    both = ModelMetrics("a", 1, "ready", desired=1, instances=[*alive.instances, gone])
     found = rows(None, snapshot(1020, both))
-    assert [(one.instance, one.ends) for one in found] == [("", 4), ("0", 0)]
+    assert [(one.instance, one.exits) for one in found] == [("", 4), ("0", 0)]
 
 
-def test_versions_that_are_served_beside_each_other_are_told_apart() -> None:
-    both = ModelFigures(
+def test_versions_that_are_served_beside_each_other_are_distinguished() -> None:
+    both = ModelMetrics(
         "a", 2, "ready",
-        instances=[InstanceFigures(1, 0, state="ready"), InstanceFigures(2, 0, state="ready")],
+        instances=[InstanceMetrics(1, 0, state="ready"), InstanceMetrics(2, 0, state="ready")],
     )  # fmt: skip
     assert [one.instance for one in rows(None, snapshot(1020, both))] == ["", "0 of v1", "0 of v2"]
 

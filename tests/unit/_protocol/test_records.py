@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton._protocol.records import LONGEST_LINE, MARK, ErrorRecord, decoded, encoded, record_of
+from pytriton._protocol.records import (
+    MARK,
+    MAX_LINE_LENGTH,
+    ErrorRecord,
+    decoded,
+    encoded,
+    record_of,
+)
 
 
 class Unprintable(Exception):
@@ -49,12 +56,12 @@ def test_an_exception_without_a_text_is_reported_all_the_same() -> None:
     assert "no text available" in record.error_message
 
 
-def test_what_is_too_long_for_a_line_is_cut_in_its_middle() -> None:
-    error = raised(ValueError("first " + "✗" * LONGEST_LINE + " last"))
+def test_long_records_are_truncated_in_the_middle() -> None:
+    error = raised(ValueError("first " + "✗" * MAX_LINE_LENGTH + " last"))
     record = record_of(error, trace_of(error), "it failed")
     line, was_cut = encoded(record)
     assert was_cut
-    assert len(line) < LONGEST_LINE
+    assert len(line) < MAX_LINE_LENGTH
     cut = decoded(line)
     assert cut is not None
     assert cut.exception.startswith("Traceback")
@@ -66,11 +73,11 @@ def test_what_is_too_long_for_a_line_is_cut_in_its_middle() -> None:
 def test_a_line_is_long_enough_whatever_clients_call_their_requests(letter: str) -> None:
     """What lies in a batch has names that its clients have chosen, and its error's text may be theirs, too."""
     kind: type[Exception] = type("E" * 10_000, (Exception,), {})
-    error = kind(letter * LONGEST_LINE)
+    error = kind(letter * MAX_LINE_LENGTH)
     names = [f"{number}{letter * 300}" for number in range(100)]
-    line, was_cut = encoded(record_of(error, letter * LONGEST_LINE, "it failed", names, names))
+    line, was_cut = encoded(record_of(error, letter * MAX_LINE_LENGTH, "it failed", names, names))
     assert was_cut
-    assert len(line) < LONGEST_LINE
+    assert len(line) < MAX_LINE_LENGTH
     record = decoded(line)
     assert record is not None
     assert record.request_ids[0].startswith("0")

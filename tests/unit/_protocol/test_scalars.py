@@ -54,7 +54,7 @@ def test_a_scalar_becomes_pythons_own(value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [np.zeros(1), np.longdouble(1), np.datetime64("2026-01-01"), "a"])
-def test_what_has_no_plain_form_stays(value: Any) -> None:
+def test_values_without_a_plain_form_are_unchanged(value: Any) -> None:
     assert plain(value) is value
 
 
@@ -64,7 +64,7 @@ def test_what_has_no_plain_form_stays(value: Any) -> None:
         ({"instances": THREE}, "instances", 3),
         ({"load_timeout_s": np.float64(2.5)}, "load_timeout_s", 2.5),
         ({"load_timeout_s": np.float32(2)}, "load_timeout_s", 2.0),
-        ({"spares": ONE}, "spares", 1),
+        ({"standby_workers": ONE}, "standby_workers", 1),
         ({"lazy": np.bool_(True)}, "lazy", True),
         ({"devices": [ONE - 1]}, "instances", 1),
         ({"limits": Limits(open_files=np.int64(64))}, "instances", 1),
@@ -117,11 +117,11 @@ def test_options_of_requests() -> None:
         ({"replace": 1}, r"replace must be True or False, got 1"),
     ],
 )
-def test_what_is_wrong_is_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_scalars_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(PyTritonValidationError, match=said):
         sent(**options)
 
 
-def test_what_cannot_be_sent_is_named() -> None:
+def test_an_unsendable_value_is_named() -> None:
     with pytest.raises(TypeError, match="objects of type datetime64 is unsupported"):
         messages.encode(messages.Unregister(np.datetime64("2026-01-01")))

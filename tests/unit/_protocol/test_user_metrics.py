@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.user_metrics import (
-    MOST_BYTES,
-    MOST_VALUES,
+    MAX_BYTES,
+    MAX_VALUES,
     SIZE,
     UserFamily,
     UserMetrics,
@@ -42,8 +42,10 @@ def gauge(value: float) -> UserFamily:
 
 
 def histogram(buckets: Buckets, total: float) -> UserFamily:
-    told = [("_bucket", {"le": le}, count) for le, count in buckets.items()]
-    return family("size", "histogram", *told, ("_count", {}, buckets["+Inf"]), ("_sum", {}, total))
+    reported = [("_bucket", {"le": le}, count) for le, count in buckets.items()]
+    return family(
+        "size", "histogram", *reported, ("_count", {}, buckets["+Inf"]), ("_sum", {}, total)
+    )
 
 
 def values(families: Families, name: str) -> dict[tuple[str, str], float]:
@@ -62,9 +64,9 @@ def test_the_last_message_is_read() -> None:
     for number in range(5):
         assert worker.write(b"%d" % number * 100)
         assert dispatcher.read() == dispatcher.read() == b"%d" % number * 100
-    assert worker.write(bytes(MOST_BYTES))
-    assert dispatcher.read() == bytes(MOST_BYTES)
-    assert not worker.write(bytes(MOST_BYTES + 1))
+    assert worker.write(bytes(MAX_BYTES))
+    assert dispatcher.read() == bytes(MAX_BYTES)
+    assert not worker.write(bytes(MAX_BYTES + 1))
 
 
 def test_a_message_that_is_being_written_does_not_count_yet() -> None:
@@ -91,8 +93,8 @@ def test_damaged_pages_show_what_was_last_known() -> None:
 
 
 def test_a_gauge_of_a_process_has_pages_and_one_of_a_thread_has_none(tmp_path: Path) -> None:
-    near, descriptor = Gauge.create()
-    far = Gauge(descriptor)
+    near, descriptor = WorkerStatsPage.create()
+    far = WorkerStatsPage(descriptor)
     assert near.user_metrics is not None
     assert far.user_metrics is not None
     far.user_metrics.write(b"x")
@@ -101,7 +103,7 @@ def test_a_gauge_of_a_process_has_pages_and_one_of_a_thread_has_none(tmp_path: P
     assert near.counts().calls == 1
     near.close()
     far.close()
-    hosted = Gauge.create_file(tmp_path / "gauge")
+    hosted = WorkerStatsPage.create_file(tmp_path / "gauge")
     assert hosted.user_metrics is None
     hosted.close()
 
@@ -161,14 +163,14 @@ def test_metrics_of_every_kind_are_taken() -> None:
         (histogram({"10": 1, "9": 2, "+Inf": 2}, 1), "cumulative"),
     ],
 )  # fmt: skip
-def test_what_no_scraper_could_read_is_left_out_and_told(bad: UserFamily, why: str) -> None:
+def test_unreadable_metrics_are_dropped_and_reported(bad: UserFamily, why: str) -> None:
     said = checked(message(bad, counter(1)))
     assert set(said.families) == {"seen"}
     assert said.left_out >= 1
     assert why in said.faults[bad.name[:200]]
 
 
-def test_what_counts_may_be_is_told() -> None:
+def test_every_legal_count_is_reported() -> None:
     odd = [float("nan"), -1.0, 1e300]
     series = [("_total", {"n": str(number)}, value) for number, value in enumerate(odd)]
     large = histogram({"1": 2.0**62, "+Inf": 2.0**62}, float("nan"))
@@ -177,8 +179,8 @@ def test_what_counts_may_be_is_told() -> None:
 
 
 def test_a_bound_that_is_written_in_two_ways_is_one() -> None:
-    told = [("1", 1), ("1.0", 2), ("inf", 4), ("+Inf", 5)]
-    buckets = [("_bucket", {"le": le}, count) for le, count in told]
+    reported = [("1", 1), ("1.0", 2), ("inf", 4), ("+Inf", 5)]
+    buckets = [("_bucket", {"le": le}, count) for le, count in reported]
     said = checked(
         message(family("size", "histogram", *buckets, ("_count", {}, 5), ("_sum", {}, 1)))
     )
@@ -187,16 +189,16 @@ def test_a_bound_that_is_written_in_two_ways_is_one() -> None:
     }  # fmt: skip
 
 
-def test_a_name_that_comes_twice_is_told_once() -> None:
+def test_a_name_that_comes_twice_is_reported_once() -> None:
     said = checked(message(counter(1), counter(2)))
     assert values(said.families, "seen") == {("_total", ""): 1}
     assert said.faults == {"seen": "its name occurs twice"}
 
 
 def test_too_many_values_are_left_out() -> None:
-    many = [("_total", {"user": str(number)}, 1.0) for number in range(MOST_VALUES + 7)]
+    many = [("_total", {"user": str(number)}, 1.0) for number in range(MAX_VALUES + 7)]
     said = checked(message(family("seen", "counter", *many), left_out=5))
-    assert len(said.families["seen"].series) == MOST_VALUES
+    assert len(said.families["seen"].series) == MAX_VALUES
     assert said.left_out == 7 + 5
 
 
@@ -220,10 +222,10 @@ def test_counters_and_histograms_go_on_and_gauges_do_not() -> None:
     second = message(counter(2), gauge(1), histogram({"1.0": 1, "+Inf": 1}, 0.5))
     before = with_ended(with_ended({}, first), second)
     assert set(before) == {"seen", "size"}
-    told = with_living(before, [first]).families
-    assert values(told, "seen") == {("_total", ""): 3 + 2 + 3}
-    assert values(told, "depth") == {("", ""): 8}
-    assert values(told, "size") == {
+    reported = with_living(before, [first]).families
+    assert values(reported, "seen") == {("_total", ""): 3 + 2 + 3}
+    assert values(reported, "depth") == {("", ""): 8}
+    assert values(reported, "size") == {
         ("_bucket", "1.0"): 2 + 1 + 2,
         ("_bucket", "+Inf"): 3 + 1 + 3,
         ("_count", ""): 3 + 1 + 3,
@@ -232,39 +234,41 @@ def test_counters_and_histograms_go_on_and_gauges_do_not() -> None:
 
 
 def test_two_workers_of_an_instance_are_added_and_the_newer_one_s_gauge_counts() -> None:
-    told = with_living({}, [message(counter(3), gauge(8)), message(counter(4), gauge(9))]).families
-    assert values(told, "seen") == {("_total", ""): 7}
-    assert values(told, "depth") == {("", ""): 9}
+    reported = with_living(
+        {}, [message(counter(3), gauge(8)), message(counter(4), gauge(9))]
+    ).families
+    assert values(reported, "seen") == {("_total", ""): 7}
+    assert values(reported, "depth") == {("", ""): 9}
 
 
-def test_what_a_new_worker_does_not_know_of_stays() -> None:
+def test_metrics_unknown_to_a_new_worker_are_kept() -> None:
     before = with_ended({}, message(counter(3, a="x"), counter(1, name="old")))
-    told = with_living(before, [message(counter(4, a="y"))]).families
-    assert dict(told["seen"].series) == {
+    reported = with_living(before, [message(counter(4, a="y"))]).families
+    assert dict(reported["seen"].series) == {
         (("a", "x"),): {("_total", ""): 3},
         (("a", "y"),): {("_total", ""): 4},
     }
-    assert values(told, "old") == {("_total", ""): 1}
+    assert values(reported, "old") == {("_total", ""): 1}
 
 
 @pytest.mark.parametrize(
     "changed", [histogram({"2.0": 5, "+Inf": 5}, 1.0), family("size", "gauge", ("", {}, 4))]
 )
-def test_other_buckets_or_another_kind_begin_anew(changed: UserFamily) -> None:
+def test_other_buckets_or_another_kind_start_again(changed: UserFamily) -> None:
     before = with_ended({}, message(histogram({"1.0": 2, "+Inf": 3}, 7.0)))
-    told = with_living(before, [message(changed)]).families
-    assert told["size"] == checked(message(changed)).families["size"]
+    reported = with_living(before, [message(changed)]).families
+    assert reported["size"] == checked(message(changed)).families["size"]
 
 
-def test_a_count_that_becomes_too_large_begins_anew() -> None:
+def test_a_count_that_overflows_starts_again() -> None:
     large = message(histogram({"1.0": 2.0**62, "+Inf": 2.0**62}, 7.0))
-    told = with_living(with_ended({}, large), [large]).families
-    assert told["size"] == checked(large).families["size"]
+    reported = with_living(with_ended({}, large), [large]).families
+    assert reported["size"] == checked(large).families["size"]
 
 
 def test_ends_without_number_keep_a_bounded_number_of_series() -> None:
     before: Families = {}
     for life in range(4):
-        many = [("_total", {"id": f"{life}-{number}"}, 1.0) for number in range(MOST_VALUES // 2)]
+        many = [("_total", {"id": f"{life}-{number}"}, 1.0) for number in range(MAX_VALUES // 2)]
         before = with_ended(before, message(family("seen", "counter", *many)))
-    assert len(before["seen"].series) == MOST_VALUES
+    assert len(before["seen"].series) == MAX_VALUES

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from pytriton._protocol.messages import World
+from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register.environment import capture_environment, find_interpreter
 from pytriton._register.worker_imports import Probe, WorkerImports
 from pytriton.exceptions import PyTritonBadParameterError
@@ -63,7 +63,7 @@ def test_entries_are_absolute_and_exist(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(os.path.isabs(entry) and os.path.exists(entry) for entry in path)
 
 
-def test_what_is_said_goes_in_front_of_this_process_s_path(tmp_path: Path) -> None:
+def test_explicit_paths_precede_the_process_s_path(tmp_path: Path) -> None:
     path = capture_environment(sys_path=[tmp_path]).sys_path
     assert path[0] == str(tmp_path)
     assert path[1:] == capture_environment().sys_path
@@ -166,7 +166,7 @@ def test_a_wrong_environment_is_named(env: object, words: str) -> None:
 # ── what the worker could import ─────────────────────────────────────────────────────────────────
 
 
-def test_what_is_installed_is_found(tmp_path: Path) -> None:
+def test_installed_modules_are_found(tmp_path: Path) -> None:
     import email.mime.text
     import json.decoder
 
@@ -217,7 +217,7 @@ def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Pa
         "if name == 'hooked' else None\n"
         "sys.meta_path.append(F)\n"
     )
-    world = World(str(tmp_path / "env" / "bin" / "python"), [], str(tmp_path), {})
+    world = WorkerEnvironment(str(tmp_path / "env" / "bin" / "python"), [], str(tmp_path), {})
     module = ModuleType("hooked")
     module.__file__ = str(tmp_path / "src" / "hooked.py")
     with Probe(world) as probe:
@@ -225,10 +225,14 @@ def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Pa
         assert probe.look_up("hooked") == (True, module.__file__)
         assert probe.look_up("surely_not_there") == (False, None)
         assert probe.look_up("json.not_there_either") == (False, None)
-    with WorkerImports(World(world.python, path, world.cwd, {}), own_interpreter=True) as imports:
+    with WorkerImports(
+        WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
+    ) as imports:
         assert imports.finds(module)
         module.__file__ = str(tmp_path / "another.py")
-    with WorkerImports(World(world.python, path, world.cwd, {}), own_interpreter=True) as imports:
+    with WorkerImports(
+        WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
+    ) as imports:
         assert not imports.finds(module)
 
 

@@ -68,10 +68,12 @@ def payload_of(infer: Callable[..., Any]) -> bytes:
 def loaded(payload: bytes) -> Any:
     """Load a callable as a process does that knows no lines yet."""
     linecache.clearcache()
-    return load_callable(payload, messages.ModelSpec("m", 1, {}, messages.World("python")))
+    return load_callable(
+        payload, messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
+    )
 
 
-def told(infer: Any) -> list[str]:
+def reported(infer: Any) -> list[str]:
     """Return the lines of source in the traceback of a call, but for what Python underlines."""
     with pytest.raises(ValueError, match="no: 3") as caught:
         infer(3)
@@ -80,7 +82,7 @@ def told(infer: Any) -> list[str]:
 
 
 def expect(infer: Any, file: str) -> None:
-    lines = told(infer)
+    lines = reported(infer)
     start = lines.index(f'File "{file}", line 15, in infer')
     assert lines[start + 1] == "return late(x)"
     assert lines[start + 2 : start + 4] == [
@@ -147,7 +149,7 @@ def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     infer = made_of(TEXT, str(script))
-    monkeypatch.setattr("pytriton._register.function_lines.MOST_BYTES", 50)
+    monkeypatch.setattr("pytriton._register.function_lines.MAX_BYTES", 50)
     header, _ = unpack(payload_of(infer))
     assert [one.first for one in header.lines] == [14]
 

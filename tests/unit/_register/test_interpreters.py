@@ -26,7 +26,7 @@ from pytriton.worker import boot
         (b"#!/bin/sh\nprintf 'caf\\351' >&2; exit 1\n", r"caf\\xe9$"),
     ],
 )
-def test_one_that_does_not_run_is_told_with_the_reason(
+def test_one_that_does_not_run_is_reported_with_the_reason(
     tmp_path: Path, content: bytes, said: str
 ) -> None:
     python = tmp_path / "python"
@@ -38,7 +38,9 @@ def test_one_that_does_not_run_is_told_with_the_reason(
 
 @pytest.mark.programs
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8"])
-def test_one_that_is_too_old_is_told_its_version(tmp_path: Path, version: str) -> None:
+def test_an_interpreter_that_is_too_old_is_named_with_its_version(
+    tmp_path: Path, version: str
+) -> None:
     """Whatever of ours it runs first: most of our files are errors of syntax to it."""
     python = find_interpreter(version)
     if python is None:

@@ -58,7 +58,7 @@ def test_inputs_of_str_are_named_to_the_worker(dtype: Any) -> None:
     assert ready(inputs=inputs)[0].spec.text_inputs == ["INPUT_1"]
 
 
-def test_a_declaration_fills_what_is_missing() -> None:
+def test_a_declaration_fills_missing_arguments() -> None:
     target = declare(
         name="declared", inputs=[X], outputs=[Y], config=ModelConfig(max_batch_size=7), strict=True,
         instances=3, load_timeout_s=5, zero_copy_inputs=True,
@@ -70,7 +70,7 @@ def test_a_declaration_fills_what_is_missing() -> None:
     assert spec.zero_copy_inputs
 
 
-def test_what_is_said_wins_over_what_is_declared() -> None:
+def test_arguments_override_the_declaration() -> None:
     target = declare(name="declared", inputs=[X], outputs=[Y], strict=True, instances=3)(
         lambda requests: requests
     )
@@ -121,8 +121,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"model_name": "a/b"}, "can only contain"),
     "isolation": ({"isolation": "greenlet"}, "'process' or 'thread', got 'greenlet'"),
     "threads have no limits": (
-        {"isolation": "thread", "limits": Limits(memory="1GiB"), "spares": 1},
-        r"does not support spares=1, limits=.*Omit them, or use isolation='process'",
+        {"isolation": "thread", "limits": Limits(recycle_above="1GiB"), "standby_workers": 1},
+        r"does not support standby_workers=1, limits=.*Omit them, or use isolation='process'",
     ),
     "threads have no devices": (
         {"isolation": "thread", "devices": [0]},
@@ -195,7 +195,7 @@ MISTAKES.update(
         functools.partial(_plain, 1), lambda *requests: requests,
     ],
 )  # fmt: skip
-def test_what_can_be_called_is_taken(fine: Any) -> None:
+def test_any_callable_is_accepted(fine: Any) -> None:
     ready(fine, model_name="m", isolation="thread")
 
 
@@ -203,7 +203,7 @@ def test_a_factory_is_not_called_with_requests() -> None:
     ready(_load, factory=True)
 
 
-def test_what_a_factory_makes_is_checked_in_the_worker() -> None:
+def test_a_factory_s_result_is_checked_in_the_worker() -> None:
     message, _ = ready(lambda: _named, model_name="m", factory=True)
     with pytest.raises(LoadError, match=r"model m: _named.*inputs by name"):
         made(lambda: _named, message.spec)
@@ -282,12 +282,12 @@ def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
-def test_a_wrong_trace_config_is_told(wrong: Any) -> None:
+def test_a_wrong_trace_config_is_reported(wrong: Any) -> None:
     with pytest.raises(PyTritonValidationError, match="trace_config must be a list of settings"):
         prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})
 
 
-def test_another_interpreter_is_given_what_a_worker_needs(
+def test_another_interpreter_gets_the_worker_s_requirements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As register_model does: whoever names an environment need not know what our workers import."""

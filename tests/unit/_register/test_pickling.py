@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
-from support.forks.forking import Forking
+from support.forks.prefork import Forking
 
 from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack, unpack
@@ -168,7 +168,7 @@ def test_a_callable_of_main_runs_elsewhere(
 @pytest.mark.parametrize(
     "place", ["beside the script", "package", "package run with -m", "sys.path at run time"]
 )
-def test_what_the_worker_can_import_goes_by_name(
+def test_importable_objects_are_pickled_by_name(
     place: str, forking: Forking, tmp_path: Path
 ) -> None:
     source = "K = 2\ndef target(x): return K * x + 2\n"
@@ -233,7 +233,9 @@ def test_another_interpreter_gets_this_ones_modules_by_value(
     assert load_elsewhere(tmp_path / "name", forking=forking) == (42, True)
 
 
-def test_modules_are_pickled_by_value_only_meanwhile(forking: Forking, tmp_path: Path) -> None:
+def test_modules_are_pickled_by_value_only_during_a_registration(
+    forking: Forking, tmp_path: Path
+) -> None:
     code = (
         f"{PRELUDE}\nimport cloudpickle\n{KINDS['made in a module of run time']}\n"
         "send(target, 'out')\nassert not cloudpickle.list_registry_pickle_by_value()\n"
@@ -346,7 +348,7 @@ OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
 
 
 @pytest.mark.parametrize("kind", OFFENDERS)
-def test_what_cannot_be_pickled_is_named_with_the_ways_out(kind: str) -> None:
+def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     make, words = OFFENDERS[kind]
     with (
         WorkerImports(capture_environment(), own_interpreter=True) as imports,
@@ -382,7 +384,7 @@ def test_the_error_of_another_python_names_what_is_not_found_there(
     run_script(forking, code, tmp_path)
     header, pickled = unpack((tmp_path / "out").read_bytes())
     other = pack(msgspec.structs.replace(header, python_version=(3, 8)), bytes(pickled))
-    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     with pytest.raises(LoadError) as caught:
         load_callable(other, spec)
     assert f"register(..., sys_path=['{tmp_path}'])" in str(caught.value)

@@ -81,25 +81,25 @@ def test_code_that_travels_takes_along_what_it_imports_later(project: Project) -
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_python_warns_of_in_a_module_was_said_when_it_was_imported(project: Project) -> None:
+def test_import_warnings_are_not_repeated(project: Project) -> None:
     project(pj_odd="import pj_even\nWORDS = '\\d'\n", pj_even="")
     assert names(sources_of(["pj_odd"], sys.path, "m")) == ["pj_odd", "pj_even"]
 
 
-def test_what_is_installed_stays(project: Project) -> None:
+def test_installed_packages_are_not_captured(project: Project) -> None:
     assert kept(json.dumps) == []
     assert kept(pytest.importorskip("msgspec").json.encode) == []
     assert kept(sources_of) == []  # the daemon has its own
 
 
-def test_what_was_installed_into_a_folder_of_its_own_stays(project: Project) -> None:
+def test_packages_installed_into_a_target_folder_are_not_captured(project: Project) -> None:
     folder = project(pj_mine="import pj_theirs\n\ndef infer(x): pass\n", theirs__dot__pj_theirs="")
     (folder / "theirs" / "pj_theirs-1.0.dist-info").mkdir()
     sys.path.append(str(folder / "theirs"))
     assert names(kept(importlib.import_module("pj_mine").infer)) == ["pj_mine"]
 
 
-def test_what_another_environment_has_installed_stays(project: Project) -> None:
+def test_packages_of_other_environments_are_not_captured(project: Project) -> None:
     """`python=` with `sys_path=`: the worker's search path has folders that this process's does not have."""
     folder = project(
         pj_user="import pj_package\nimport pj_library\nimport pj_beside\n\ndef infer(x): pass\n",
@@ -126,7 +126,7 @@ def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
     assert sources_of(["pj_made", "pj_nowhere", "sys"], sys.path, "m") == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("MOST_FILES", 2), ("MOST_BYTES", 40)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_FILES", 2), ("MAX_BYTES", 40)])
 def test_no_more_than_the_nearest_files_travel(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:

@@ -127,7 +127,7 @@ def test_warm_ups_travel_beside_the_configuration(tmp_path: Path) -> None:
     assert messages.decode(messages.encode(message)) == message
 
 
-def test_a_file_that_does_not_fit_is_told_when_the_model_is_registered(tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_is_reported_when_the_model_is_registered(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 5)))
     source = WarmupInput(np.float32, (3,), input_data_file=tmp_path / "x.npy")
     config = ModelConfig(model_warmup=[ModelWarmup("w", 1, {"x": source})])

@@ -9,7 +9,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from pytriton._protocol.messages import World
+from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register import worker_imports
 from pytriton._register.environment import capture_environment
 from pytriton._register.worker_imports import WorkerImports
@@ -23,7 +23,7 @@ class FakeProbe:
     asked: list[str]
     found: dict[str, str]
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorkerEnvironment) -> None:
         pass
 
     def look_up(self, module: str) -> tuple[bool, str | None]:
@@ -42,12 +42,12 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> type[FakeProbe]:
     return FakeProbe
 
 
-def finds(module: ModuleType, world: World, *, own_interpreter: bool = True) -> bool:
+def finds(module: ModuleType, world: WorkerEnvironment, *, own_interpreter: bool = True) -> bool:
     with WorkerImports(world, own_interpreter=own_interpreter) as imports:
         return imports.finds(module)
 
 
-def test_what_is_not_found_is_not_asked_again_in_the_same_world(probe: type[FakeProbe]) -> None:
+def test_missing_modules_are_cached_per_environment(probe: type[FakeProbe]) -> None:
     assert not finds(MADE, capture_environment())
     assert not finds(MADE, capture_environment())
     assert probe.asked == ["made_just_now"]
@@ -56,7 +56,7 @@ def test_what_is_not_found_is_not_asked_again_in_the_same_world(probe: type[Fake
     assert len(probe.asked) == 2
 
 
-def test_what_is_found_is_asked_again(probe: type[FakeProbe]) -> None:
+def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
     """Who changes an editable install, or takes it away, must not get an old answer."""
     module = ModuleType("hooked")
     module.__file__ = probe.found["hooked"] = "/src/hooked.py"
@@ -70,7 +70,7 @@ def test_what_is_found_is_asked_again(probe: type[FakeProbe]) -> None:
 
 def test_another_interpreter_is_asked_again(probe: type[FakeProbe]) -> None:
     """What it lacks, somebody installs, and registers once more."""
-    world, module = World("/env/bin/python"), ModuleType("fast")
+    world, module = WorkerEnvironment("/env/bin/python"), ModuleType("fast")
     module.__file__ = "/src/fast.so"
     assert not finds(module, world, own_interpreter=False)
     probe.found["fast"] = "/src/fast.so"
@@ -82,7 +82,7 @@ def test_a_module_whose_file_comes_into_the_search_path_is_found(
 ) -> None:
     module = ModuleType("comes_later")
     module.__file__ = str(tmp_path / "comes_later.py")
-    world = World(sys.executable, [str(tmp_path)])
+    world = WorkerEnvironment(sys.executable, [str(tmp_path)])
     assert not finds(module, world)
     Path(module.__file__).touch()
     assert finds(module, world)

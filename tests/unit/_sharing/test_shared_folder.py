@@ -32,7 +32,7 @@ def memories() -> set[str]:
     return found
 
 
-def test_what_ended_processes_were_writing_is_removed(tmp_path: Path) -> None:
+def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     for pid in (ended.pid, os.getpid()):
@@ -50,7 +50,7 @@ def test_a_lock_that_somebody_has_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
+def test_a_lock_whose_file_was_removed_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "abc.lock"

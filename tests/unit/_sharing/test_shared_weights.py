@@ -23,7 +23,7 @@ from support.weights import same, write_safetensors
 import pytriton
 from pytriton._protocol import linux
 from pytriton._protocol.files import shared_entries
-from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Entry, Holder
+from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Holder, SharedEntry
 from pytriton._sharing import segments
 from pytriton.exceptions import PyTritonValidationError
 
@@ -83,7 +83,7 @@ class Node:
     def made(self) -> int:
         return len((self.folder / "made").read_text())
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, SharedEntry]:
         return shared_entries.all_of(self.folder / "shared")
 
 
@@ -130,7 +130,7 @@ def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> 
 
 
 @pytest.mark.programs
-def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
+def test_a_killed_builder_leaves_the_work_to_the_next(node: Node) -> None:
     slow = node.start(
         'pytriton.shared(lambda: (print("making 1", flush=True), __import__("time").sleep(600)), key="weights v1")'
     )
@@ -142,7 +142,7 @@ def test_who_is_killed_while_it_makes_leaves_it_to_the_next(node: Node) -> None:
 
 
 @pytest.mark.programs
-def test_a_process_that_was_forked_meanwhile_holds_up_nobody(node: Node) -> None:
+def test_a_process_that_was_forked_in_the_meantime_holds_up_nobody(node: Node) -> None:
     child = "(os.read(0, 1), os._exit(0))"
     node.said(node.start(f'pytriton.shared(lambda: (os.fork() or {child}) and make(), key="w")'))
     (path,) = (node.folder / "shared").glob("*.lock")
@@ -151,7 +151,7 @@ def test_a_process_that_was_forked_meanwhile_holds_up_nobody(node: Node) -> None
 
 
 @pytest.mark.programs
-def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
+def test_a_failed_build_is_retried(node: Node) -> None:
     (node.folder / "broken").touch()
     failed = node.start()
     assert "RuntimeError: no weights" in failed.communicate()[1]
@@ -161,7 +161,7 @@ def test_what_could_not_be_made_is_tried_again(node: Node) -> None:
 
 
 @pytest.mark.programs
-def test_what_is_made_of_a_file_is_made_anew_when_that_has_changed(node: Node) -> None:
+def test_a_changed_source_file_causes_a_rebuild(node: Node) -> None:
     file = node.folder / "weights.bin"
     file.write_bytes(b"one")
     source = 'pytriton.shared(make, key=pathlib.Path("weights.bin"))'
@@ -218,13 +218,13 @@ def test_memory_that_somebody_could_change_is_not_taken(own_folder: Path) -> Non
     another = linux.memfd_create("pytriton-shared-of-another")
     linux.seal_for_good(another)
     holders = [Holder(os.getpid(), started, one) for one in (open_, another, 9999)]
-    shared_entries.write(own_folder, digest, Entry("k", "memory", 7, holders))
+    shared_entries.write(own_folder, digest, SharedEntry("k", "memory", 7, holders))
     assert pytriton.shared(lambda: {"w": np.ones(4)}, key="k")["w"].tolist() == [1.0] * 4
     os.close(open_)
     os.close(another)
 
 
-def test_the_size_is_what_the_kernel_tells(own_folder: Path) -> None:
+def test_the_size_matches_the_kernel_s(own_folder: Path) -> None:
     pytriton.shared(lambda: np.zeros(1 << 20, np.uint8), key="k")
     digest = digest_of(own_folder)
     entry = shared_entries.read(own_folder, digest)
@@ -260,7 +260,7 @@ def test_nobody_can_change_what_is_shared(own_folder: Path) -> None:
         os.write(os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR), b"x")
 
 
-def test_what_is_written_to_a_private_mapping_stays_there(own_folder: Path) -> None:
+def test_writes_to_a_private_mapping_stay_private(own_folder: Path) -> None:
     """Tensors of torch are views of it."""
     array = pytriton.shared(lambda: np.zeros(4), key="k")
     (segment,) = segments._segments.values()
@@ -337,7 +337,7 @@ def test_the_same_content_is_one_memory_without_a_key(own_folder: Path) -> None:
         ({"a": 1}, "the value contains no array"),
     ],
 )
-def test_what_cannot_be_shared_is_told(value: Any, text: str) -> None:
+def test_unshareable_values_are_reported(value: Any, text: str) -> None:
     with pytest.raises(PyTritonValidationError) as error:
         pytriton.shared(value)
     assert text in str(error.value)
@@ -351,7 +351,7 @@ def test_a_function_that_shares_something_under_a_key_is_refused() -> None:
     assert pytriton.shared(lambda: pytriton.shared(np.ones(2)), key="a").tolist() == [1, 1]
 
 
-def test_wrong_arguments_are_told(tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PyTritonValidationError, match="a function needs a key"):
         pytriton.shared(lambda: np.zeros(2))
     with pytest.raises(PyTritonValidationError, match="framework has to be 'numpy' or 'torch'"):

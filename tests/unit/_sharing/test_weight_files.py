@@ -36,7 +36,7 @@ def test_an_npy_file(tmp_path: Path, fortran: bool) -> None:
     assert not found.flags.owndata
 
 
-def told(**changed: Any) -> bytes:
+def reported(**changed: Any) -> bytes:
     tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changed}
     return json.dumps({"w": tensor}).encode()
 
@@ -46,16 +46,16 @@ def told(**changed: Any) -> bytes:
     [
         (b"{", "is not a .safetensors file"),
         (b"[]", "is not a .safetensors file"),
-        (told(dtype="F33"), "is not a .safetensors file"),
-        (told(data_offsets=[0, 4000]), "w lies outside of the file"),
-        (told(data_offsets=[-8, 0]), "w lies outside of the file"),
-        (told(shape=[3]), "w has 8 bytes, but its shape requires 12"),
-        (told(shape=[-2]), "w lies outside of the file"),
-        (told(shape=[1 << 40]), "is not a .safetensors file"),
-        (told(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy does not support"),
+        (reported(dtype="F33"), "is not a .safetensors file"),
+        (reported(data_offsets=[0, 4000]), "w lies outside of the file"),
+        (reported(data_offsets=[-8, 0]), "w lies outside of the file"),
+        (reported(shape=[3]), "w has 8 bytes, but its shape requires 12"),
+        (reported(shape=[-2]), "w lies outside of the file"),
+        (reported(shape=[1 << 40]), "is not a .safetensors file"),
+        (reported(dtype="BF16", data_offsets=[0, 4]), "w is BF16, which numpy does not support"),
     ],
 )
-def test_a_damaged_safetensors_file_is_told(tmp_path: Path, header: bytes, text: str) -> None:
+def test_a_damaged_safetensors_file_is_reported(tmp_path: Path, header: bytes, text: str) -> None:
     write_raw(tmp_path / "w.safetensors", header, bytes(64))
     with pytest.raises(PyTritonValidationError) as error:
         pytriton.shared(tmp_path / "w.safetensors")
@@ -64,13 +64,13 @@ def test_a_damaged_safetensors_file_is_told(tmp_path: Path, header: bytes, text:
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.npy"])
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 100, b"\x93NUMPY\x01\x00"])
-def test_what_is_no_such_file_is_told(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_file_of_another_format_is_reported(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(PyTritonValidationError, match=r"pytriton.shared: .*w\.(safetensors|npy)"):
         pytriton.shared(tmp_path / name)
 
 
-def test_a_shortened_npy_file_is_told(tmp_path: Path) -> None:
+def test_a_shortened_npy_file_is_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.arange(100.0))
     content = (tmp_path / "w.npy").read_bytes()
     (tmp_path / "w.npy").write_bytes(content[:-8])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.forks.forking import Forking
+from support.forks.prefork import Forking
 
 from pytriton.check.facts import facts
 from pytriton.check.report import Report
@@ -61,7 +61,7 @@ def test_secrets_in_the_environment_are_not_shown(monkeypatch: pytest.MonkeyPatc
     assert "OMP_NUM_THREADS=7" in text
 
 
-def test_what_cannot_be_known_does_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_fact_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> str:
         raise PermissionError("not for you")
 

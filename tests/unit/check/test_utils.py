@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton.check.utils import (
     DEFAULT_LOG_FORMAT,
@@ -87,7 +87,7 @@ def test_not_threaded_the_start_waits_for_the_end() -> None:
     assert (script.returncode, script.output, script.is_alive()) == (0, "1\n", False)
 
 
-def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
+def test_a_program_that_cannot_start_is_an_immediate_error(tmp_path: Path) -> None:
     script = ScriptThread([tmp_path / "nothing"])
     with pytest.raises(FileNotFoundError, match="nothing"):
         script.start()
@@ -98,7 +98,7 @@ def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
 # ── monitoring ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_monitoring_tells_what_a_process_and_its_children_use(
+def test_monitoring_reports_the_usage_of_a_process_tree(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logger = logging.getLogger("monitored")

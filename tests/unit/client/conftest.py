@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.fakes.triton.fake_triton import FakeTriton, fake_triton
+from fakes.triton.fake_triton import FakeTriton, fake_triton
 
 
 @pytest.fixture(params=["http", "grpc"])

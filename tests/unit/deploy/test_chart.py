@@ -195,10 +195,10 @@ def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
         "worker_backoff_s": 0.25,
         "install_packages": True,
         "restricted_endpoints": [],
-        "front": "native",
-        "front_limit": ["connections=5", "streams=6"],
+        "frontend": "native",
+        "frontend_limit": ["connections=5", "streams=6"],
         "tritonserver_options": {"log-verbose": 1, "cache-config": ["a,b=c d", "e,f='g'"]},
-        "ready_when": "tried",
+        "readiness": "all_attempted",
     }
     container = pod_of(render({"settings": settings, "models": MODELS}))["containers"][0]
     config = config_of(container)
@@ -206,8 +206,8 @@ def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
     assert config.worker_backoff_s == 0.25
     assert config.install_packages
     assert config.restricted_endpoints == ()
-    assert config.front_limit == ("connections=5", "streams=6")
-    assert config.ready_when == "tried"
+    assert config.frontend_limit == ("connections=5", "streams=6")
+    assert config.readiness == "all_attempted"
     assert config.model_repository == (
         "/models/image",
         "s3://bucket/with space",
@@ -261,7 +261,7 @@ def test_a_pod_ends_after_its_drain() -> None:
     pod = pod_of(render({"preStopSeconds": 7, "gracePeriodSeconds": 90}))
     assert pod["terminationGracePeriodSeconds"] > 7 + 90
     hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    assert hook == ["pytriton-daemon", "drain", "--stay", "--settle", "7"]
+    assert hook == ["pytriton-daemon", "drain", "--keep-running", "--settle", "7"]
     assert environment(pod["containers"][0])["PYTRITON_DAEMON_GRACE_PERIOD_S"] == "90"
 
 
@@ -333,7 +333,7 @@ def test_the_openai_api_is_reached_where_models_are_asked(values: Object, port: 
     rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
     assert [{one["port"] for one in rule["ports"]} for rule in rules] == [
         {"http", "grpc", "openai"},
-        {"metrics", "operations"},
+        {"metrics", "management"},
     ]
 
 

@@ -94,7 +94,7 @@ def test_kuberay_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
         assert all(type(one) is str for one in given["rayStartParams"].values())
 
 
-def test_the_autoscaler_is_the_one_that_kuberay_is_told_of() -> None:
+def test_the_autoscaler_matches_kuberay_s_settings() -> None:
     """Else Ray takes its second one, and KubeRay starts a node again in the pod of another one."""
     assert CLUSTER["spec"]["autoscalerOptions"]["version"] == "v2"
     assert all("restartPolicy" not in pod for pod in (HEAD, NODE))  # KubeRay says Never then

@@ -22,17 +22,17 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
-def told_names() -> set[str]:
+def reported_names() -> set[str]:
     return {
         f"{family.name}_total" if family.kind == "counter" else family.name for family in FAMILIES
     }
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_is_asked_for_is_told(file: str) -> None:
+def test_queried_metrics_exist(file: str) -> None:
     asked = set(_NAME.findall((MONITORING / file).read_text(encoding="utf-8")))
     assert len(asked) > 5
-    assert {_SUFFIX.sub("", name) for name in asked} <= told_names()
+    assert {_SUFFIX.sub("", name) for name in asked} <= reported_names()
 
 
 def test_every_alert_has_a_test() -> None:

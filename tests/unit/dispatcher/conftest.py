@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.virtual_time import VirtualLoop
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.virtual_time import VirtualLoop
 
 
 @pytest.fixture
-def brain(tmp_path: Path) -> Iterator[Brain]:
+def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
     """One whose tritonserver is up; when the test is over it is stopped, and no worker may be left."""
-    one = Brain(tmp_path)
+    one = SimulatedDaemon(tmp_path)
     one.advance(2.0)
     yield one
     one.close()

@@ -20,12 +20,12 @@ from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.control import peers
 from pytriton.dispatcher.control.control_socket import (
-    MOST_MESSAGE_BYTES,
-    MOST_PAYLOADS,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOADS,
     ControlServer,
     Peer,
 )
-from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY
+from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY
 from pytriton.dispatcher.telemetry.events.actor import asked_by
 
 HELD = messages.GetLogs("held")
@@ -105,8 +105,8 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([bytes(MOST_MESSAGE_BYTES + 1)], "at most 8388608 are accepted"),
-        ([messages.encode(QUICK), *[b""] * (MOST_PAYLOADS + 1)], "1025 payloads in one message"),
+        ([bytes(MAX_MESSAGE_BYTES + 1)], "at most 8388608 are accepted"),
+        ([messages.encode(QUICK), *[b""] * (MAX_PAYLOADS + 1)], "1025 payloads in one message"),
     ],
     ids=["message", "frames"],
 )
@@ -121,7 +121,7 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
             assert isinstance(failure, messages.Failure)
             assert why in failure.text
             assert service.heard == []
-            await client.send(2, messages.encode(QUICK), *[b""] * MOST_PAYLOADS)
+            await client.send(2, messages.encode(QUICK), *[b""] * MAX_PAYLOADS)
             assert await client.answer() == (2, messages.Done())
 
     run(test)
@@ -137,9 +137,7 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
     ],
     ids=["none", "bytes", "type", "member"],
 )
-def test_who_sends_what_is_no_message_is_told_so(
-    short_dir: Path, frames: list[bytes], why: str
-) -> None:
+def test_a_malformed_message_gets_an_error(short_dir: Path, frames: list[bytes], why: str) -> None:
     """Else a client of another version, or in another language, waits for ever."""
 
     async def test() -> None:
@@ -203,7 +201,7 @@ def test_a_sender_that_has_gone_keeps_its_numbers() -> None:
     assert peers.describe_sender(peers.Sender("client ann")) == "client ann"
 
 
-def test_who_asks_while_it_is_suspended_is_answered_afterwards(short_dir: Path) -> None:
+def test_requests_during_a_suspension_are_answered_afterwards(short_dir: Path) -> None:
     """As when an upgrade is given up after the control socket fell silent."""
 
     async def test() -> None:
@@ -264,7 +262,7 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
         ((100, 9 << 20, 1), None),
         ((100, (10 << 20) + 1, 1), "model m: .*of 10485761 bytes.*at most 10485760 .*factory=True"),
         (((8 << 20) + 1, 0, 1), "8388609 bytes without its payloads"),
-        ((100, 1, MOST_PAYLOADS + 1), "1025 payloads"),
+        ((100, 1, MAX_PAYLOADS + 1), "1025 payloads"),
     ],
 )
 def test_a_large_message_is_asked_for_first(
@@ -308,18 +306,18 @@ def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
 def test_requests_under_way_are_limited_for_each_connection(short_dir: Path) -> None:
     async def test() -> None:
         async with serving(short_dir) as (service, client, other):
-            for number in range(MOST_UNDER_WAY):
+            for number in range(MAX_UNDER_WAY):
                 await client.send(number, messages.encode(HELD))
             await client.send(1000, messages.encode(QUICK))
             number, failure = await client.answer()
             assert number == 1000
             assert isinstance(failure, messages.Failure)
             assert failure.kind == "unavailable"
-            assert f"{MOST_UNDER_WAY} requests of this connection" in failure.text
+            assert f"{MAX_UNDER_WAY} requests of this connection" in failure.text
             await other.send(1, messages.encode(QUICK))
             assert await other.answer() == (1, messages.Done())
             service.release.set()
-            for _ in range(MOST_UNDER_WAY):
+            for _ in range(MAX_UNDER_WAY):
                 assert (await client.answer())[1] == messages.Done()
             await client.send(1001, messages.encode(QUICK))
             assert await client.answer() == (1001, messages.Done())

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.fakes.fake_worker import SPEC
-from support.fakes.triton import fake_server_program
+from fakes.fake_worker import SPEC
+from fakes.triton import fake_server_program
 from support.ports import lasting_port
 
 from pytriton._host import exit_record
 from pytriton._host.install.server_choice import ServerChoice
 from pytriton._host.install.server_runtime import ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
-from pytriton._host.service_manager.systemd import Notifier, State
+from pytriton._host.service_manager.systemd import Notifier, ServiceState
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol import messages
@@ -42,19 +42,19 @@ class ServiceManager(Notifier):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.is_ready = asyncio.Event()
         self.state: Any = None
 
     def ready(self, status: str) -> None:
-        self.told.append(f"ready: {status}")
+        self.reported.append(f"ready: {status}")
         self.is_ready.set()
 
     def reloading(self) -> None:
-        self.told.append("reloading")
+        self.reported.append("reloading")
 
     def stopping(self, status: str) -> None:
-        self.told.append(f"stopping: {status}")
+        self.reported.append(f"stopping: {status}")
 
     async def keep(self, state: Any) -> None:
         self.state = state
@@ -130,19 +130,21 @@ def play(scene: Any, folder: Path, behaviour: str = "", **settings: Any) -> None
     asyncio.run(asyncio.wait_for(played(), 200))
 
 
-def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
+def test_it_serves_until_stopped(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
         (at_first,) = one.statuses
         assert (at_first.state, at_first.server.state, at_first.models) == ("ready", "ready", [])
         assert at_first.server.http_url == f"http://127.0.0.1:{one.config.http_port}"
         assert at_first.state_dir == str(one.config.state_path)
-        assert one.manager.told == ["ready: ready: 0 of 0 models ready"]
-        assert one.manager.state() == State("ready: 0 of 0 models ready", healthy=True, busy=False)
+        assert one.manager.reported == ["ready: ready: 0 of 0 models ready"]
+        assert one.manager.state() == ServiceState(
+            "ready: 0 of 0 models ready", healthy=True, busy=False
+        )
         one.daemon.ending.request("asked to by a client")
         one.daemon.ending.request("and again")
         assert await running == ExitCode.OK
-        assert one.manager.told[1:] == ["stopping: stopping: asked to by a client"]
+        assert one.manager.reported[1:] == ["stopping: stopping: asked to by a client"]
         assert one.manager.state().busy
         status = one.daemon.status()
         assert (status.state, status.server.state, status.server.pid) == (
@@ -168,25 +170,25 @@ def test_a_signal_stops_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "code", "told"),
+    ("behaviour", "code", "reported"),
     [
         (
             "ends",
-            ExitCode.NO_SERVER,
+            ExitCode.SERVER_FAILED,
             "tritonserver exited with code 3 while starting. Its last output:",
         ),
-        ("taken", ExitCode.NO_SERVER, "Address already in use"),
+        ("taken", ExitCode.SERVER_FAILED, "Address already in use"),
     ],
 )
 def test_a_tritonserver_that_does_not_start_is_the_end(
-    folder: Path, behaviour: str, code: ExitCode, told: str
+    folder: Path, behaviour: str, code: ExitCode, reported: str
 ) -> None:
     async def scene(one: Scene) -> None:
         assert await one.daemon.main(one.statuses.append) == code
         assert not one.statuses
-        assert not one.manager.told
+        assert not one.manager.reported
         ended, why = one.how_it_ended()
-        assert (ended, told in why) == (code, True), why
+        assert (ended, reported in why) == (code, True), why
 
     play(scene, folder, behaviour)
 
@@ -225,7 +227,7 @@ def test_a_tritonserver_that_does_not_stay_up_is_the_end_where_settings_say_so(
         pid = one.daemon.status().server.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert await running == ExitCode.NO_SERVER
+        assert await running == ExitCode.SERVER_FAILED
         why = one.how_it_ended()[1]
         assert why.startswith(
             "tritonserver does not stay up: 1 times in a row, last: tritonserver ("
@@ -240,14 +242,14 @@ def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
         running = await one.until_ready()
         first = one.daemon.status().server.pid
         assert first is not None
-        news = one.daemon._server.news
+        changes = one.daemon._server.changes
         os.kill(first, signal.SIGKILL)
         while one.daemon._server.ready:
             await asyncio.sleep(0)
         assert "tritonserver is being started again" in one.manager.state().text
         assert one.daemon.status().server.state == "starting"
         while not one.daemon._server.ready:
-            await news.next.wait()
+            await changes.next.wait()
         assert one.daemon.status().server.pid not in (None, first)
         one.daemon.ending.request("the test is over")
         assert await running == ExitCode.OK
@@ -298,7 +300,7 @@ def test_the_end_of_whom_it_lives_for(
     play(scene, folder)
 
 
-def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
+def test_settings_are_reread_once_it_is_ready(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         config = one.config
         kept = {name: getattr(config, name) for name in ("http_port", "metrics_port", "allow_grpc")}
@@ -314,7 +316,7 @@ def test_settings_are_read_anew_once_it_is_ready(folder: Path) -> None:
         running = await one.until_ready()
         assert one.daemon.settings.reload().applied == ["grace_period_s"]
         assert one.daemon.config.grace_period_s == 7.0
-        assert one.manager.told[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
+        assert one.manager.reported[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
         one.daemon.ending.request("the test is over")
         await running
 
@@ -336,12 +338,12 @@ def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
         registration: Any = Pool()
         registration.spec, registration.pool = SPEC, Pool()
         registration.pool.answers = answers
-        told = (
+        reported = (
             pytest.raises(RemoteFailure, match="model m has no worker")
             if refused
             else nullcontext()
         )
-        with told:
+        with reported:
             one.daemon.refuse_to_hold_up_a_start(cast(Registration, registration))
         if running is not None:
             one.daemon.ending.request("the test is over")

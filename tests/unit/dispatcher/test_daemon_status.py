@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fakes.brain import Brain, one_after_the_other
-from support.running import eventually
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
+from support.real_daemon import eventually
 
-from pytriton._host.service_manager.systemd import State
+from pytriton._host.service_manager.systemd import ServiceState
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
@@ -78,11 +78,11 @@ class _Registry:
 
 
 def _registration(parts: Parts, info: messages.ModelInfo) -> Any:
-    def told(url: str, log_file: Path) -> messages.ModelInfo:
+    def reported(url: str, log_file: Path) -> messages.ModelInfo:
         parts.asked_of.append((url, log_file))
         return info
 
-    return SimpleNamespace(spec=SimpleNamespace(name=info.name), info=told)
+    return SimpleNamespace(spec=SimpleNamespace(name=info.name), info=reported)
 
 
 @pytest.fixture
@@ -94,13 +94,13 @@ def test_models_in_the_order_of_those_that_serve_them(parts: Parts, tmp_path: Pa
     parts.registered = [_info("b"), _info("a")]
     parts.in_repositories = [_info("r")]
     parts.not_yet_restored = [_info("a", "starting"), _info("k", "starting")]
-    told = [(one.name, one.state) for one in parts.status.model_infos()]
-    assert told == [("b", "ready"), ("a", "ready"), ("r", "ready"), ("k", "starting")]
+    reported = [(one.name, one.state) for one in parts.status.model_infos()]
+    assert reported == [("b", "ready"), ("a", "ready"), ("r", "ready"), ("k", "starting")]
     log_file = RuntimeDir(tmp_path).log_file("b")
     assert parts.asked_of[0] == ("http://x:8000", log_file)
 
 
-def test_the_status_tells_every_problem(parts: Parts, tmp_path: Path) -> None:
+def test_the_status_lists_every_problem(parts: Parts, tmp_path: Path) -> None:
     status = parts.status.status()
     assert (status.state, status.pid, status.problems) == ("starting", os.getpid(), [])
     assert (status.runtime_dir, status.state_dir) == (str(tmp_path), str(tmp_path / "kept"))
@@ -118,14 +118,14 @@ def test_the_status_tells_every_problem(parts: Parts, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def writing(tmp_path: Path) -> Iterator[Brain]:
+def writing(tmp_path: Path) -> Iterator[SimulatedDaemon]:
     """A daemon that keeps its events on the disk."""
-    with one_after_the_other(tmp_path) as start:
+    with successive_daemons(tmp_path) as start:
         yield start(event_log_size=100_000)
 
 
-def test_a_full_state_directory_is_told_until_it_has_room(
-    writing: Brain, monkeypatch: pytest.MonkeyPatch
+def test_a_full_state_directory_is_reported_until_it_has_room(
+    writing: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def problems() -> list[str]:
         writing.settle()
@@ -155,13 +155,13 @@ def test_where_nothing_is_kept_there_is_no_state_directory(tmp_path: Path) -> No
     assert Parts(tmp_path, ephemeral=True).status.status().state_dir == ""
 
 
-def test_the_service_manager_is_told_how_many_models_are_ready(parts: Parts) -> None:
+def test_the_service_manager_gets_the_number_of_ready_models(parts: Parts) -> None:
     parts.registered = [_info("a"), _info("b", "starting")]
-    assert parts.status.for_service_manager() == State(
+    assert parts.status.for_service_manager() == ServiceState(
         "starting: 1 of 2 models ready", healthy=True, busy=True
     )
     parts.status.phase = "ready"
-    assert parts.status.for_service_manager() == State(
+    assert parts.status.for_service_manager() == ServiceState(
         "ready: 1 of 2 models ready", healthy=True, busy=False
     )
     parts.registered = [_info("a"), _info("b", "degraded")]  # it serves
@@ -171,16 +171,18 @@ def test_the_service_manager_is_told_how_many_models_are_ready(parts: Parts) -> 
 
 
 @pytest.mark.parametrize(
-    ("problem", "told"),
+    ("problem", "reported"),
     [
         (None, "tritonserver is being started again"),
         ("tritonserver failed twice", "tritonserver failed twice"),
     ],
 )
-def test_a_tritonserver_that_is_down_is_told(parts: Parts, problem: str | None, told: str) -> None:
+def test_a_tritonserver_that_is_down_is_reported(
+    parts: Parts, problem: str | None, reported: str
+) -> None:
     parts.status.phase = "ready"
     parts.server.ready, parts.server_problem = False, problem
-    assert parts.status.for_service_manager().text == f"ready: 0 of 0 models ready; {told}"
+    assert parts.status.for_service_manager().text == f"ready: 0 of 0 models ready; {reported}"
 
 
 def test_a_part_that_has_ended_is_no_sign_of_life(parts: Parts) -> None:
@@ -192,7 +194,7 @@ def test_a_part_that_has_ended_is_no_sign_of_life(parts: Parts) -> None:
         await vital
         assert not parts.status.for_service_manager().healthy
         parts.status.phase, parts.status.why_stopped = "stopping", "SIGTERM"
-        assert parts.status.for_service_manager() == State(
+        assert parts.status.for_service_manager() == ServiceState(
             "stopping: SIGTERM", healthy=True, busy=True
         )
 

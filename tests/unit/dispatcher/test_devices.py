@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.fakes.fake_worker import SPEC
+from fakes.fake_worker import SPEC
 
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register import gpus
@@ -35,7 +35,9 @@ def test_a_registration_is_refused_for_a_gpu_that_is_not_there() -> None:
 def test_each_instance_has_its_own_and_spares_go_round() -> None:
     world = msgspec.structs.replace(SPEC.world, env={"CUDA_VISIBLE_DEVICES": "7"})
     devices = ["0", "1,2", "", None]
-    spec = msgspec.structs.replace(SPEC, world=world, instances=4, spares=1, devices=devices)
+    spec = msgspec.structs.replace(
+        SPEC, world=world, instances=4, standby_workers=1, devices=devices
+    )
     environments = [{**world.env, **worker_process._device(spec, at)} for at in range(5)]
     seen = [env["CUDA_VISIBLE_DEVICES"] for env in environments]
     assert seen == ["0", "1,2", "", "7", "0"]

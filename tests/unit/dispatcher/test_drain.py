@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fakes.brain import Brain
+from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
@@ -18,35 +18,35 @@ _FOR_SETTLING = messages.Drain(settle_s=20.0, timeout_s=3.0)
 
 
 @pytest.fixture
-def brain(tmp_path: Path) -> Iterator[Brain]:
-    brain = Brain(tmp_path)
-    brain.served(brain.client.register("m"))
-    yield brain
-    brain.close()
+def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
+    sim = SimulatedDaemon(tmp_path)
+    sim.served(sim.client.register("m"))
+    yield sim
+    sim.close()
 
 
-def phase(brain: Brain) -> str:
-    return brain.loop.ask(brain.daemon.status).state
+def phase(sim: SimulatedDaemon) -> str:
+    return sim.loop.ask(sim.daemon.status).state
 
 
-def drain(brain: Brain, wish: messages.Drain) -> None:
-    request = brain.client.ask(wish)
-    brain.settle()
+def drain(sim: SimulatedDaemon, wish: messages.Drain) -> None:
+    request = sim.client.ask(wish)
+    sim.settle()
     assert request.answer == messages.Done()
 
 
-def test_it_serves_on_for_a_while_and_ends_with_0(brain: Brain) -> None:
-    assert brain.server.gate_open
-    drain(brain, _FOR_SETTLING)
-    assert (phase(brain), brain.server.gate_open) == ("draining", False)
-    brain.advance(19.5)
-    assert brain.is_served("m")
-    assert not brain.daemon.ending.asked.is_set()
-    brain.advance(1.0)
-    brain.loop.run(brain.main)
-    assert brain.main.result() == ExitCode.OK
-    assert brain.alive() == []
-    assert list(brain.kept()) == ["m"]  # the next start serves it
+def test_it_serves_on_for_a_while_and_ends_with_0(sim: SimulatedDaemon) -> None:
+    assert sim.server.gate_open
+    drain(sim, _FOR_SETTLING)
+    assert (phase(sim), sim.server.gate_open) == ("draining", False)
+    sim.advance(19.5)
+    assert sim.is_served("m")
+    assert not sim.daemon.ending.asked.is_set()
+    sim.advance(1.0)
+    sim.loop.run(sim.main)
+    assert sim.main.result() == ExitCode.OK
+    assert sim.alive() == []
+    assert list(sim.persisted()) == ["m"]  # the next start serves it
 
 
 @pytest.mark.parametrize(
@@ -57,91 +57,91 @@ def test_it_serves_on_for_a_while_and_ends_with_0(brain: Brain) -> None:
         messages.LoadFromRepository("other"),
     ],
 )
-def test_no_model_is_changed_any_more(brain: Brain, message: messages.AnyMessage) -> None:
-    drain(brain, _FOR_SETTLING)
-    answer = brain.answered(brain.client.ask(message))
+def test_no_model_is_changed_any_more(sim: SimulatedDaemon, message: messages.AnyMessage) -> None:
+    drain(sim, _FOR_SETTLING)
+    answer = sim.answered(sim.client.ask(message))
     assert isinstance(answer, messages.Failure)
     assert answer.kind == "unavailable"
     assert REFUSAL in answer.text
 
 
-def test_no_model_is_registered_but_one_may_go(brain: Brain) -> None:
-    drain(brain, _FOR_SETTLING)
+def test_no_model_is_registered_but_one_may_go(sim: SimulatedDaemon) -> None:
+    drain(sim, _FOR_SETTLING)
     for replace in (False, True):
-        answer = brain.answered(brain.client.register("n", replace=replace))
+        answer = sim.answered(sim.client.register("n", replace=replace))
         assert isinstance(answer, messages.Failure)
         assert "use another daemon" in answer.text
-    gone = brain.client.ask(messages.Unregister("m"))
-    assert brain.answered(gone) == messages.Done()
+    gone = sim.client.ask(messages.Unregister("m"))
+    assert sim.answered(gone) == messages.Done()
 
 
-def test_another_tritonserver_is_not_ready_either(brain: Brain) -> None:
-    drain(brain, _FOR_SETTLING)
-    brain.server.end()
-    brain.advance(5.0)
-    assert brain.is_served("m")
-    assert not brain.server.gate_open
+def test_another_tritonserver_is_not_ready_either(sim: SimulatedDaemon) -> None:
+    drain(sim, _FOR_SETTLING)
+    sim.server.end()
+    sim.advance(5.0)
+    assert sim.is_served("m")
+    assert not sim.server.gate_open
 
 
-def test_it_waits_to_be_stopped_where_others_stop_it(brain: Brain) -> None:
-    request = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
-    brain.advance(4.5)
+def test_it_waits_to_be_stopped_where_others_stop_it(sim: SimulatedDaemon) -> None:
+    request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
+    sim.advance(4.5)
     assert request.answer is None
-    brain.advance(1.0)
+    sim.advance(1.0)
     assert request.answer == messages.Done()
-    brain.advance(100.0)
-    assert phase(brain) == "draining"
-    assert not brain.daemon.ending.asked.is_set()
+    sim.advance(100.0)
+    assert phase(sim) == "draining"
+    assert not sim.daemon.ending.asked.is_set()
 
 
 def test_one_that_starts_drains_once_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Brain, "settle", lambda brain: None)
-        brain = Brain(tmp_path)
+        patch.setattr(SimulatedDaemon, "settle", lambda sim: None)
+        sim = SimulatedDaemon(tmp_path)
     try:
-        assert brain.daemon._status.phase == "starting"
-        request = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
-        brain.settle()
+        assert sim.daemon._status.phase == "starting"
+        request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
+        sim.settle()
         assert request.answer == messages.Done()
-        brain.advance(100.0)
-        assert phase(brain) == "draining"
+        sim.advance(100.0)
+        assert phase(sim) == "draining"
     finally:
-        brain.close()
+        sim.close()
 
 
-def test_who_says_it_again_changes_its_times(brain: Brain) -> None:
-    drain(brain, messages.Drain(settle_s=1000.0))
-    drain(brain, messages.Drain(settle_s=2.0))
-    brain.advance(1.5)
-    assert not brain.daemon.ending.asked.is_set()
-    brain.advance(1.0)
-    assert brain.daemon.ending.asked.is_set()
+def test_a_repeated_drain_changes_its_times(sim: SimulatedDaemon) -> None:
+    drain(sim, messages.Drain(settle_s=1000.0))
+    drain(sim, messages.Drain(settle_s=2.0))
+    sim.advance(1.5)
+    assert not sim.daemon.ending.asked.is_set()
+    sim.advance(1.0)
+    assert sim.daemon.ending.asked.is_set()
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_who_waits_is_answered_after_the_new_time(brain: Brain, stop: bool) -> None:
-    first = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
-    brain.advance(1.0)
-    second = brain.client.ask(messages.Drain(settle_s=10.0, stop=stop))
-    brain.advance(9.5)
+def test_waiting_callers_use_the_new_time(sim: SimulatedDaemon, stop: bool) -> None:
+    first = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
+    sim.advance(1.0)
+    second = sim.client.ask(messages.Drain(settle_s=10.0, stop=stop))
+    sim.advance(9.5)
     assert first.answer is None
-    assert not brain.daemon.ending.asked.is_set()
-    brain.advance(1.0)
+    assert not sim.daemon.ending.asked.is_set()
+    sim.advance(1.0)
     answers: list[messages.AnyMessage | None] = [first.answer, second.answer]
     assert answers == [messages.Done()] * 2
-    assert brain.daemon.ending.asked.is_set() is stop
+    assert sim.daemon.ending.asked.is_set() is stop
 
 
-def test_batches_under_way_get_the_time_that_was_asked_for(brain: Brain) -> None:
+def test_batches_under_way_get_the_time_that_was_asked_for(sim: SimulatedDaemon) -> None:
     """Not the grace period of the settings, which is 30 s."""
-    brain.server.hold_proxies = True
-    drain(brain, messages.Drain(settle_s=0.0, timeout_s=100.0))
-    brain.advance(90.0)
-    assert len(brain.alive("m")) == 1
-    brain.advance(15.0)
-    assert brain.alive("m") == []
+    sim.server.hold_proxies = True
+    drain(sim, messages.Drain(settle_s=0.0, timeout_s=100.0))
+    sim.advance(90.0)
+    assert len(sim.alive("m")) == 1
+    sim.advance(15.0)
+    assert sim.alive("m") == []
 
 
 @pytest.mark.parametrize(
@@ -152,34 +152,34 @@ def test_batches_under_way_get_the_time_that_was_asked_for(brain: Brain) -> None
         messages.Drain(timeout_s=1e9),
     ],
 )
-def test_times_that_are_none_change_nothing(brain: Brain, wish: messages.Drain) -> None:
-    answer = brain.answered(brain.client.ask(wish))
+def test_times_that_are_none_change_nothing(sim: SimulatedDaemon, wish: messages.Drain) -> None:
+    answer = sim.answered(sim.client.ask(wish))
     assert isinstance(answer, messages.Failure)
-    assert phase(brain) == "ready"
+    assert phase(sim) == "ready"
 
 
-def test_it_is_an_event_that_says_who(brain: Brain) -> None:
-    drain(brain, messages.Drain(settle_s=7.0))
-    (event,) = [one for one in brain.daemon.event_log.all() if one.kind == kinds.DRAINING.name]
+def test_it_is_an_event_that_says_who(sim: SimulatedDaemon) -> None:
+    drain(sim, messages.Drain(settle_s=7.0))
+    (event,) = [one for one in sim.daemon.event_log.all() if one.kind == kinds.DRAINING.name]
     assert event.numbers == {"settle_s": 7.0, "stop": 1}
     assert "process" in event.who
 
 
 def test_it_drains_once_it_is_not_ready_any_more(
-    brain: Brain, monkeypatch: pytest.MonkeyPatch
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tritonserver that is slow to hear it is asked by balancers until then: their time begins afterwards."""
-    show_unready = brain.server.show_unready
+    show_unready = sim.server.show_unready
 
     async def slowly() -> None:
         await asyncio.sleep(30.0)
         await show_unready()
 
-    monkeypatch.setattr(brain.server, "show_unready", slowly)
-    request = brain.client.ask(messages.Drain(settle_s=5.0, stop=False))
-    brain.advance(33.0)
-    assert (brain.server.gate_open, request.answer) == (False, None)
-    answer = brain.answered(brain.client.register("n"))
+    monkeypatch.setattr(sim.server, "show_unready", slowly)
+    request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
+    sim.advance(33.0)
+    assert (sim.server.gate_open, request.answer) == (False, None)
+    answer = sim.answered(sim.client.register("n"))
     assert isinstance(answer, messages.Failure)
-    brain.advance(3.0)
+    sim.advance(3.0)
     assert request.answer == messages.Done()

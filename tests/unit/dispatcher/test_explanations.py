@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -56,8 +56,8 @@ class Daemon:
         return messages.ModelInfo(beginning.name, 1, "starting", [])
 
     def events(self, **asked: Any) -> list[int]:
-        told = explanations.events(self, messages.GetEvents(**asked))  # type: ignore[arg-type]
-        return [event.serial for event in self.loop.run(told).events]
+        reported = explanations.events(self, messages.GetEvents(**asked))  # type: ignore[arg-type]
+        return [event.serial for event in self.loop.run(reported).events]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def daemon() -> Iterator[Daemon]:
         ({"model": ""}, [1]),  # of the daemon itself
         ({"kinds": ["crashed"]}, [3, 5]),
         ({"kinds": ["crashed", "started"], "model": "m"}, [3, 5]),
-        ({"kinds": ["slept"]}, []),
+        ({"kinds": ["suspended"]}, []),
         ({"after": 3}, [4, 5]),
         ({"after": 5}, []),
         ({"since": 1004.0}, [4, 5]),
@@ -90,14 +90,16 @@ def daemon() -> Iterator[Daemon]:
         ({"model": "begins"}, []),
     ],
 )
-def test_which_events_are_told(daemon: Daemon, asked: dict[str, Any], serials: list[int]) -> None:
+def test_selected_events_are_returned(
+    daemon: Daemon, asked: dict[str, Any], serials: list[int]
+) -> None:
     assert daemon.events(**asked) == serials
 
 
-def test_no_more_are_told_than_who_does_not_read_them_may_hold_up(
+def test_events_to_slow_readers_are_bounded(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explanations, "MOST_EVENTS", 2)
+    monkeypatch.setattr(explanations, "MAX_EVENTS", 2)
     assert daemon.events(limit=100) == [4, 5]
 
 
@@ -108,7 +110,7 @@ def test_no_more_are_told_than_who_does_not_read_them_may_hold_up(
         ({"kinds": ["crashed", "exploded", "boom"]}, "no events of kind boom, exploded; there are"),
     ],
 )
-def test_what_there_is_not_is_an_error(daemon: Daemon, asked: dict[str, Any], why: str) -> None:
+def test_an_unknown_name_is_an_error(daemon: Daemon, asked: dict[str, Any], why: str) -> None:
     with pytest.raises(RemoteFailure, match=why):
         daemon.events(**asked)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.fake_clients import model_spec
-from support.fakes.triton.fake_server import SERVER_PID
+from fakes.fake_clients import model_spec
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import SERVER_PID
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -22,17 +22,19 @@ from pytriton.dispatcher.handlers import newest
 _OTHER = messages.PROTOCOL + 1
 
 
-def ask(brain: Brain, message: messages.AnyMessage, *payloads: bytes) -> messages.AnyMessage:
-    return brain.answered(brain.client.ask(message, payloads))
+def ask(
+    sim: SimulatedDaemon, message: messages.AnyMessage, *payloads: bytes
+) -> messages.AnyMessage:
+    return sim.answered(sim.client.ask(message, payloads))
 
 
-def told(brain: Brain, message: messages.AnyMessage) -> messages.AnyMessage | None:
+def reported(sim: SimulatedDaemon, message: messages.AnyMessage) -> messages.AnyMessage | None:
     """Have a worker or a proxy say something; return the answer, if there is one."""
-    return brain.loop.run(brain.handle(message))
+    return sim.loop.run(sim.handle(message))
 
 
-def attach(brain: Brain, **more: Any) -> messages.Attach:
-    key = brain.server.models["m"].registration
+def attach(sim: SimulatedDaemon, **more: Any) -> messages.Attach:
+    key = sim.server.models["m"].registration
     return messages.Attach(key, "m_new", SERVER_PID, **more)
 
 
@@ -46,15 +48,15 @@ def test_every_message_for_the_dispatcher_has_a_handler() -> None:
 
 
 def test_two_models_of_the_openai_api_have_no_id_in_common(
-    brain: Brain, monkeypatch: pytest.MonkeyPatch
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model may be replaced by one with the same aliases."""
-    monkeypatch.setattr(brain.daemon.openai, "open", lambda: None)
+    monkeypatch.setattr(sim.daemon.openai, "open", lambda: None)
 
     def register(name: str, *aliases: str, replace: bool = False) -> messages.AnyMessage:
         card = messages.OpenAICard(["chat"], aliases=list(aliases))
         spec = msgspec.structs.replace(model_spec(name), openai=card)
-        return ask(brain, messages.Register(spec, replace), b"callable")
+        return ask(sim, messages.Register(spec, replace), b"callable")
 
     assert isinstance(register("a", "org/model"), messages.Registered)
     again = register("a", "org/model", "org/other", replace=True)
@@ -66,26 +68,26 @@ def test_two_models_of_the_openai_api_have_no_id_in_common(
     assert isinstance(register("b", "org/b"), messages.Registered)
 
 
-def test_what_clients_send_is_not_handled_as_a_workers() -> None:
+def test_client_messages_are_not_handled_as_worker_messages() -> None:
     """Both tables become one: the second entry of a message would take the place of the first."""
     assert set(worker_handlers.HANDLERS).isdisjoint(typing.get_args(client.FromClient))
 
 
 @pytest.mark.parametrize("former_is_served", [True, False])
-def test_what_a_former_version_has_left_is_served_where_it_can_be(
-    brain: Brain, monkeypatch: pytest.MonkeyPatch, former_is_served: bool
+def test_messages_of_a_former_version_are_served_if_possible(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, former_is_served: bool
 ) -> None:
     former = messages.PROTOCOL - 1
     served = (messages.PROTOCOL, former) if former_is_served else (messages.PROTOCOL,)
     monkeypatch.setattr(worker_handlers, "PROTOCOLS", served)
-    brain.served(brain.client.register("m"))
-    asked = attach(brain, protocol=former)
+    sim.served(sim.client.register("m"))
+    asked = attach(sim, protocol=former)
     if former_is_served:
-        assert isinstance(told(brain, asked), messages.Attached)
+        assert isinstance(reported(sim, asked), messages.Attached)
     else:
         with pytest.raises(RemoteFailure, match=f"speaks protocol {former} and this daemon"):
-            told(brain, asked)
-    assert len(brain.daemon.registry.by_name("m").pool.proxies) == 1 + former_is_served
+            reported(sim, asked)
+    assert len(sim.daemon.registry.by_name("m").pool.proxies) == 1 + former_is_served
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_what_a_former_version_has_left_is_served_where_it_can_be(
         (messages.Detach("m#9", "p"), "registration m#9 is gone"),
         (messages.WorkerReady("w9"), "no worker w9 belongs to this daemon"),
         (messages.WorkerFailed("w9", "", ""), "no worker w9"),
-        (messages.WorkerSpent("w9", ""), "no worker w9"),
+        (messages.WorkerRecycleDue("w9", ""), "no worker w9"),
         (messages.WorkerEnded("w9", ""), "no worker w9"),
         (messages.WorkerReadiness("w9", ready=True, why=""), "no worker w9"),
         (messages.WorkerUnrecoverable("w9", ""), "no worker w9"),
@@ -117,12 +119,14 @@ def test_what_a_former_version_has_left_is_served_where_it_can_be(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else None,
 )
-def test_what_is_wrong_is_told(brain: Brain, message: messages.AnyMessage, failure: str) -> None:
-    brain.served(brain.client.register("m"))
-    answer = ask(brain, message)
+def test_errors_are_reported(
+    sim: SimulatedDaemon, message: messages.AnyMessage, failure: str
+) -> None:
+    sim.served(sim.client.register("m"))
+    answer = ask(sim, message)
     assert isinstance(answer, messages.Failure)
     assert failure in answer.text
-    assert brain.is_served("m")
+    assert sim.is_served("m")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +135,11 @@ def test_what_is_wrong_is_told(brain: Brain, message: messages.AnyMessage, failu
         (model_spec("../up"), [b""], "cannot be a model's name"),
         (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
         (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
-        (model_spec(lanes=17), [b""], "a worker takes 1 to 16"),
+        (model_spec(max_inflight_batches=17), [b""], "a worker takes 1 to 16"),
         (model_spec(devices=["9999"]), [b""], "devices names GPU"),
         (
             messages.ModelSpec(
-                "m", 1, {"response_cache": {"enable": True}}, messages.World("python")
+                "m", 1, {"response_cache": {"enable": True}}, messages.WorkerEnvironment("python")
             ),
             [b""],
             "this daemon has no response cache",
@@ -144,18 +148,18 @@ def test_what_is_wrong_is_told(brain: Brain, message: messages.AnyMessage, failu
     ids=["name", "instances", "payloads", "lanes", "GPU", "cache"],
 )
 def test_a_registration_that_cannot_be_is_refused_before_anything_is_started(
-    brain: Brain, spec: messages.ModelSpec, payloads: list[bytes], failure: str
+    sim: SimulatedDaemon, spec: messages.ModelSpec, payloads: list[bytes], failure: str
 ) -> None:
-    answer = ask(brain, messages.Register(spec), *payloads)
+    answer = ask(sim, messages.Register(spec), *payloads)
     assert isinstance(answer, messages.Failure)
     assert (answer.kind, failure in answer.text) == ("invalid", True)
-    assert brain.workers == []
+    assert sim.workers == []
 
 
-def test_a_client_is_told_of_models_and_status(brain: Brain) -> None:
-    brain.served(brain.client.register("m", instances=2))
-    models = ask(brain, messages.ListModels())
-    status = ask(brain, messages.GetStatus())
+def test_clients_can_read_models_and_status(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m", instances=2))
+    models = ask(sim, messages.ListModels())
+    status = ask(sim, messages.GetStatus())
     assert isinstance(models, messages.Models)
     assert isinstance(status, messages.Status)
     assert [(one.name, one.state, len(one.instances)) for one in models.models] == [
@@ -164,162 +168,164 @@ def test_a_client_is_told_of_models_and_status(brain: Brain) -> None:
     assert [one.name for one in status.models] == ["m"]
     assert (status.state, status.pid, status.problems) == ("ready", os.getpid(), [])
     assert (status.server.state, status.server.pid) == ("ready", SERVER_PID)
-    assert status.state_dir == str(brain.state)
+    assert status.state_dir == str(sim.state)
 
 
-def test_logs_are_sent_as_far_as_they_fit(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    brain.rundir.log_file("m").write_text("".join(f'{{"event":"{i}"}}\n' for i in range(100)))
-    answer = ask(brain, messages.GetLogs("m", 3))
+def test_logs_are_sent_as_far_as_they_fit(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    sim.rundir.log_file("m").write_text("".join(f'{{"event":"{i}"}}\n' for i in range(100)))
+    answer = ask(sim, messages.GetLogs("m", 3))
     assert isinstance(answer, messages.LogLines)
     assert [line[-4:-2] for line in answer.lines] == ["97", "98", "99"]
-    assert ask(brain, messages.GetLogs("m", -1)) == messages.LogLines([])
+    assert ask(sim, messages.GetLogs("m", -1)) == messages.LogLines([])
     assert newest(["aaaa", "bbb", "cc"], 5) == ["bbb", "cc"]
     assert newest(["äää"], 5) == []  # bytes count
 
 
-def test_a_worker_is_given_its_model(brain: Brain) -> None:
+def test_a_worker_is_given_its_model(sim: SimulatedDaemon) -> None:
     """Its hello is answered by LoadModel, once; then it says how it is."""
-    brain.usual_plan = "silent"
-    request = brain.client.register("m")
-    brain.settle()
-    assert told(brain, messages.WorkerHello("w1", 1, "3.11")) is None
+    sim.usual_plan = "silent"
+    request = sim.client.register("m")
+    sim.settle()
+    assert reported(sim, messages.WorkerHello("w1", 1, "3.11")) is None
     with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
-        told(brain, messages.WorkerHello("w1", 1, "3.11"))
-    assert told(brain, messages.WorkerReady("w1")) is None
-    brain.served(request)
-    assert told(brain, messages.WorkerFailed("w1", "too late", "")) is None
-    assert brain.is_served("m")
+        reported(sim, messages.WorkerHello("w1", 1, "3.11"))
+    assert reported(sim, messages.WorkerReady("w1")) is None
+    sim.served(request)
+    assert reported(sim, messages.WorkerFailed("w1", "too late", "")) is None
+    assert sim.is_served("m")
 
 
-def test_a_worker_that_has_failed_is_reported_with_its_traceback(brain: Brain) -> None:
-    brain.usual_plan = "hangs"
-    request = brain.client.register("m")
-    brain.settle()
-    told(brain, messages.WorkerFailed("w1", "no file", "Traceback …"))
-    answer = brain.answered(request)
+def test_a_worker_that_has_failed_is_reported_with_its_traceback(sim: SimulatedDaemon) -> None:
+    sim.usual_plan = "hangs"
+    request = sim.client.register("m")
+    sim.settle()
+    reported(sim, messages.WorkerFailed("w1", "no file", "Traceback …"))
+    answer = sim.answered(request)
     assert answer == messages.Failure(
         ErrorKind.LOAD_FAILED.value, "model m could not be loaded: no file", "Traceback …"
     )
 
 
-def test_a_worker_that_is_spent_is_exchanged(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    (old,) = brain.alive("m")
-    told(brain, messages.WorkerSpent(old.name, "max_batches"))
-    told(brain, messages.WorkerSpent(old.name, "again"))
-    brain.settle()
-    (new,) = brain.alive("m")
+def test_a_worker_that_is_spent_is_exchanged(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    (old,) = sim.alive("m")
+    reported(sim, messages.WorkerRecycleDue(old.name, "max_batches"))
+    reported(sim, messages.WorkerRecycleDue(old.name, "again"))
+    sim.settle()
+    (new,) = sim.alive("m")
     assert new is not old
-    assert brain.is_served("m")
+    assert sim.is_served("m")
 
 
-def test_what_a_process_ends_of_is_not_for_itself_to_say(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    told(brain, messages.WorkerEnded("w1", "says that it has ended"))
-    assert len(brain.alive("m")) == 1
+def test_a_process_cannot_declare_its_own_exit_reason(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    reported(sim, messages.WorkerEnded("w1", "says that it has ended"))
+    assert len(sim.alive("m")) == 1
 
 
-def test_an_unwilling_model_gets_no_batches_where_others_can(brain: Brain) -> None:
-    brain.served(brain.client.register("m", instances=2))
-    first, second = brain.alive("m")
-    told(brain, messages.WorkerReadiness(first.name, ready=False, why="no weights"))
-    attached = told(brain, attach(brain))
+def test_a_worker_that_does_not_accept_gets_no_batches_where_others_can(
+    sim: SimulatedDaemon,
+) -> None:
+    sim.served(sim.client.register("m", instances=2))
+    first, second = sim.alive("m")
+    reported(sim, messages.WorkerReadiness(first.name, ready=False, why="no weights"))
+    attached = reported(sim, attach(sim))
     assert isinstance(attached, messages.Attached)
     assert attached.worker == second.name
     assert first.lanes_withdrawn == 1
-    told(brain, messages.WorkerReadiness(first.name, ready=False, why="no weights"))  # told again
+    reported(sim, messages.WorkerReadiness(first.name, ready=False, why="no weights"))  # told again
     assert first.lanes_withdrawn == 1
-    told(brain, messages.WorkerReadiness(second.name, ready=False, why="neither"))
-    brain.advance(10.0)
-    assert brain.state_of("m") == "unready"
-    told(brain, messages.WorkerReadiness(first.name, ready=True, why=""))
-    brain.advance(10.0)
-    assert brain.state_of("m") == "degraded"
-    told(brain, messages.WorkerReadiness(second.name, ready=True, why=""))
-    brain.advance(10.0)
-    assert brain.state_of("m") == "ready"
+    reported(sim, messages.WorkerReadiness(second.name, ready=False, why="neither"))
+    sim.advance(10.0)
+    assert sim.state_of("m") == "not_ready"
+    reported(sim, messages.WorkerReadiness(first.name, ready=True, why=""))
+    sim.advance(10.0)
+    assert sim.state_of("m") == "degraded"
+    reported(sim, messages.WorkerReadiness(second.name, ready=True, why=""))
+    sim.advance(10.0)
+    assert sim.state_of("m") == "ready"
 
 
-def test_an_unrecoverable_error_stops_the_daemon(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    told(brain, messages.WorkerUnrecoverable("w1", "the GPU has fallen off the bus"))
-    assert brain.loop.run(brain.main) == ExitCode.UNRECOVERABLE
-    assert brain.kept().keys() == {"m"}
+def test_an_unrecoverable_error_stops_the_daemon(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    reported(sim, messages.WorkerUnrecoverable("w1", "the GPU has fallen off the bus"))
+    assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
+    assert sim.persisted().keys() == {"m"}
 
 
-def test_a_worker_s_end_that_says_the_same_stops_it_too(brain: Brain) -> None:
+def test_a_worker_s_end_that_says_the_same_stops_it_too(sim: SimulatedDaemon) -> None:
     """What it says itself may be lost, while the daemon becomes another version."""
-    brain.served(brain.client.register("m"))
-    brain.loop.ask(lambda: brain.daemon.ending.given_up("m"))
-    assert brain.loop.run(brain.main) == ExitCode.UNRECOVERABLE
+    sim.served(sim.client.register("m"))
+    sim.loop.ask(lambda: sim.daemon.ending.given_up("m"))
+    assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
 
 
-def test_a_client_stops_the_daemon(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    assert ask(brain, messages.Shutdown()) == messages.Done()
-    assert brain.loop.run(brain.main) == ExitCode.OK
-    assert brain.alive() == []
-    assert brain.kept().keys() == {"m"}
+def test_a_client_stops_the_daemon(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    assert ask(sim, messages.Shutdown()) == messages.Done()
+    assert sim.loop.run(sim.main) == ExitCode.OK
+    assert sim.alive() == []
+    assert sim.persisted().keys() == {"m"}
 
 
-def test_a_proxy_gets_a_worker_and_verdicts(brain: Brain) -> None:
+def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
     """It attaches, loses the worker in a batch, attaches again, and detaches."""
-    brain.served(brain.client.register("m", instances=2, execution_timeout_s=2.0))
-    key = brain.server.models["m"].registration
-    attached = told(brain, attach(brain))
+    sim.served(sim.client.register("m", instances=2, execution_timeout_s=2.0))
+    key = sim.server.models["m"].registration
+    attached = reported(sim, attach(sim))
     assert isinstance(attached, messages.Attached)
     assert attached.execution_timeout_s == 2.0
-    worker = next(one for one in brain.alive() if one.name == attached.worker)
-    waits = told(brain, messages.BatchOverdue(key, worker.name, taken=False))
+    worker = next(one for one in sim.alive() if one.name == attached.worker)
+    waits = reported(sim, messages.BatchOverdue(key, worker.name, taken=False))
     assert isinstance(waits, messages.Verdict)
     assert waits.action == "wait"
     worker.end(in_batch=True)
-    verdict = told(brain, messages.LaneLost(key, worker.name, 1))
+    verdict = reported(sim, messages.LaneLost(key, worker.name, 1))
     assert isinstance(verdict, messages.Verdict)
     assert verdict.action == "retry"
-    failed = told(brain, messages.LaneLost(key, worker.name, 2, in_row=1))
+    failed = reported(sim, messages.LaneLost(key, worker.name, 2, in_row=1))
     assert isinstance(failed, messages.Verdict)
     assert failed.action == "fail"
-    other = told(brain, attach(brain, lost=worker.name))
+    other = reported(sim, attach(sim, lost=worker.name))
     assert isinstance(other, messages.Attached)
     assert other.worker != worker.name
-    registration = brain.daemon.registry.by_key(key)
+    registration = sim.daemon.registry.by_key(key)
     proxies = len(registration.pool.proxies)
-    told(brain, messages.Detach(key, "m_new"))
+    reported(sim, messages.Detach(key, "m_new"))
     assert len(registration.pool.proxies) == proxies - 1
 
 
-def test_a_proxy_does_not_hold_up_tritonservers_start(brain: Brain) -> None:
-    brain.served(brain.client.register("m"))
-    message = attach(brain)
-    brain.usual_plan = "hangs"
-    brain.alive("m")[0].end()
-    brain.server.end()
+def test_a_proxy_does_not_hold_up_tritonservers_start(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m"))
+    message = attach(sim)
+    sim.usual_plan = "hangs"
+    sim.alive("m")[0].end()
+    sim.server.end()
     with pytest.raises(RemoteFailure, match="model m has no worker at the moment"):
-        told(brain, message)
+        reported(sim, message)
 
 
-def test_calls_in_a_circle_are_told(brain: Brain) -> None:
+def test_circular_calls_are_reported(sim: SimulatedDaemon) -> None:
     """One that comes back to a model whose workers all wait; two models that wait for each other."""
     for name in ("m", "n"):
-        brain.served(brain.client.register(name))
-    circle = told(brain, messages.MayCall("m", ["m", "n"], ["w1", "w2"]))
+        sim.served(sim.client.register(name))
+    circle = reported(sim, messages.MayCall("m", ["m", "n"], ["w1", "w2"]))
     assert isinstance(circle, messages.Verdict)
     assert (circle.action, "m → n → m" in circle.text) == ("fail", True)
-    assert told(brain, messages.MayCall("m", ["n"], ["w2"])) == messages.Verdict("retry")
-    alone = told(brain, messages.CallsWait(os.getpid(), "w1", ["n"]))
+    assert reported(sim, messages.MayCall("m", ["n"], ["w2"])) == messages.Verdict("retry")
+    alone = reported(sim, messages.CallsWait(os.getpid(), "w1", ["n"]))
     assert alone == messages.StuckCalls([], "")
-    stuck = told(brain, messages.CallsWait(os.getpid(), "w2", ["m"]))
+    stuck = reported(sim, messages.CallsWait(os.getpid(), "w2", ["m"]))
     assert isinstance(stuck, messages.StuckCalls)
     assert stuck.models == ["m"]
     assert "a worker of n waits for m" in stuck.text
 
 
-def test_readiness_is_told_by_version(brain: Brain) -> None:
-    brain.served(brain.client.register("m", versions=[1, 3]))
+def test_readiness_is_reported_per_version(sim: SimulatedDaemon) -> None:
+    sim.served(sim.client.register("m", versions=[1, 3]))
     answers = {
-        version: told(brain, messages.AskReadiness("m", version))
+        version: reported(sim, messages.AskReadiness("m", version))
         for version in ("", "-1", "3", "2")
     }
     assert answers == {
@@ -328,19 +334,19 @@ def test_readiness_is_told_by_version(brain: Brain) -> None:
         "3": messages.Readiness(True),
         "2": messages.Readiness(False),
     }
-    assert told(brain, messages.AskReadiness("none", "")) == messages.Readiness(False)
+    assert reported(sim, messages.AskReadiness("none", "")) == messages.Readiness(False)
 
 
-def test_settings_are_read_anew_when_the_daemon_is_ready(
-    brain: Brain, monkeypatch: pytest.MonkeyPatch
+def test_settings_are_reread_when_the_daemon_is_ready(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = msgspec.structs.replace(brain.config, grace_period_s=1.0)
+    changed = msgspec.structs.replace(sim.config, grace_period_s=1.0)
     answer = messages.Reloaded(["grace_period_s"], [])
     monkeypatch.setattr("pytriton.dispatcher.settings_reload.reread", lambda *_: (changed, answer))
-    assert ask(brain, messages.Reload()) == answer
-    assert brain.daemon.config is changed
-    brain.served(brain.client.register("m"))
-    brain.server.hold_proxies = True
-    request = brain.client.ask(messages.Unregister("m"))
-    brain.advance(1.1)
+    assert ask(sim, messages.Reload()) == answer
+    assert sim.daemon.config is changed
+    sim.served(sim.client.register("m"))
+    sim.server.hold_proxies = True
+    request = sim.client.ask(messages.Unregister("m"))
+    sim.advance(1.1)
     assert request.answer == messages.Done()

@@ -18,7 +18,7 @@ def rundir(tmp_path_factory: pytest.TempPathFactory) -> RuntimeDir:
     return rundir
 
 
-def test_an_upgrade_does_not_write_the_pid_anew(rundir: RuntimeDir) -> None:
+def test_an_upgrade_does_not_rewrite_the_pid(rundir: RuntimeDir) -> None:
     """Who looks while the file is empty takes the daemon for ended, and gives up what it has asked."""
     with _locked(rundir, None, None) as lock:
         assert rundir.running_pid() == os.getpid()

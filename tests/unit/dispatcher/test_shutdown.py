@@ -15,14 +15,14 @@ from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.shutdown import ShutdownController
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.kind import Kind
+from pytriton.dispatcher.telemetry.events.kind import EventKind
 
 
 class End:
     """A daemon's end, and what has come of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.killed = 0
         self.busy = False
         self.disk_is_full = False
@@ -41,8 +41,8 @@ class End:
     def _parts(self) -> Any:
         return self
 
-    def tell(self, kind: Kind, **said: object) -> None:
-        self.told.append(kind.name)
+    def emit(self, kind: EventKind, **said: object) -> None:
+        self.reported.append(kind.name)
 
     def kill(self) -> None:
         self.killed += 1
@@ -54,7 +54,7 @@ class End:
         if step in ("SIGTERM", "SIGINT"):
             self.ending.signalled(step)
         elif step == "tritonserver does not stay up":
-            self.ending.request(step, ExitCode.NO_SERVER)
+            self.ending.request(step, ExitCode.SERVER_FAILED)
         elif step == "a worker ends so":
             self.ending.given_up("m")
         elif step.startswith("m says"):
@@ -95,7 +95,7 @@ _ENDED_SO = (
         (["m says no GPU", "a client asks"], 70, "unrecoverable error in model m: no GPU"),
     ],
 )
-def test_the_first_who_asks_says_why_and_with_which_code(
+def test_the_first_shutdown_request_sets_the_reason_and_exit_code(
     end: End, steps: list[str], code: int, why: str
 ) -> None:
     for step in steps:
@@ -106,13 +106,13 @@ def test_the_first_who_asks_says_why_and_with_which_code(
     kept = exit_record.read(end.rundir)
     assert kept is not None
     assert (kept.exit_code, kept.reason) == end.said()
-    assert end.told[-1] == kinds.STOPPED.name
+    assert end.reported[-1] == kinds.STOPPED.name
 
 
-def test_the_end_of_a_worker_tells_nothing_that_it_has_said_already(end: End) -> None:
+def test_a_worker_s_exit_repeats_no_report(end: End) -> None:
     for step in ("SIGTERM", "m says no GPU", "a worker ends so"):
         end.do(step)
-    assert end.told == [kinds.STOPPING.name, kinds.UNRECOVERABLE.name]
+    assert end.reported == [kinds.STOPPING.name, kinds.UNRECOVERABLE.name]
 
 
 def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None:
@@ -183,7 +183,9 @@ def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: boo
 
 @pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize("disk_is_full", [False, True])
-def test_who_has_lost_its_directory_leaves_that_alone(end: End, disk_is_full: bool) -> None:
+def test_a_daemon_without_its_directory_leaves_the_new_one_alone(
+    end: End, disk_is_full: bool
+) -> None:
     end.disk_is_full = disk_is_full
     with pytest.raises(Exited) as exited:
         end.ending.dispossessed("pid 4242 has it")
@@ -194,9 +196,9 @@ def test_who_has_lost_its_directory_leaves_that_alone(end: End, disk_is_full: bo
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_the_end_of_its_owner_waits_for_what_is_under_way(end: End, busy: bool) -> None:
+def test_the_exit_of_its_owner_waits_for_requests_in_flight(end: End, busy: bool) -> None:
     end.busy = busy
-    owner: Any = SimpleNamespace(pid=4242, end_all=lambda: end.told.append("all ended"))
+    owner: Any = SimpleNamespace(pid=4242, end_all=lambda: end.reported.append("all ended"))
     end.ending.orphaned(owner)
     assert end.ending.asked.is_set() is busy
-    assert (end.killed, end.told) == ((0, ["stopping"]) if busy else (1, ["all ended"]))
+    assert (end.killed, end.reported) == ((0, ["stopping"]) if busy else (1, ["all ended"]))

@@ -45,8 +45,8 @@ def test_a_daemon_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with open(output, "wb") as file:
         process = start.spawn(config_of(tmp_path, http_port=1234, log_format="json"), file)
     assert process.wait(60) == 0
-    told, words = sorted(output.read_text().splitlines(), reverse=True)
-    got = json.loads(told)
+    reported, words = sorted(output.read_text().splitlines(), reverse=True)
+    got = json.loads(reported)
     assert words == "a word before the log"
     assert got["arguments"] == ["-m", "pytriton.dispatcher", "--config-json", "-"]
     assert (got["settings"]["http_port"], got["settings"]["log_format"]) == (1234, "none")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.startup_restore import StartupRestorer
 
@@ -83,7 +83,7 @@ def test_repositories_do_not_wait_for_what_clients_registered(
     assert returns.history == ["restored", "repositories"][len(fails) :]
 
 
-def test_what_was_not_restored_is_tried_when_tritonserver_is_up_again(returns: Returns) -> None:
+def test_failed_restores_are_retried_when_tritonserver_is_back(returns: Returns) -> None:
     returns.fails = {"restored"}
     returns.begin()
     returns.loop.advance(100.0)

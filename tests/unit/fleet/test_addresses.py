@@ -26,7 +26,7 @@ def test_addresses(nodes: Any, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("nodes", ["", [], "a:", "a:0", "a:65536", ":9", "tcp://a/b", "dns:"])
-def test_what_names_no_node_is_refused(nodes: Any) -> None:
+def test_addresses_without_a_node_are_refused(nodes: Any) -> None:
     with pytest.raises(PyTritonBadParameterError):
         addresses_of(nodes)
 

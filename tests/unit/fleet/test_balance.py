@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import SERVER, status
+from fakes.fake_dispatcher import SERVER, status
 
 from pytriton._cli.fleet.balance import run
 from pytriton._protocol import messages
@@ -18,7 +18,7 @@ from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.balancer import configuration, haproxy
 from pytriton.fleet.balancer.balance import Balancer
-from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, Files, Settings
+from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, BalancerSettings, Files
 from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
 
@@ -60,7 +60,7 @@ class Loop:
         #: What names resolve to.
         self.names = {"h": ["10.0.0.1"]}
         self.balancer = Balancer(
-            cast(HAProxy, self.haproxy), Settings(), self._look, self._apply, lambda: self.now,
+            cast(HAProxy, self.haproxy), BalancerSettings(), self._look, self._apply, lambda: self.now,
             Names(self._resolve, lambda: self.now),
         )  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(lo
     assert loop.serving("m") == "ab"
     # The daemon of a came back on another port, and c is new.
     loop.urls["a"], loop.nodes["c"] = "http://h:11", ["m", "n"]
-    loop.states = {("a", "m"): "starting", ("c", "m"): "unready", ("c", "n"): "starting"}
+    loop.states = {("a", "m"): "starting", ("c", "m"): "not_ready", ("c", "n"): "starting"}
     loop.balancer.follow()
     assert (loop.serving("m"), loop.serving("n")) == ("b", "c")
     loop.states = {("a", "m"): "starting"}
@@ -134,7 +134,7 @@ def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(lo
     loop.balancer.follow()
     assert loop.serving("m") == "abc"
     # What a node has served stays: whether it does so now is for HAProxy's checks.
-    loop.states = {("a", "m"): "unready"}
+    loop.states = {("a", "m"): "not_ready"}
     assert loop.balancer.follow() is False
 
 
@@ -175,7 +175,7 @@ def test_a_change_holds_once_no_former_worker_can_get_a_request(loop: Loop) -> N
     assert loop.applied == 3
 
 
-def test_what_was_refused_is_tried_again_and_does_not_count(loop: Loop) -> None:
+def test_refused_reloads_are_retried_and_do_not_count(loop: Loop) -> None:
     loop.balancer.follow()
     loop.nodes["c"] = ["m"]
     loop.haproxy.refuses = True
@@ -188,40 +188,40 @@ def test_what_was_refused_is_tried_again_and_does_not_count(loop: Loop) -> None:
 
 
 def test_haproxy_runs_on_when_the_disk_is_full(loop: Loop) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     stop = threading.Event()
     loop.haproxy.refuses, loop.haproxy.error = True, OSError(28, "No space left on device")
 
-    def tell(text: str) -> None:
-        told.append(text)
+    def report(text: str) -> None:
+        reported.append(text)
         if not loop.haproxy.refuses:
             stop.set()
         loop.haproxy.refuses = False
 
-    loop.balancer.run(stop, 0.001, tell)
-    assert "No space left" in told[0]
-    assert told[1] == "2 nodes, 1 models"
+    loop.balancer.run(stop, 0.001, report)
+    assert "No space left" in reported[0]
+    assert reported[1] == "2 nodes, 1 models"
 
 
 @pytest.mark.parametrize("url", ["http://h", "http://h:99999", "http://[h:1", "https://h:1"])
-def test_a_node_that_tells_nonsense_is_left_out_alone(loop: Loop, url: str) -> None:
-    told: list[str] = []
+def test_only_a_node_with_invalid_reports_is_left_out(loop: Loop, url: str) -> None:
+    reported: list[str] = []
     loop.balancer.follow()
     loop.urls["b"] = url
     loop.nodes = {"b": ["m"], "c": ["m"]}
-    assert [loop.balancer.follow(told.append) for _ in range(2)] == [True, False]
+    assert [loop.balancer.follow(reported.append) for _ in range(2)] == [True, False]
     assert loop.servers().keys() == {"c"}
-    assert len(told) == 1
-    assert told[0].startswith("b is left out")
+    assert len(reported) == 1
+    assert reported[0].startswith("b is left out")
 
 
 def test_a_node_whose_name_does_not_resolve_does_not_hold_up_the_others(loop: Loop) -> None:
     """HAProxy would refuse all of its configuration."""
-    told: list[str] = []
+    reported: list[str] = []
     loop.urls["b"] = "http://nowhere:1"
-    assert loop.balancer.follow(told.append) is True
+    assert loop.balancer.follow(reported.append) is True
     assert loop.servers() == {"a": "10.0.0.1:1"}
-    assert [one.partition(":")[0] for one in told] == ["b is left out"]
+    assert [one.partition(":")[0] for one in reported] == ["b is left out"]
     loop.names["nowhere"] = ["fd00::1"]
     assert loop.balancer.follow() is False  # it is not looked up all the time
     loop.now += 30
@@ -263,6 +263,6 @@ def test_a_folder_made_for_one_run_goes_with_it(
 
     monkeypatch.setattr(configuration, "render", render)
     with pytest.raises(PyTritonDaemonError):
-        run(list, Settings(), None, 1.0)
+        run(list, BalancerSettings(), None, 1.0)
     assert len(seen[0]) == 1
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,15 @@ from pytriton._protocol import messages
 from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.canary import Canary, canary_of, waves_of
-from pytriton.fleet.canary_analysis import Seen, Watch, failing, seen_of, since, slower, together
+from pytriton.fleet.canary_analysis import (
+    CanaryWatch,
+    Seen,
+    failing,
+    seen_of,
+    since,
+    slower,
+    together,
+)
 
 
 def seen(requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0) -> Seen:
@@ -47,7 +55,7 @@ def seen(requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0) -
         (seen(100, 0, 0.001), seen(100, 0, 0.01), ""),
     ],
 )
-def test_what_is_worse(new: Seen, old: Seen, why: str) -> None:
+def test_when_a_canary_is_worse(new: Seen, old: Seen, why: str) -> None:
     found = failing(new, old, Canary()) or slower(new, old, Canary(calls=20))
     assert why in found
     assert bool(found) == bool(why)
@@ -63,7 +71,7 @@ def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
     canary = Canary(watch_s=60)
     for slow_first, fault in ((True, ""), (False, "its calls take 5 ms")):
         times = (0.005, 0.001) if slow_first else (0.001, 0.005)
-        watch = Watch(canary, 1000.0, {"a": Seen(), "b": Seen()})
+        watch = CanaryWatch(canary, 1000.0, {"a": Seen(), "b": Seen()})
         half = {"a": seen(100, 0, times[0]), "b": seen(100)}
         assert watch.judge(1030.0, half, ["a"])[::2] == ("", False)
         end = {"a": together([half["a"], seen(100, 0, times[1])]), "b": seen(200)}
@@ -74,20 +82,20 @@ def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
 
 
 def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
-    watch = Watch(Canary(), 0.0, {"a": seen(50, 50), "b": seen(50)})
+    watch = CanaryWatch(Canary(), 0.0, {"a": seen(50, 50), "b": seen(50)})
     assert watch.judge(1.0, {"a": seen(52, 52), "b": seen(60)}, ["a"]).fault == ""
     assert "3 of its 3" in watch.judge(2.0, {"a": seen(53, 53), "b": seen(60)}, ["a"]).fault
     # What was silent when the watch began tells of years.
     found = watch.judge(3.0, {"a": seen(52, 52), "b": seen(60), "c": seen(9000)}, ["a"])
-    assert "old: 10 requests" in found.told
+    assert "old: 10 requests" in found.summary
 
 
 def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_on() -> None:
-    watch = Watch(Canary(watch_s=60), 0.0, {"b": seen(50)})  # "a" has no figures yet
+    watch = CanaryWatch(Canary(watch_s=60), 0.0, {"b": seen(50)})  # "a" has no figures yet
     assert watch.judge(1.0, {"a": seen(9000, 9000), "b": seen(60)}, ["a"]).fault == ""
     assert "3 of its 3" in watch.judge(2.0, {"a": seen(9003, 9003), "b": seen(60)}, ["a"]).fault
 
-    slow = Watch(Canary(watch_s=60), 0.0, {"a": Seen(), "b": Seen()})
+    slow = CanaryWatch(Canary(watch_s=60), 0.0, {"a": Seen(), "b": Seen()})
     slow.judge(30.0, {"b": seen(50)}, ["a"])  # silent halfway
     slow.judge(35.0, {"a": seen(50), "b": seen(60)}, ["a"])
     later = together([seen(50), seen(100, 0, 0.005)])
@@ -97,14 +105,14 @@ def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_o
 @pytest.mark.parametrize("requests", [0, 4])
 def test_more_may_fail_than_was_begun(requests: int) -> None:
     """A batch, or streams, of before the watch may fail in it."""
-    watch = Watch(Canary(), 0.0, {"a": seen(40), "b": seen(40)})
+    watch = CanaryWatch(Canary(), 0.0, {"a": seen(40), "b": seen(40)})
     found = watch.judge(1.0, {"a": seen(40 + requests, 5), "b": seen(60)}, ["a"])
     assert "5 of its 5 requests failed" in found.fault
     found = watch.judge(1.0, {"a": seen(60), "b": seen(40 + requests, 5)}, ["a"])
     assert found.fault == ""
 
 
-def test_counters_that_begin_anew_are_those_of_another_life() -> None:
+def test_reset_counters_belong_to_a_new_process() -> None:
     grown = since(seen(10, 2), seen(4, 1))
     assert (grown.requests, grown.failed, grown.calls) == (6, 1, seen(6).calls)
     assert grown.mean_s == pytest.approx(0.001)
@@ -118,9 +126,9 @@ def test_all_kinds_of_failures_count() -> None:
     work = messages.Work(
         requests=1, failed={"callable": 2, "lost": 3}, call_s=messages.Histogram(1.5, [0, 2])
     )
-    model = messages.ModelFigures("m", 1, "ready", work=work)
-    daemon = messages.DaemonFigures("0", "ready", 1, 0.0, "ready")
-    figures = messages.Figures(0.0, daemon, [model])
+    model = messages.ModelMetrics("m", 1, "ready", work=work)
+    daemon = messages.DaemonMetrics("0", "ready", 1, 0.0, "ready")
+    figures = messages.MetricsSnapshot(0.0, daemon, [model])
     assert seen_of(figures, "m") == Seen(5, 5, 1.5, (0, 2))
     assert seen_of(figures, "n") == Seen()
 
@@ -145,7 +153,7 @@ def test_the_share_gets_it_first_and_then_twice_as_many(
     assert [node for one in waves for node in one] == nodes
 
 
-def test_what_is_no_canary_is_refused() -> None:
+def test_invalid_canary_settings_are_refused() -> None:
     with pytest.raises(PyTritonBadParameterError, match="two nodes"):
         waves_of(["one"], 0.1)
     with pytest.raises(PyTritonBadParameterError, match="replace=True"):

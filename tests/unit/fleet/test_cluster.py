@@ -127,7 +127,11 @@ def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
 ) -> None:
     ray.hung = {B}
     found = cluster.seen(["m", "n", "o"])
-    assert {model: list(told) for model, told in found.items()} == {"m": [A], "n": [A], "o": [A]}
+    assert {model: list(reported) for model, reported in found.items()} == {
+        "m": [A],
+        "n": [A],
+        "o": [A],
+    }
     assert len(ray.waits) == 1
     assert ray.waits[0] < 5
     cluster.seen(["m", "n"])
@@ -209,9 +213,7 @@ def test_holders_that_nobody_knows_are_released_and_nothing_else(
     assert ray.killed == ["fleet-f/node-m/2"]
 
 
-def test_the_end_ends_all_actors_of_the_fleet_whoever_knows_of_them(
-    ray: FakeRay, cluster: Cluster
-) -> None:
+def test_shutdown_ends_all_actors_of_the_fleet(ray: FakeRay, cluster: Cluster) -> None:
     """Such as those of a node that is no more of the fleet."""
     ray.named = [
         "fleet-f/node-cccc",

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import SERVER, status
+from fakes.fake_dispatcher import SERVER, status
 
 from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet import NodeStatus
-from pytriton.fleet.balancer.configuration import Settings, check_node, render, server_name
-from pytriton.fleet.balancer.layout import Endpoint, Node, node_of, seen
+from pytriton.fleet.balancer.configuration import BalancerSettings, check_node, render, server_name
+from pytriton.fleet.balancer.layout import Node, NodeEndpoint, node_of, seen
 
 
 def node(name: str, *models: str, **more: Any) -> Node:
     number = ord(name[0])
     return Node(
         name,
-        Endpoint(f"10.0.0.{number}", 8000),
-        Endpoint(f"10.0.0.{number}", 8001),
+        NodeEndpoint(f"10.0.0.{number}", 8000),
+        NodeEndpoint(f"10.0.0.{number}", 8001),
         frozenset(models),
         **more,
     )
@@ -44,7 +44,7 @@ def table(text: str) -> dict[str, str]:
 
 
 def test_each_model_leads_to_the_nodes_that_serve_it() -> None:
-    files = render([node("a", "m", "n"), node("b", "m")], Settings(), "/d")
+    files = render([node("a", "m", "n"), node("b", "m")], BalancerSettings(), "/d")
     servers = backends(files.configuration)
     leads = table(files.models)
     for protocol in ("http", "grpc"):
@@ -57,19 +57,21 @@ def test_each_model_leads_to_the_nodes_that_serve_it() -> None:
 
 def test_many_models_share_the_backend_of_their_nodes() -> None:
     names = [f"m{index}" for index in range(1000)]
-    files = render([node("a", *names), node("b", *names[::2])], Settings(own_backends=999), "/d")
+    files = render(
+        [node("a", *names), node("b", *names[::2])], BalancerSettings(own_backends=999), "/d"
+    )
     servers = backends(files.configuration)
     assert len([name for name in servers if name.startswith("http:")]) == 5  # all; two sets, twice
     leads = table(files.models)
     assert servers[f"http:{leads['m0']}"] == ["a", "b"]
     assert servers[f"http:{leads['m1']}"] == ["a"]
-    few = render([node("a", *names)], Settings(own_backends=1000), "/d")
+    few = render([node("a", *names)], BalancerSettings(own_backends=1000), "/d")
     assert table(few.models)["m1"] == "model-m1"
 
 
-def test_a_model_on_trial_has_a_backend_of_its_own_with_its_share() -> None:
+def test_a_model_provisional_has_a_backend_of_its_own_with_its_share() -> None:
     nodes = [node(name, "m", "n", shares={"m": 0.1} if name == "a" else {}) for name in "abc"]
-    files = render(nodes, Settings(own_backends=1), "/d")
+    files = render(nodes, BalancerSettings(own_backends=1), "/d")
     assert table(files.models)["m"] == "model-m"
     assert table(files.models)["n"].startswith("set-")
     for protocol in ("http", "grpc"):
@@ -85,12 +87,12 @@ def test_a_model_on_trial_has_a_backend_of_its_own_with_its_share() -> None:
     ("tried", "others", "share"),
     [(1, 1, 0.01), (1, 9, 0.5), (1, 1, 0.999), (3, 2, 0.3), (1, 99, 0.01)],
 )
-def test_all_nodes_that_have_it_on_trial_get_the_share_together(
+def test_all_nodes_that_have_it_provisional_get_the_share_together(
     tried: int, others: int, share: float
 ) -> None:
     nodes = [node(f"a{one}", "m", shares={"m": share}) for one in range(tried)]
     nodes += [node(f"b{one}", "m") for one in range(others)]
-    text = render(nodes, Settings(grpc=""), "/d").configuration
+    text = render(nodes, BalancerSettings(grpc=""), "/d").configuration
     found = re.findall(r" server ([ab])\d+ .* weight (\d+)", text)
     new, all_ = (
         sum(int(weight) for name, weight in found if name in names) for names in ("a", "ab")
@@ -100,33 +102,35 @@ def test_all_nodes_that_have_it_on_trial_get_the_share_together(
     assert all(1 <= int(weight) <= 256 for _, weight in found)
 
 
-def test_where_all_nodes_have_it_on_trial_none_gets_less() -> None:
+def test_where_all_nodes_have_it_provisional_none_gets_less() -> None:
     nodes = [node(name, "m", shares={"m": 0.1}) for name in "ab"]
-    text = render(nodes, Settings(), "/d").configuration
+    text = render(nodes, BalancerSettings(), "/d").configuration
     assert " weight " not in text
     assert "roundrobin" not in text
 
 
 def test_a_node_that_leaves_is_nowhere() -> None:
-    files = render([node("a", "m"), node("b", "m", leaves=True)], Settings(), "/d")
+    files = render([node("a", "m"), node("b", "m", leaves=True)], BalancerSettings(), "/d")
     assert {one for names in backends(files.configuration).values() for one in names} == {"a"}
 
 
 def test_the_same_nodes_give_the_same_text() -> None:
-    one = render([node("a", "m", "n"), node("b", "m")], Settings(), "/d")
-    assert render([node("b", "m"), node("a", "n", "m")], Settings(), "/d") == one
+    one = render([node("a", "m", "n"), node("b", "m")], BalancerSettings(), "/d")
+    assert render([node("b", "m"), node("a", "n", "m")], BalancerSettings(), "/d") == one
 
 
 def test_only_connections_that_failed_are_tried_again() -> None:
-    text = render([node("a")], Settings(), "/d").configuration
+    text = render([node("a")], BalancerSettings(), "/d").configuration
     assert re.findall(r"retry-on (.*)", text) == ["conn-failure"]
 
 
 def test_tls() -> None:
-    secure = Node("a", Endpoint("h", 1, True), Endpoint("h", 2, True), frozenset(["m"]))
+    secure = Node("a", NodeEndpoint("h", 1, True), NodeEndpoint("h", 2, True), frozenset(["m"]))
     with pytest.raises(PyTritonBadParameterError, match=r"h:1 takes TLS only.*--node-ca"):
-        render([secure], Settings(), "/d")
-    text = render([secure], Settings(node_ca="/ca.pem", certificate="/c.pem"), "/d").configuration
+        render([secure], BalancerSettings(), "/d")
+    text = render(
+        [secure], BalancerSettings(node_ca="/ca.pem", certificate="/c.pem"), "/d"
+    ).configuration
     verified = "ssl verify required ca-file /ca.pem sni str(h) check-sni h verifyhost h"
     assert f"server a h:1 {verified}\n" in text
     assert f"server a h:2 {verified} alpn h2 no-check track" in text
@@ -135,10 +139,10 @@ def test_tls() -> None:
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
 def test_nodes_named_by_ip_need_the_name_of_their_certificates(host: str) -> None:
-    secure = Node("a", Endpoint(host, 1, True), None, frozenset(["m"]))
+    secure = Node("a", NodeEndpoint(host, 1, True), None, frozenset(["m"]))
     with pytest.raises(PyTritonBadParameterError, match="--node-name"):
-        check_node(secure, Settings(node_ca="/ca.pem"))
-    settings = Settings(node_ca="/ca.pem", node_name="nodes.example")
+        check_node(secure, BalancerSettings(node_ca="/ca.pem"))
+    settings = BalancerSettings(node_ca="/ca.pem", node_name="nodes.example")
     check_node(secure, settings)
     text = render([secure], settings, "/d").configuration
     assert "sni str(nodes.example) check-sni nodes.example verifyhost nodes.example\n" in text
@@ -147,16 +151,18 @@ def test_nodes_named_by_ip_need_the_name_of_their_certificates(host: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "folder"),
     [
-        (Settings(http="0.0.0.0:80 ssl"), "/d"),
-        (Settings(http="host"), "/d"),
-        (Settings(http="h:70000"), "/d"),
-        (Settings(http="", grpc=""), "/d"),
-        (Settings(certificate="/a\nglobal"), "/d"),
-        (Settings(node_name="a) b"), "/d"),
-        (Settings(), "/with space"),
+        (BalancerSettings(http="0.0.0.0:80 ssl"), "/d"),
+        (BalancerSettings(http="host"), "/d"),
+        (BalancerSettings(http="h:70000"), "/d"),
+        (BalancerSettings(http="", grpc=""), "/d"),
+        (BalancerSettings(certificate="/a\nglobal"), "/d"),
+        (BalancerSettings(node_name="a) b"), "/d"),
+        (BalancerSettings(), "/with space"),
     ],
 )
-def test_what_cannot_stand_in_the_text_is_refused(settings: Settings, folder: str) -> None:
+def test_values_that_would_break_the_configuration_are_refused(
+    settings: BalancerSettings, folder: str
+) -> None:
     with pytest.raises(PyTritonBadParameterError):
         render([], settings, folder)
 
@@ -170,40 +176,41 @@ def test_a_nodes_name_becomes_a_word() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9._:-]+", one) for one in found)
 
 
-def told(**urls: str) -> messages.Status:
+def reported(**urls: str) -> messages.Status:
     return msgspec.structs.replace(status(), server=msgspec.structs.replace(SERVER, **urls))
 
 
 @pytest.mark.parametrize(
     ("address", "url", "expected"),
     [
-        ("tcp://10.0.0.1:9440", "http://127.0.0.1:8000", Endpoint("10.0.0.1", 8000)),
-        ("tcp://10.0.0.1:9440", "http://[::1]:8000", Endpoint("10.0.0.1", 8000)),
-        ("tcp://10.0.0.1:9440", "https://10.9.9.9:1", Endpoint("10.9.9.9", 1, True)),
-        ("tcp://[fd00::1]:9440", "http://127.0.0.1:8000", Endpoint("fd00::1", 8000)),
-        ("/run/x", "http://127.0.0.1:8000", Endpoint("127.0.0.1", 8000)),
+        ("tcp://10.0.0.1:9440", "http://127.0.0.1:8000", NodeEndpoint("10.0.0.1", 8000)),
+        ("tcp://10.0.0.1:9440", "http://[::1]:8000", NodeEndpoint("10.0.0.1", 8000)),
+        ("tcp://10.0.0.1:9440", "https://10.9.9.9:1", NodeEndpoint("10.9.9.9", 1, True)),
+        ("tcp://[fd00::1]:9440", "http://127.0.0.1:8000", NodeEndpoint("fd00::1", 8000)),
+        ("/run/x", "http://127.0.0.1:8000", NodeEndpoint("127.0.0.1", 8000)),
         ("/run/x", "", None),
     ],
 )
-def test_where_a_node_takes_requests(address: str, url: str, expected: Endpoint | None) -> None:
-    assert node_of(address, told(http_url=url)).http == expected
+def test_where_a_node_takes_requests(address: str, url: str, expected: NodeEndpoint | None) -> None:
+    assert node_of(address, reported(http_url=url)).http == expected
 
 
 def test_a_node_that_does_not_answer_stays_for_haproxy_to_judge() -> None:
     first = seen(
-        [], [NodeStatus("a", told(http_url="http://127.0.0.1:1")), NodeStatus("b", error="down")]
+        [],
+        [NodeStatus("a", reported(http_url="http://127.0.0.1:1")), NodeStatus("b", error="down")],
     )
     assert [one.name for one in first] == ["a"]
-    later = seen(first, [NodeStatus("a", error="down"), NodeStatus("b", told())])
+    later = seen(first, [NodeStatus("a", error="down"), NodeStatus("b", reported())])
     assert later[0] == first[0]
-    assert [one.name for one in seen(later, [NodeStatus("b", told())])] == ["b"]
+    assert [one.name for one in seen(later, [NodeStatus("b", reported())])] == ["b"]
 
 
-def test_what_a_node_says_becomes_no_directive() -> None:
+def test_node_data_cannot_inject_directives() -> None:
     names = ["m-1.x_y", "my model", "a\nbackend b", "x{}", ""]
     infos = [messages.ModelInfo(name, 1, "ready", []) for name in names]
     wrong: list[str] = []
-    found = node_of("a", msgspec.structs.replace(told(), models=infos), wrong.append)
+    found = node_of("a", msgspec.structs.replace(reported(), models=infos), wrong.append)
     assert found.models == {"m-1.x_y"}
     assert len(wrong) == 4
     assert any("'my model'" in text for text in wrong)
@@ -214,4 +221,4 @@ def test_what_a_node_says_becomes_no_directive() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(PyTritonBadParameterError, match="reports the address"):
-        node_of("a", told(http_url=url))
+        node_of("a", reported(http_url=url))

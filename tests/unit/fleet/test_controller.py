@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from support.fakes.fleet.ray import Fleet
+from fakes.fleet.ray import Fleet
 
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
@@ -47,7 +47,7 @@ def test_a_node_that_dies_has_its_instances_placed_elsewhere(fleet: Fleet) -> No
     assert fleet.controller.progress("m") == (True, 4, 4, "")
 
 
-def test_a_place_that_nothing_holds_any_more_is_held_anew(fleet: Fleet) -> None:
+def test_a_lost_resource_reservation_is_made_again(fleet: Fleet) -> None:
     """Somebody has ended a holder: Ray does not start it again. The instance serves on until another place is there."""
     fleet.register()
     fleet.steps()
@@ -57,7 +57,7 @@ def test_a_place_that_nothing_holds_any_more_is_held_anew(fleet: Fleet) -> None:
     assert fleet.cluster.released == {"m/2"}
     assert sorted(fleet.cluster.places) == ["m/1", "m/3", "m/4", "m/5"]
     assert fleet.controller.progress("m") == (True, 4, 4, "")
-    assert fleet.kept().models["m"].holders == ["m/1", "m/3", "m/4", "m/5"]
+    assert fleet.stored_state().models["m"].holders == ["m/1", "m/3", "m/4", "m/5"]
 
 
 def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: Fleet) -> None:
@@ -87,7 +87,7 @@ def test_a_drained_node_that_has_gone_is_forgotten(fleet: Fleet) -> None:
     fleet.controller.drain(B)
     fleet.cluster.die(B)
     fleet.steps()
-    assert fleet.kept().draining == []
+    assert fleet.stored_state().draining == []
     assert fleet.cluster.counts() == {A: 4}
 
 
@@ -111,7 +111,7 @@ def test_a_model_whose_only_daemon_was_started_again_stays_where_it_was_for_bala
     assert (later > generation, seen) == (True, {A: [], B: ["n"]})
 
 
-def test_a_balancer_that_has_carried_out_the_newest_view_is_told_nothing_more(
+def test_an_up_to_date_balancer_gets_no_update(
     fleet: Fleet,
 ) -> None:
     fleet.register()
@@ -136,7 +136,7 @@ def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_a_balancer_that_is_at_what_it_was_told_is_waited_for(fleet: Fleet) -> None:
+def test_a_balancer_applying_an_update_is_awaited(fleet: Fleet) -> None:
     """HAProxy takes 18 s to read what 1,000 nodes need, and the former view holds until it has."""
     fleet.register()
     fleet.steps(30)
@@ -174,7 +174,7 @@ def test_a_model_that_nobody_can_serve_does_not_keep_balancers_waiting_for_ever(
     assert fleet.seen()[1] == {A: [], B: []}
 
 
-def test_a_new_balancer_leaves_haproxy_as_it_is_until_it_is_told_something() -> None:
+def test_a_new_balancer_leaves_haproxy_alone_until_its_first_update() -> None:
     answers = [(-1, b""), (7, msgspec.msgpack.encode([NodeStatus("tcp://h/a")])), (-1, b"")]
     view = BalancerView(cast(RayFleetClient, Mock(_ask=lambda *_: answers.pop(0))), "b")
     with pytest.raises(PyTritonDaemonError, match="HAProxy keeps its configuration"):
@@ -183,7 +183,7 @@ def test_a_new_balancer_leaves_haproxy_as_it_is_until_it_is_told_something() -> 
     assert [one.node for one in view.look()] == ["tcp://h/a"]  # the controller was started again
 
 
-def test_a_head_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_ray_head_is_reported_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray itself tries for a minute, and then ends the process."""
     monkeypatch.setattr(
         "pytriton.fleet.on_ray.import_ray", lambda: Mock(is_initialized=lambda: False)
@@ -199,7 +199,7 @@ def test_a_head_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyP
             connected("auto")
 
 
-def test_what_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:
+def test_a_refusal_of_a_daemon_is_reported_and_retried(fleet: Fleet) -> None:
     fleet.cluster.refuses = {B}
     fleet.register()
     fleet.steps()
@@ -293,7 +293,7 @@ def test_holders_follow_when_other_nodes_become_those_of_the_fleet(fleet: Fleet)
     assert fleet.cluster.places == kept
 
 
-def test_a_scaling_that_a_daemon_refuses_is_told_and_tried_again_later(fleet: Fleet) -> None:
+def test_a_scaling_that_a_daemon_refuses_is_reported_and_tried_again_later(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps()
     fleet.cluster.refuses = {B}

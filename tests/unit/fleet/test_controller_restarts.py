@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.fakes.fleet.ray import Fleet
+from fakes.fleet.ray import Fleet
 
 A, B, C = "aaaa", "bbbb", "cccc"
 
@@ -36,7 +36,7 @@ def test_a_balancer_knows_of_a_former_life_whose_clock_was_ahead(
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_what_a_controller_held_that_died_before_it_could_say_so_is_released(
+def test_resources_of_a_dead_controller_are_released(
     fleet: Fleet,
 ) -> None:
     fleet.register()
@@ -49,7 +49,7 @@ def test_what_a_controller_held_that_died_before_it_could_say_so_is_released(
     assert fleet.cluster.counts() == {A: 2, B: 2}
 
 
-def test_what_a_lost_fleet_has_left_is_served_on_until_somebody_says_otherwise(
+def test_models_of_a_lost_fleet_keep_serving_until_changed(
     fleet: Fleet,
 ) -> None:
     """Ray's head ended and nothing had kept the state: daemons serve what the fleet of before has registered."""
@@ -102,7 +102,7 @@ def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
     assert fleet.cluster.asked == []  # nothing had to be done
 
 
-def test_balancers_are_told_nothing_before_what_is_registered_is_served_again(
+def test_balancers_get_no_update_before_registrations_are_served_again(
     fleet: Fleet,
 ) -> None:
     """Ray's head was away until its nodes ended themselves: what they have left serves, and is what balancers have."""
@@ -145,7 +145,7 @@ def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
     assert fleet.keys.kept == {}
 
 
-def test_what_each_change_writes_does_not_grow_with_the_models(fleet: Fleet) -> None:
+def test_each_change_writes_a_constant_amount(fleet: Fleet) -> None:
     """Not by the names that were ever registered, either: ten thousand of them are 100 KB."""
     fleet.register(name="first")
     before = len(fleet.keys.kept[b"fleet-f"])
@@ -156,7 +156,9 @@ def test_what_each_change_writes_does_not_grow_with_the_models(fleet: Fleet) -> 
     fleet.controller.scale("first", 6)
     assert set(fleet.keys.written) == {b"fleet-f", b"fleet-f/model/first"}
     assert len(fleet.keys.kept[b"fleet-f"]) < before + 20 * len("0123456789abcdef")
-    assert sorted(fleet.kept().known or ()) == sorted(["first", *(f"m{one}" for one in range(20))])
+    assert sorted(fleet.stored_state().known or ()) == sorted(
+        ["first", *(f"m{one}" for one in range(20))]
+    )
 
 
 def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
@@ -172,7 +174,7 @@ def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
     fleet.register(name="other")
     fleet.steps(30)
     fleet.controller.drain(B)
-    again = fleet.kept()
+    again = fleet.stored_state()
     assert again == fleet.controller._state
     assert [len(one.retired) for one in again.models.values()] == [2, 2]
 
@@ -187,15 +189,15 @@ def test_a_balancer_that_is_not_back_yet_is_waited_for(fleet: Fleet) -> None:
     fleet.controller.drain(B)
     fleet.steps(120)  # a minute
     assert B in fleet.cluster.counts()
-    told, _ = fleet.seen("another")
+    reported, _ = fleet.seen("another")
     fleet.steps(4)
     assert B in fleet.cluster.counts()
-    fleet.seen("another", told)
+    fleet.seen("another", reported)
     fleet.steps(4)
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_a_balancer_that_is_told_nothing_yet_is_waited_for(fleet: Fleet) -> None:
+def test_a_balancer_without_an_update_is_awaited(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     fleet.controller = fleet.begin()

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.fleet.ray import Fleet
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.fleet.ray import Fleet
 
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
@@ -61,8 +61,8 @@ class FakeRay:
         def options(name: str, runtime_env: dict[str, Any], **more: Any) -> Any:
             def made() -> Any:
                 self.asked.append({"runtime_env": runtime_env, **more})
-                told = SimpleNamespace(remote=lambda: runtime_env)
-                self.actors[name] = SimpleNamespace(name=name, tell=told)
+                reported = SimpleNamespace(remote=lambda: runtime_env)
+                self.actors[name] = SimpleNamespace(name=name, describe=reported)
                 return self.actors[name]
 
             return SimpleNamespace(remote=made)
@@ -95,7 +95,7 @@ def environments(ray: FakeRay) -> Environments:
 
 
 def spec(name: str = "m", **world: Any) -> messages.ModelSpec:
-    return messages.ModelSpec(name, 1, {}, messages.World("/py", **world))
+    return messages.ModelSpec(name, 1, {}, messages.WorkerEnvironment("/py", **world))
 
 
 def encoded(**runtime_env: Any) -> bytes:
@@ -118,7 +118,9 @@ def encoded(**runtime_env: Any) -> bytes:
         ({"env_vars": {"A": "1"}}, {"env": ["A"]}, r"env \(A\) and runtime_env's env_vars"),
     ],
 )
-def test_what_workers_cannot_get_is_refused(runtime_env: Any, options: Any, words: str) -> None:
+def test_unsupported_runtime_env_fields_are_refused(
+    runtime_env: Any, options: Any, words: str
+) -> None:
     with pytest.raises(PyTritonBadParameterError, match=words):
         check(runtime_env, options)
 
@@ -130,7 +132,7 @@ def test_none_in_it_is_as_if_it_was_not_said() -> None:
     assert check(None, {}) == {}
 
 
-def test_what_is_of_the_registrants_interpreter_stays_when_the_environment_has_another(
+def test_interpreter_paths_are_not_forwarded_to_another_interpreter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")
@@ -243,7 +245,7 @@ def test_an_actor_that_is_started_again_takes_its_holders_over(ray: FakeRay) -> 
     assert list(ray.actors.values()) == [other]
 
 
-def test_a_failure_is_told_in_rays_words_and_leaves_nothing(ray: FakeRay) -> None:
+def test_a_failure_is_reported_in_rays_words_and_leaves_nothing(ray: FakeRay) -> None:
     made = environments(ray)
     ray.refuses = True
     with pytest.raises(PyTritonDaemonError, match="make the runtime_env: no such package"):
@@ -300,7 +302,7 @@ def test_each_version_of_a_model_has_its_own_environment() -> None:
     fleet.register(environment=b'{"a":1}')
     fleet.steps(30)
     assert fleet.cluster.environments[A] == {"m": b'{"a":1}'}
-    again = fleet.kept().models["m"]
+    again = fleet.stored_state().models["m"]
     assert (again.environment, again.digest) == (b'{"a":1}', fleet.cluster.served[A]["m"][0])
     # The same callable in another environment is another version.
     assert fleet.register(replace=True, environment=b'{"a":2}', request="r") == ""

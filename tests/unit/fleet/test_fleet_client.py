@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-from support.fakes.fleet.nodes import SPEC, Node
+from fakes.fleet.nodes import SPEC, Node
 
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
@@ -67,36 +67,36 @@ def test_every_node_gets_the_same_message_and_payload(
 
 
 def test_progress_names_the_node_and_counts_all(nodes: list[Node], fleet: FleetClient) -> None:
-    told: list[messages.Progress] = []
+    reported: list[messages.Progress] = []
     lock = threading.Lock()
 
-    def tell(event: messages.Progress) -> None:
+    def report(event: messages.Progress) -> None:
         with lock:
-            told.append(event)
+            reported.append(event)
 
-    register(fleet, progress=tell)
-    assert {one.text for one in told} == {f"{node.path}: loads" for node in nodes}
-    assert max((one.done, one.total) for one in told) == (3, 6)
+    register(fleet, progress=report)
+    assert {one.text for one in reported} == {f"{node.path}: loads" for node in nodes}
+    assert max((one.done, one.total) for one in reported) == (3, 6)
 
 
 def sent(node: Node) -> list[Any]:
     """Return what a node was sent of a registration: "register", "keep" or "take back"."""
     names = {True: "keep", False: "take back"}
     return [
-        names[one.keep] if isinstance(one, messages.EndTrial) else "register"
+        names[one.keep] if isinstance(one, messages.EndLease) else "register"
         for one in node.changes()
-        if isinstance(one, (messages.Register, messages.EndTrial))
+        if isinstance(one, (messages.Register, messages.EndLease))
     ]
 
 
-def test_what_all_have_stays_on_all(nodes: list[Node], fleet: FleetClient) -> None:
+def test_models_of_all_nodes_stay_on_all(nodes: list[Node], fleet: FleetClient) -> None:
     model = register(fleet)
     assert [sent(one) for one in nodes] == [["register", "keep"]] * 3
-    assert [one.trial for one in model.by_node.values()] == [None] * 3
+    assert [one.lease for one in model.by_node.values()] == [None] * 3
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_one_node_refuses_is_withdrawn_from_the_others(
+def test_a_refusal_on_one_node_withdraws_from_the_others(
     nodes: list[Node], fleet: FleetClient, replace: bool
 ) -> None:
     if replace:
@@ -106,7 +106,7 @@ def test_what_one_node_refuses_is_withdrawn_from_the_others(
     with pytest.raises(FleetError, match="no room") as caught:
         register(fleet, replace=replace)
     assert list(caught.value.failures) == [nodes[2].path]
-    assert [one.trials for one in nodes] == [{}, {}, {}]
+    assert [one.leases for one in nodes] == [{}, {}, {}]
     # One that was given up may have been through with it: it is asked, and says that it was not.
     assert [sent(one) for one in nodes[:2]] == [["register", "take back"]] * 2
     assert sent(nodes[2]) == ["register"]
@@ -137,7 +137,7 @@ def test_a_node_that_dies_in_the_midst_takes_it_back_by_itself(
 def test_a_node_that_dies_after_it_had_it_has_all_go_back(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
-    nodes[1].answers[messages.RenewTrial] = lambda _: [messages.Failure("not_found", "nothing")]
+    nodes[1].answers[messages.RenewLease] = lambda _: [messages.Failure("not_found", "nothing")]
     with pytest.raises(FleetError, match="not all have it any more") as caught:
         register(fleet)
     assert list(caught.value.failures) == [nodes[1].path]
@@ -148,29 +148,29 @@ def test_a_node_that_dies_after_it_had_it_has_all_go_back(
 def test_a_node_that_does_not_say_that_it_stays_is_named(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
-    nodes[1].refuses = messages.EndTrial
+    nodes[1].refuses = messages.EndLease
     with pytest.raises(FleetError, match=r"is confirmed on (?s:.*)`sync`") as caught:
         register(fleet)
     assert list(caught.value.failures) == [nodes[1].path]
-    assert [one.trials for one in (nodes[0], nodes[2])] == [{}, {}]
+    assert [one.leases for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
 def test_of_two_clients_at_once_none_takes_back_what_the_other_has(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     """The other one was faster on the second node, with the same callable."""
-    other = messages.Trial("other")
+    other = messages.Lease("other")
     refused = [messages.Failure("exists", "a model named 'm' is registered already")]
 
     def was_faster(message: Any) -> list[Any]:
         nodes[1].models["m"] = registration_digest(message.spec, nodes[1].payloads[-1])
-        nodes[1].trials["m"] = other
+        nodes[1].leases["m"] = other
         return refused
 
     nodes[1].answers[messages.Register] = was_faster
     with pytest.raises(ModelExistsError):
         register(fleet)
-    assert nodes[1].trials == {"m": other}
+    assert nodes[1].leases == {"m": other}
     assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
@@ -196,8 +196,8 @@ def test_nothing_changes_when_a_node_is_down(nodes: list[Node], fleet: FleetClie
     assert [one.changes() for one in nodes] == [[], [], []]
 
 
-@pytest.mark.parametrize("option", [{"isolation": "thread"}, {"temporary": True}])
-def test_what_binds_a_model_to_this_process_is_refused(
+@pytest.mark.parametrize("option", [{"isolation": "thread"}, {"ephemeral": True}])
+def test_process_bound_models_are_refused(
     nodes: list[Node], fleet: FleetClient, option: dict[str, Any]
 ) -> None:
     with pytest.raises(PyTritonBadParameterError, match="on one node"):
@@ -245,7 +245,9 @@ def test_unregister_says_where_it_could_not(nodes: list[Node], fleet: FleetClien
     assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
-def test_sync_brings_the_payload_to_who_lacks_it(nodes: list[Node], fleet: FleetClient) -> None:
+def test_sync_sends_the_payload_to_nodes_that_lack_it(
+    nodes: list[Node], fleet: FleetClient
+) -> None:
     nodes[1].models["m"] = registration_digest(SPEC, [b"payload"])
     steps = fleet.sync(progress=False)
     assert steps == [
@@ -280,7 +282,7 @@ def test_sync_takes_no_payload_that_is_not_what_its_digest_says(
 
 def test_sync_waits_for_a_rollout(nodes: list[Node], fleet: FleetClient) -> None:
     nodes[0].models["m"] = "new"
-    spec = msgspec.structs.replace(SPEC, trial=messages.Trial("t"))
+    spec = msgspec.structs.replace(SPEC, lease=messages.Lease("t"))
     nodes[0].answers[messages.GetRegistrations] = lambda _: [
         messages.Registrations([messages.KeptRegistration(spec, "new")])
     ]

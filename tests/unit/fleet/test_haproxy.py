@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from support.front.raw_http2 import DATA, HEADERS, PING, frame, hello, literal, read_frames
-from support.haproxy_front import Front, Server
+from support.frontend.raw_http2 import DATA, HEADERS, PING, frame, hello, literal, read_frames
+from support.haproxy import Front, Server
 from support.ports import lasting_port
-from support.running import eventually
+from support.real_daemon import eventually
 from tritonclient.grpc import service_pb2
 
-from pytriton.fleet.balancer.configuration import Files, Settings, render
+from pytriton.fleet.balancer.configuration import BalancerSettings, Files, render
 from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
-from pytriton.fleet.balancer.layout import Endpoint
+from pytriton.fleet.balancer.layout import NodeEndpoint
 
 try:
     PROGRAM = find_haproxy()
@@ -34,7 +34,7 @@ except HAProxyError:
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
+def frontend() -> Iterator[Front]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
     made = Front(HAProxy(folder, PROGRAM), lasting_port())
     yield made
@@ -46,19 +46,19 @@ def front() -> Iterator[Front]:
 class Fronts(NamedTuple):
     """An HAProxy of several tests, before two nodes, of which one alone has the model `only`."""
 
-    front: Front
+    frontend: Front
     grpc: int
 
 
 @pytest.fixture(scope="module")
-def fronts() -> Iterator[Fronts]:
+def frontends() -> Iterator[Fronts]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
-    front, grpc_port = Front(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
+    frontend, grpc_port = Front(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
     servers = [Server("a", "m", "only"), Server("b", "m")]
-    settings = Settings(f"127.0.0.1:{front.port}", f"127.0.0.1:{grpc_port}")
-    front.haproxy.use(render([one.node for one in servers], settings, str(folder)))
-    yield Fronts(front, grpc_port)
-    front.haproxy.stop()
+    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{grpc_port}")
+    frontend.haproxy.use(render([one.node for one in servers], settings, str(folder)))
+    yield Fronts(frontend, grpc_port)
+    frontend.haproxy.stop()
     shutil.rmtree(folder)
     for one in servers:
         one.close()
@@ -78,18 +78,19 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 def test_a_model_is_asked_where_it_is_and_sequences_stay(
-    front: Front, serve: Callable[..., Server]
+    frontend: Front, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m", "only"), serve("b", "m")
-    front.use(a, b)
-    assert {front.ask("/v2/models/m/infer")[1] for _ in range(8)} == {"a", "b"}
-    assert {front.ask("/v2/models/only/infer") for _ in range(4)} == {(200, "a")}
-    assert front.ask("/v2/models/nobody/infer")[0] == 404
-    status, text = front.ask("/v2/repository/models/m/unload")
+    frontend.use(a, b)
+    assert {frontend.ask("/v2/models/m/infer")[1] for _ in range(8)} == {"a", "b"}
+    assert {frontend.ask("/v2/models/only/infer") for _ in range(4)} == {(200, "a")}
+    assert frontend.ask("/v2/models/nobody/infer")[0] == 404
+    status, text = frontend.ask("/v2/repository/models/m/unload")
     assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
     ids = [str(number) for number in range(16)]
     where = {
-        one: {front.ask("/v2/models/m/infer", x_sequence_id=one) for _ in range(3)} for one in ids
+        one: {frontend.ask("/v2/models/m/infer", x_sequence_id=one) for _ in range(3)}
+        for one in ids
     }
     assert all(len(nodes) == 1 for nodes in where.values())
     assert {text for nodes in where.values() for _, text in nodes} == {"a", "b"}
@@ -111,20 +112,18 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
         "/v2/%63udasharedmemory/unregister",
     ],
 )
-def test_what_is_meant_for_one_node_is_refused_however_it_is_written(
-    fronts: Fronts, path: str
-) -> None:
-    status, text = fronts.front.ask(path)
+def test_node_local_endpoints_are_refused_in_any_spelling(frontends: Fronts, path: str) -> None:
+    status, text = frontends.frontend.ask(path)
     assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
 
 
 @pytest.mark.parametrize("path", ["/v2/models/trace/infer", "/v2/models/m/versions/1/trace"])
-def test_what_only_looks_like_it_is_not(fronts: Fronts, path: str) -> None:
-    assert fronts.front.ask(path)[0] != 403
+def test_similar_paths_are_allowed(frontends: Fronts, path: str) -> None:
+    assert frontends.frontend.ask(path)[0] != 403
 
 
-def test_a_models_name_leads_to_it_however_it_is_written(fronts: Fronts) -> None:
-    assert {fronts.front.ask("/v2/models/%6Fnly/infer")[1] for _ in range(6)} == {"a"}
+def test_a_models_name_leads_to_it_however_it_is_written(frontends: Fronts) -> None:
+    assert {frontends.frontend.ask("/v2/models/%6Fnly/infer")[1] for _ in range(6)} == {"a"}
 
 
 #: The calls of gRPC that any node can answer.
@@ -137,9 +136,11 @@ ANYWHERE = {
 @pytest.mark.parametrize(
     "call", service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
 )
-def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, call: str) -> None:
+def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(
+    frontends: Fronts, call: str
+) -> None:
     """The nodes here know no gRPC, so what is let through comes back as anything but a refusal."""
-    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         ask = channel.unary_unary(f"/inference.GRPCInferenceService/{call}")
         with pytest.raises(grpc.RpcError) as caught:
             ask(b"", timeout=30)
@@ -148,7 +149,7 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(fronts: Fronts, c
     assert ("call the node itself" in caught.value.details()) is denied
 
 
-def _grpc_node(name: str) -> tuple[Any, Endpoint]:
+def _grpc_node(name: str) -> tuple[Any, NodeEndpoint]:
     """Start the gRPC of a node, which answers inferences with its name."""
     answer = grpc.unary_unary_rpc_method_handler(lambda *_: name.encode())
     each = grpc.stream_stream_rpc_method_handler(lambda asked, _: (name.encode() for _ in asked))
@@ -156,7 +157,7 @@ def _grpc_node(name: str) -> tuple[Any, Endpoint]:
         "inference.GRPCInferenceService", {"ModelInfer": answer, "ModelStreamInfer": each}
     )
     server = grpc.server(ThreadPoolExecutor(2), handlers=[calls])
-    endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    endpoint = NodeEndpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
     server.start()
     return server, endpoint
 
@@ -172,13 +173,13 @@ def _request(model: str) -> bytes:
 
 
 @pytest.fixture
-def grpc_port(front: Front, serve: Callable[..., Server]) -> Iterator[int]:
+def grpc_port(frontend: Front, serve: Callable[..., Server]) -> Iterator[int]:
     """Where to ask for the models of two nodes, of which only `a` has both, by gRPC."""
     port, named = lasting_port(), [_grpc_node("a"), _grpc_node("b")]
     servers = [serve("a", "m", "only"), serve("b", "m")]
     nodes = [replace(one.node, grpc=at) for one, (_, at) in zip(servers, named)]
-    settings = Settings(f"127.0.0.1:{front.port}", f"127.0.0.1:{port}")
-    front.haproxy.use(render(nodes, settings, str(front.haproxy.folder)))
+    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{port}")
+    frontend.haproxy.use(render(nodes, settings, str(frontend.haproxy.folder)))
     yield port
     for server, _ in named:
         server.stop(None).wait()
@@ -229,7 +230,7 @@ def test_a_models_name_is_found_wherever_a_client_cuts_its_message(
 
 
 def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
-    grpc_port: int, fronts: Fronts
+    grpc_port: int, frontends: Fronts
 ) -> None:
     """Field by field in another order, which protobuf allows: the name after 20 KB."""
     inputs = service_pb2.ModelInferRequest(raw_input_contents=[bytes(20_000)]).SerializeToString()
@@ -237,51 +238,53 @@ def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
     with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
         ask = partial(channel.unary_unary(_INFER), timeout=30)
         assert {ask(late) for _ in range(8)} == {b"a"}
-    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         with pytest.raises(grpc.RpcError, match="at the beginning of the message") as refused:
             channel.unary_unary(_INFER)(late, timeout=30)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(fronts: Fronts) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{fronts.grpc}") as channel:
+def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Fronts) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         ask = channel.unary_unary(_INFER)
         with pytest.raises(grpc.RpcError, match="without compression") as refused:
             ask(_request("only"), timeout=30, compression=grpc.Compression.Gzip)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_is_on_trial_gets_its_share_also_when_it_fails_at_once(
-    front: Front, serve: Callable[..., Server]
+def test_what_is_provisional_gets_its_share_also_when_it_fails_at_once(
+    frontend: Front, serve: Callable[..., Server]
 ) -> None:
     a, b, c = (serve(name, "m", "n") for name in "abc")
     a.shares = {"m": 0.1}
-    front.use(a, b, c)
-    front.until_up(front.files(a, b, c).configuration.count("    server "))
-    asked = Counter(front.ask("/v2/models/m/infer")[1] for _ in range(200))
+    frontend.use(a, b, c)
+    frontend.until_up(frontend.files(a, b, c).configuration.count("    server "))
+    asked = Counter(frontend.ask("/v2/models/m/infer")[1] for _ in range(200))
     assert asked["a"] == pytest.approx(20, abs=2)
     assert asked["b"] == pytest.approx(90, abs=2)
-    others = Counter(front.ask("/v2/models/n/infer")[1] for _ in range(30))
+    others = Counter(frontend.ask("/v2/models/n/infer")[1] for _ in range(30))
     assert set(others) == {"a", "b", "c"}
 
 
-def test_a_node_that_is_gone_costs_no_request(front: Front, serve: Callable[..., Server]) -> None:
+def test_a_node_that_is_gone_costs_no_request(
+    frontend: Front, serve: Callable[..., Server]
+) -> None:
     a, b = serve("a", "m"), serve("b", "m")
-    front.use(a, b)
+    frontend.use(a, b)
     a.shutdown()
     a.server_close()
-    assert {front.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "b")}
+    assert {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "b")}
 
 
-def test_reloads_cost_no_request(front: Front, serve: Callable[..., Server]) -> None:
+def test_reloads_cost_no_request(frontend: Front, serve: Callable[..., Server]) -> None:
     a, b = serve("a", "m"), serve("b", "m")
-    front.use(a)
+    frontend.use(a)
     stop = threading.Event()
     answers: Counter[Any] = Counter()
 
     def outcome() -> object:
         try:
-            return front.ask("/v2/models/m/infer")[0]
+            return frontend.ask("/v2/models/m/infer")[0]
         except OSError as error:
             return repr(error)
 
@@ -297,7 +300,7 @@ def test_reloads_cost_no_request(front: Front, serve: Callable[..., Server]) -> 
         one.start()
     for servers in ((a, b), (b,), (a, b), (a,)):
         wanted = answers[200] + 50
-        front.use(*servers)
+        frontend.use(*servers)
         eventually(partial(has_answered, wanted), lambda: str(answers))
     stop.set()
     for one in threads:
@@ -305,41 +308,45 @@ def test_reloads_cost_no_request(front: Front, serve: Callable[..., Server]) -> 
     assert set(answers) == {200}
 
 
-def test_what_haproxy_refuses_changes_nothing(front: Front, serve: Callable[..., Server]) -> None:
+def test_a_configuration_refused_by_haproxy_changes_nothing(
+    frontend: Front, serve: Callable[..., Server]
+) -> None:
     a = serve("a", "m")
-    front.use(a)
-    before = (front.haproxy.folder / "haproxy.cfg").read_text()
+    frontend.use(a)
+    before = (frontend.haproxy.folder / "haproxy.cfg").read_text()
     with pytest.raises(HAProxyError, match=r"rejects its new configuration(?s:.*)nonsense"):
-        front.haproxy.use(Files(before + "nonsense\n", ""))
-    assert (front.haproxy.folder / "haproxy.cfg").read_text() == before
-    assert front.ask("/v2/models/m/infer") == (200, "a")
+        frontend.haproxy.use(Files(before + "nonsense\n", ""))
+    assert (frontend.haproxy.folder / "haproxy.cfg").read_text() == before
+    assert frontend.ask("/v2/models/m/infer") == (200, "a")
 
 
 def test_a_balancer_that_was_killed_finds_its_haproxy(
-    front: Front, serve: Callable[..., Server]
+    frontend: Front, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m"), serve("b", "m")
-    front.use(a)
-    later = HAProxy(front.haproxy.folder, PROGRAM)
-    assert later.pid == front.haproxy.pid
-    later.use(front.files(b))
-    eventually(lambda: front.ask("/v2/models/m/infer") == (200, "b"), "the new configuration holds")
+    frontend.use(a)
+    later = HAProxy(frontend.haproxy.folder, PROGRAM)
+    assert later.pid == frontend.haproxy.pid
+    later.use(frontend.files(b))
+    eventually(
+        lambda: frontend.ask("/v2/models/m/infer") == (200, "b"), "the new configuration holds"
+    )
 
 
 def test_an_idle_connection_of_before_a_reload_is_served_once_more(
-    front: Front, serve: Callable[..., Server]
+    frontend: Front, serve: Callable[..., Server]
 ) -> None:
     """By the worker that it was made to, and where that one knew the model to be: this is why balancers wait."""
     a, b = serve("a", "m"), serve("b", "m")
-    front.use(a)
-    connection = http.client.HTTPConnection("127.0.0.1", front.port, timeout=30)
+    frontend.use(a)
+    connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=30)
     connection.request("GET", "/v2/models/m/infer")
     connection.getresponse().read()
-    front.use(b)
-    assert len(front.haproxy.workers()) == 2
+    frontend.use(b)
+    assert len(frontend.haproxy.workers()) == 2
     connection.request("GET", "/v2/models/m/infer")
     answer = connection.getresponse()
     assert (answer.status, answer.read(), answer.getheader("connection")) == (200, b"a", "close")
     connection.close()
-    eventually(lambda: len(front.haproxy.workers()) == 1, "the former worker has ended")
-    assert front.ask("/v2/models/m/infer") == (200, "b")
+    eventually(lambda: len(frontend.haproxy.workers()) == 1, "the former worker has ended")
+    assert frontend.ask("/v2/models/m/infer") == (200, "b")

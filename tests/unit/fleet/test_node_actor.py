@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher, status
-from support.fakes.fleet.ray import no_actors
+from fakes.fake_dispatcher import FakeDispatcher, status
+from fakes.fleet.ray import no_actors
 
 from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
@@ -182,13 +182,13 @@ def _is_of_user(monkeypatch: pytest.MonkeyPatch, folder: Path, user: int) -> Non
 
 def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
     fake = FakeDispatcher()
-    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     now = messages.Registrations([messages.KeptRegistration(spec, "digest")], "one")
 
-    def told(message: Any) -> list[messages.Registrations]:
+    def reported(message: Any) -> list[messages.Registrations]:
         return [messages.Registrations([], "one") if message.known == "one" else now]
 
-    fake.answers[messages.GetRegistrations] = told
+    fake.answers[messages.GetRegistrations] = reported
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     facts = [msgspec.msgpack.decode(actor.look()[2] or b"")[1] for _ in range(3)]
     assert facts == [{"m": ["digest", 2]}] * 3
@@ -197,17 +197,17 @@ def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
     fake.close()
 
 
-def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
+def test_the_node_s_state_is_reported_only_when_it_changed() -> None:
     """Counters of batches change all the time: the status tells of them, but no new view is made of it."""
     fake = FakeDispatcher()
     batches = iter(range(100))
     models = ["m"]
 
-    def told(_: Any) -> list[messages.Status]:
+    def reported(_: Any) -> list[messages.Status]:
         instance = messages.InstanceInfo(0, "ready", 1, batches=next(batches))
         return [status(*(messages.ModelInfo(name, 1, "ready", [instance]) for name in models))]
 
-    fake.answers[messages.GetStatus] = told
+    fake.answers[messages.GetStatus] = reported
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "one")]
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     first, key, facts = actor.look()
@@ -220,10 +220,10 @@ def test_what_a_fleet_goes_by_is_told_only_when_it_has_changed() -> None:
     fake.close()
 
 
-def test_what_counts_as_placed_is_in_the_status() -> None:
+def test_placed_models_are_in_the_status() -> None:
     """Also of a model that is registered while the daemon is asked: else `register` returns before it is shown."""
     fake = FakeDispatcher()
-    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     asked: list[type] = []
 
     def registrations(_: Any) -> list[messages.Registrations]:
@@ -231,14 +231,14 @@ def test_what_counts_as_placed_is_in_the_status() -> None:
         kept = [messages.KeptRegistration(spec, "digest")] if len(asked) > 1 else []
         return [messages.Registrations(kept, f"{len(asked)}")]
 
-    def told(_: Any) -> list[messages.Status]:
+    def reported(_: Any) -> list[messages.Status]:
         asked.append(messages.GetStatus)
         return [status(*([messages.ModelInfo("m", 1, "ready", [])] if len(asked) > 1 else []))]
 
     fake.answers[messages.GetRegistrations] = registrations
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     actor._daemon()  # which asks for the status, too
-    fake.answers[messages.GetStatus] = told
+    fake.answers[messages.GetStatus] = reported
     encoded, _, facts = actor.look()
     assert len(asked) == 2
     shown = [one["name"] for one in msgspec.msgpack.decode(encoded)["models"]]
@@ -253,7 +253,7 @@ def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
     fake.answers[messages.GetStatus] = lambda _: [status()]
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "none")]
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
-    spec = messages.ModelSpec("m", 1, {}, messages.World("py"), instances=2)
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     kept = {"old": "first digest", "new": "second digest"}
     newest = ["old"]
 

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from support.fakes.fake_dispatcher import status
-from support.fakes.fleet.ray import Fleet
+from fakes.fake_dispatcher import status
+from fakes.fleet.ray import Fleet
 
 from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import check_name
@@ -17,7 +17,7 @@ from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
 from pytriton.fleet.on_ray.cluster import Cluster
 from pytriton.fleet.on_ray.lifecycle import start_fleet
 from pytriton.fleet.on_ray.nodes import Members, members
-from pytriton.fleet.on_ray.versions import MOST_INSTANCES
+from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 
 A, B, C = "aaaa", "bbbb", "cccc"
 
@@ -146,7 +146,7 @@ def test_a_name_that_would_be_that_of_something_else_is_refused(fleet: Fleet, na
     assert list(fleet.controller._state.models) == ["m"]
 
 
-@pytest.mark.parametrize("instances", [-1, 0, MOST_INSTANCES + 1, 10**12])
+@pytest.mark.parametrize("instances", [-1, 0, MAX_INSTANCES + 1, 10**12])
 def test_more_instances_than_a_fleet_takes_are_refused(fleet: Fleet, instances: int) -> None:
     assert f"instances={instances}" in fleet.register(name="n", instances=instances)
     with pytest.raises(ValueError, match="a fleet takes 1 to"):
@@ -179,16 +179,16 @@ def test_a_fleet_whose_name_would_be_a_part_of_anothers_is_refused(name: str) ->
 
 
 @pytest.mark.parametrize("nodes", [0, -1, True, 1.5])
-def test_what_is_no_number_of_nodes_is_refused(nodes: Any) -> None:
+def test_invalid_node_counts_are_refused(nodes: Any) -> None:
     with pytest.raises(PyTritonBadParameterError, match="a whole number from 1"):
         start_fleet("f", nodes=nodes)
 
 
 class Actors:
-    """Ray, with an actor of each node that tells what `told` has of it, or ends."""
+    """Ray, with an actor of each node that tells what `reported` has of it, or ends."""
 
     def __init__(self, *nodes: str) -> None:
-        self.told: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
         self.made: list[str] = []
         self.killed: list[str] = []
         self.flags: list[Any] = []
@@ -228,10 +228,10 @@ class Actors:
         return done, [one for one in references if one in self.hung]
 
     def get(self, reference: str) -> Any:
-        told = self.told.get(reference)
-        if isinstance(told, Exception):
-            raise told
-        return told
+        reported = self.reported.get(reference)
+        if isinstance(reported, Exception):
+            raise reported
+        return reported
 
     def kill(self, actor: Any, no_restart: bool) -> None:
         self.killed.append(actor.node)
@@ -262,7 +262,7 @@ def messages_info(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         None,
         "three words are none",
@@ -273,35 +273,35 @@ def messages_info(name: str) -> Any:
         (7, *_look("m")[1:]),
     ],
 )
-def test_a_node_that_tells_nonsense_is_left_out_and_the_others_are_not(told: Any) -> None:
+def test_a_node_with_invalid_reports_is_left_out(reported: Any) -> None:
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
-    ray.told = {A: told, B: _look("m")}
+    ray.reported = {A: reported, B: _look("m")}
     cluster.look({}, [])
     found = cluster.looks()
     assert list(found) == [B]
     assert "invalid answer" in cluster.fault(A)
 
 
-def test_why_a_daemon_does_not_answer_is_told_until_it_does() -> None:
+def test_the_reason_for_silence_is_reported_until_a_daemon_answers() -> None:
     ray = Actors(A)
     cluster = Cluster("f", ray)
-    ray.told = {A: _TaskError()}
+    ray.reported = {A: _TaskError()}
     cluster.look({"flags": ["--x"]}, [])
     assert cluster.looks() == {}
     assert cluster.fault(A) == "its daemon does not answer (yet): its port is taken"
     assert ray.flags == [["--x"]]
-    ray.told = {A: _look()}
+    ray.reported = {A: _look()}
     assert list(cluster.looks()) == [A]
     assert cluster.fault(A) == "its daemon does not answer (yet)"
     assert ray.made == [A]
 
 
-def test_what_a_node_that_hangs_told_last_does_not_count_for_ever() -> None:
+def test_the_last_report_of_a_hanging_node_expires() -> None:
     """Its process is stopped, or its machine: Ray takes it for alive, and nobody else may wait for it."""
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
-    ray.told = {A: _look("m"), B: _look("m")}
+    ray.reported = {A: _look("m"), B: _look("m")}
     cluster.look({}, [])
     assert list(cluster.looks()) == [A, B]
     ray.hung = {A}
@@ -314,13 +314,13 @@ def test_what_a_node_that_hangs_told_last_does_not_count_for_ever() -> None:
     assert cluster.fault(A) == "its daemon does not answer (yet)"
 
 
-def test_an_actor_that_ray_does_not_start_again_is_made_anew() -> None:
+def test_an_actor_that_ray_does_not_restart_is_recreated() -> None:
     ray = Actors(A)
     cluster = Cluster("f", ray)
-    ray.told = {A: _DiedError()}
+    ray.reported = {A: _DiedError()}
     cluster.look({}, [])
     assert cluster.looks() == {}
-    ray.told = {A: _look()}
+    ray.reported = {A: _look()}
     cluster.look({}, [])
     assert list(cluster.looks()) == [A]
     assert ray.made == [A, A]
@@ -350,7 +350,7 @@ def client_of(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> RayFl
     client = RayFleetClient.__new__(RayFleetClient)
     client.name = "f"
     monkeypatch.setattr(client, "_ask", lambda method, *_: answers[method])
-    monkeypatch.setattr("pytriton.fleet.on_ray.client._LOOK_S", 0.001)
+    monkeypatch.setattr("pytriton.fleet.on_ray.client._POLL_INTERVAL_S", 0.001)
     return client
 
 
@@ -371,7 +371,7 @@ def test_a_balancer_that_cannot_follow_is_named_when_something_does_not_go(
         client.drain(A, wait_s=0.01)
 
 
-def test_a_node_that_goes_while_it_is_to_be_drained_is_told(
+def test_a_node_lost_while_draining_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = client_of(
@@ -385,7 +385,7 @@ def test_a_status_that_makes_no_sense_does_not_hide_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     well = msgspec.msgpack.encode(status())
-    told = [(A, "h", False, b"\xc1", ""), (B, "h", True, well, "")]
-    first, second = client_of({"nodes": told}, monkeypatch).nodes()
+    reported = [(A, "h", False, b"\xc1", ""), (B, "h", True, well, "")]
+    first, second = client_of({"nodes": reported}, monkeypatch).nodes()
     assert (first.status, "status is invalid" in first.error) == (None, True)
     assert second == RayNode(B, "h", True, status())

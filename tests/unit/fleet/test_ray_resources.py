@@ -24,7 +24,7 @@ from pytriton.fleet.on_ray.resources import checked
         ({"accelerator_type": "A100"}, {"accelerator_type": "A100"}),
     ],
 )
-def test_what_ray_holds(given: Any, held: dict[str, Any]) -> None:
+def test_resources_requested_from_ray(given: Any, held: dict[str, Any]) -> None:
     assert checked(given) == held
 
 
@@ -48,7 +48,7 @@ def test_what_ray_holds(given: Any, held: dict[str, Any]) -> None:
         ({"runtime_env": {}}, "pass it as runtime_env="),
     ],
 )
-def test_what_ray_would_refuse(given: Any, said: str) -> None:
+def test_resources_that_ray_would_refuse(given: Any, said: str) -> None:
     with pytest.raises(PyTritonBadParameterError) as refused:
         checked(given)
     assert said in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.fakes.fleet.ray import Fleet
+from fakes.fleet.ray import Fleet
 
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary
@@ -48,12 +48,12 @@ def watch(fleet: Fleet, seconds: float, *, fails: bool = False) -> None:
 
 def shares(fleet: Fleet) -> dict[str, float]:
     """Return what balancers are told of nodes that are to get a share."""
-    _, told = fleet.controller.view("b", -1)
+    _, reported = fleet.controller.view("b", -1)
     return {
-        one.node.rpartition("/")[2]: model.trial.share
-        for one in msgspec.msgpack.decode(told, type=list[NodeStatus])
+        one.node.rpartition("/")[2]: model.lease.share
+        for one in msgspec.msgpack.decode(reported, type=list[NodeStatus])
         for model in (one.status.models if one.status else ())
-        if model.trial is not None
+        if model.lease is not None
     }
 
 
@@ -92,7 +92,7 @@ def test_a_bad_version_is_taken_back(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("how", ["fails", "is rolled back", "is withdrawn"])
 @pytest.mark.parametrize("scaled", [None, 12])
-def test_what_is_taken_back_has_as_many_instances_as_before(
+def test_a_rollback_restores_the_number_of_instances(
     fleet: Fleet, how: str, scaled: int | None
 ) -> None:
     assert fleet.register(b"new", 4, replace=True, canary=CANARY, request="new") == ""
@@ -182,7 +182,7 @@ def test_rollback_goes_back_and_forth_and_ends_a_rollout(fleet: Fleet) -> None:
     assert set(served(fleet).values()) == {"old"}
 
 
-def test_what_cannot_be_rolled_out_is_refused(fleet: Fleet) -> None:
+def test_impossible_rollouts_are_refused(fleet: Fleet) -> None:
     assert "no old version to compare" in fleet.register(name="x", replace=True, canary=CANARY)
     begin(fleet)
     assert "in progress" in fleet.register(b"third", replace=True, canary=CANARY)
@@ -210,7 +210,7 @@ def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
     watch(fleet, 45)
     fleet.register(b"third", 8, replace=True)
     fleet.steps()
-    again = fleet.kept().models["m"]
+    again = fleet.stored_state().models["m"]
     assert again.payloads == [b"third"]
     assert again.previous is not None
     assert again.previous.payloads == [b"new"]

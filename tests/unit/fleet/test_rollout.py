@@ -22,8 +22,10 @@ from pytriton.exceptions import (
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.rollout import Rollout
 
-MESSAGE = messages.Register(messages.ModelSpec("m", 1, {}, messages.World("py")), replace=True)
-DAEMON = messages.DaemonFigures("0", "ready", 1, 0.0, "ready")
+MESSAGE = messages.Register(
+    messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py")), replace=True
+)
+DAEMON = messages.DaemonMetrics("0", "ready", 1, 0.0, "ready")
 
 
 class Node:
@@ -33,7 +35,7 @@ class Node:
         self.name = name
         self.version = "old"
         self.refuses = self.is_down = self.forgets = False
-        self.trial: messages.Trial | None = None
+        self.lease: messages.Lease | None = None
         self.work = messages.Work(requests=500, failed={"callable": 400})
         self._log = log
 
@@ -41,26 +43,26 @@ class Node:
         if self.refuses:
             raise RegistrationError("no room")
         self._log.append(("register", self.name))
-        self.version, self.trial = "new", message.spec.trial
+        self.version, self.lease = "new", message.spec.lease
         return SimpleNamespace(info=lambda: messages.ModelInfo("m", 1, "ready", []))
 
-    def renew_trial(self, name: str, trial: str, share: float | None) -> None:
-        if self.trial is None or self.forgets:
-            raise ModelNotFoundError("not on this trial")
+    def renew_lease(self, name: str, lease: str, share: float | None) -> None:
+        if self.lease is None or self.forgets:
+            raise ModelNotFoundError("not registered under this lease")
         assert share is not None
-        self.trial = messages.Trial(trial, share=share)
+        self.lease = messages.Lease(lease, share=share)
 
-    def end_trial(self, name: str, trial: str, *, keep: bool) -> None:
+    def end_lease(self, name: str, lease: str, *, keep: bool) -> None:
         self._log.append(("keep" if keep else "take back", self.name))
-        if self.trial is None or self.trial.id != trial:
-            raise ModelNotFoundError("not on this trial")
-        self.trial, self.version = None, self.version if keep else "old"
+        if self.lease is None or self.lease.id != lease:
+            raise ModelNotFoundError("not registered under this lease")
+        self.lease, self.version = None, self.version if keep else "old"
 
-    def figures(self) -> messages.Figures:
+    def metrics(self) -> messages.MetricsSnapshot:
         if self.is_down:
             raise DaemonNotRunningError("silence")
-        model = messages.ModelFigures("m", 1, "ready", work=self.work)
-        return messages.Figures(0.0, DAEMON, [model])
+        model = messages.ModelMetrics("m", 1, "ready", work=self.work)
+        return messages.MetricsSnapshot(0.0, DAEMON, [model])
 
     def serve(self, requests: int, failed: int, call_s: float) -> None:
         now = self.work
@@ -80,7 +82,7 @@ class Fleet:
         self.now = 100.0
         self.log: list[tuple[str, str]] = []
         self.nodes = {str(number): Node(str(number), self.log) for number in range(10)}
-        self.told: list[messages.Progress] = []
+        self.reported: list[messages.Progress] = []
         self.failing = {"old": False, "new": False}
         self.call_s = {"old": 0.001, "new": 0.001}
         self.at: dict[float, Callable[[], None]] = {}
@@ -95,7 +97,7 @@ class Fleet:
         clients = cast("dict[str, DaemonClient]", self.nodes)
         how = Canary(0.1, **{"watch_s": 30.0, **canary})
         rollout = Rollout(
-            clients, MESSAGE, [b"p"], how, self.told.append,
+            clients, MESSAGE, [b"p"], how, self.reported.append,
             pause=self.pause, clock=lambda: self.now,
         )  # fmt: skip
         return rollout.run()
@@ -112,7 +114,7 @@ def fleet() -> Fleet:
 def test_a_good_version_goes_to_the_share_and_then_to_all(fleet: Fleet) -> None:
     seen: list[tuple[list[str], float]] = []
     fleet.at[115.0] = lambda: seen.append(
-        (fleet.versions(), cast(messages.Trial, fleet.nodes["0"].trial).share)
+        (fleet.versions(), cast(messages.Lease, fleet.nodes["0"].lease).share)
     )
     found = fleet.roll_out()
     assert seen == [(["new"] + ["old"] * 9, 0.1)]
@@ -122,8 +124,8 @@ def test_a_good_version_goes_to_the_share_and_then_to_all(fleet: Fleet) -> None:
     waves = [set(registered[:1]), set(registered[1:3]), set(registered[3:7]), set(registered[7:])]
     assert waves == [{"0"}, {"1", "2"}, {"3", "4", "5", "6"}, {"7", "8", "9"}]
     assert {one for one in fleet.log if one[0] != "register"} == {("keep", n) for n in fleet.nodes}
-    assert all(one.trial is None for one in found.values())
-    (last,) = [one for one in fleet.told if "30 of 30 s" in one.text]
+    assert all(one.lease is None for one in found.values())
+    (last,) = [one for one in fleet.reported if "30 of 30 s" in one.text]
     assert last.text.startswith("canary: new: 60 requests, 0 failed")
     assert (last.done, last.total) == (1, 10)
 
@@ -146,7 +148,7 @@ def test_a_slow_version_is_taken_back_at_the_end_of_the_watch(fleet: Fleet) -> N
     assert fleet.versions() == ["old"] * 10
 
 
-def test_what_fails_with_both_versions_is_no_fault_of_the_new_one(fleet: Fleet) -> None:
+def test_failures_of_both_versions_are_not_blamed_on_the_new_one(fleet: Fleet) -> None:
     fleet.failing = {"old": True, "new": True}
     fleet.roll_out()
     assert fleet.versions() == ["new"] * 10
@@ -159,8 +161,8 @@ def test_its_share_ends_with_the_watch(fleet: Fleet) -> None:
     register = nodes["1"].register_prepared
 
     def look(message: messages.Register, payloads: Any, report: Any) -> Any:
-        trials = (nodes["0"].trial, message.spec.trial)
-        shares.extend(cast(messages.Trial, one).share for one in trials)
+        leases = (nodes["0"].lease, message.spec.lease)
+        shares.extend(cast(messages.Lease, one).share for one in leases)
         return register(message, payloads, report)
 
     nodes["1"].register_prepared = look  # type: ignore[method-assign]
@@ -193,7 +195,7 @@ def test_a_later_node_that_refuses_has_all_go_back(fleet: Fleet) -> None:
 
 def test_a_node_that_has_it_no_more_has_all_go_back(fleet: Fleet) -> None:
     fleet.at[129.5] = lambda: setattr(fleet.nodes["0"], "forgets", True)
-    with pytest.raises(CanaryError, match="0 cannot be watched: not on this trial"):
+    with pytest.raises(CanaryError, match="0 cannot be watched: not registered under this lease"):
         fleet.roll_out()
     assert fleet.versions() == ["old"] * 10
 

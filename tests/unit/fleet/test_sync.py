@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.sync import Copy, Plan, Removal, Step, plan_sync
+from pytriton.fleet.sync import Copy, Step, SyncPlan, SyncRemoval, plan_sync
 
 A, B, C = "a", "b", "c"
 
@@ -24,8 +24,8 @@ A, B, C = "a", "b", "c"
         ),
         ({A: {"m": "1"}, B: {"m": "2"}, C: {}}, None, [], {"m": [A, B]}),
         ({A: {"m": "1"}, B: {"m": "2"}, C: {}}, B, [Copy(A, "m", B, True), Copy(C, "m", B)], {}),
-        ({A: {"m": "1", "n": "1"}, B: {"m": "1"}}, B, [Removal(A, "n")], {}),
-        ({A: {"m": "1"}, B: {}}, B, [Removal(A, "m")], {}),
+        ({A: {"m": "1", "n": "1"}, B: {"m": "1"}}, B, [SyncRemoval(A, "n")], {}),
+        ({A: {"m": "1"}, B: {}}, B, [SyncRemoval(A, "m")], {}),
     ],
 )
 def test_plans(
@@ -34,7 +34,7 @@ def test_plans(
     steps: list[Step],
     conflicts: dict[str, list[str]],
 ) -> None:
-    assert plan_sync(kept, source) == Plan(steps, conflicts)
+    assert plan_sync(kept, source) == SyncPlan(steps, conflicts)
 
 
 def test_a_source_that_is_no_node() -> None:

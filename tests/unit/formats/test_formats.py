@@ -16,7 +16,7 @@ from support.models.digits import digits
 
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.formats import complete, probe, table
-from pytriton.formats.loaded import FormatError, Loaded
+from pytriton.formats.loaded import FormatError, LoadedFile
 from pytriton.formats.model import FolderModel, load_file
 from pytriton.formats.pytorch import in_order
 from pytriton.formats.recipe import Recipe
@@ -24,7 +24,7 @@ from pytriton.formats.trees import framework, trees
 from pytriton.proxy.types import Request
 
 
-def load(title: str, path: Path, config: dict[str, Any] | None = None) -> Loaded:
+def load(title: str, path: Path, config: dict[str, Any] | None = None) -> LoadedFile:
     form = next(one for one in table.FORMATS if one.title == title)
     for module in form.packages:
         pytest.importorskip(module)
@@ -38,7 +38,7 @@ def affine(tmp_path: Path) -> Path:
     return path
 
 
-def test_onnx_tells_all(affine: Path) -> None:
+def test_onnx_files_declare_everything(affine: Path) -> None:
     loaded = load("ONNX", affine)
     config = complete.complete({}, loaded, "model.onnx")
     assert config == {
@@ -51,7 +51,7 @@ def test_onnx_tells_all(affine: Path) -> None:
     assert answer["y"].tolist() == [[2.0] * 4] * 2
 
 
-def test_what_config_pbtxt_says_stays(affine: Path) -> None:
+def test_fields_of_config_pbtxt_are_kept(affine: Path) -> None:
     loaded = load("ONNX", affine)
     said = {"max_batch_size": 0, "output": [{"name": "y", "label_filename": "labels.txt"}]}
     config = complete.complete(said, loaded, "model.onnx")
@@ -132,7 +132,7 @@ def test_scikit_learn_labels_may_be_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_a_file_without_an_estimator_is_told(tmp_path: Path) -> None:
+def test_a_file_without_an_estimator_is_reported(tmp_path: Path) -> None:
     joblib = pytest.importorskip("joblib")
     joblib.dump({"weights": 1}, tmp_path / "model.joblib")
     with pytest.raises(FormatError, match="holds a dict, which has none of predict"):

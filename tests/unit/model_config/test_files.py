@@ -47,9 +47,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_what_was_generated_is_parsed_to_the_same(
-    config: TritonModelConfig, tmp_path: Path
-) -> None:
+def test_generated_configurations_parse_back(config: TritonModelConfig, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "config.pbtxt"
     generator = ModelConfigGenerator(config)
     generator.to_file(path)
@@ -99,7 +97,7 @@ def test_the_document_has_tritons_names() -> None:
         ),
     ],
 )
-def test_what_triton_would_refuse_is_not_generated(fields: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_not_generated(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(PyTritonBadParameterError, match=message):
         ModelConfigGenerator(TritonModelConfig("m", **fields)).get_config()
 

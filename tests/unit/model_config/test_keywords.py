@@ -22,14 +22,14 @@ from pytriton.model_config.warmup import ModelWarmup, WarmupInput
         (DynamicBatcher, "max_queue_delay", "max_queue_delay_microseconds"),
         (QueuePolicy, "max_queue_sise", "max_queue_size"),
         (Tensor, "dtyp", "dtype"),
-        (Limits, "memory_hart", "memory_hard"),
+        (Limits, "memory_hart", "memory_limit"),
         (Autoscale, "idle_afetr", "idle_after"),
         (ModelWarmup, "batchsize", "batch_size"),
         (WarmupInput, "shap", "shape"),
         (Canary, "shares", "share"),
     ],
 )
-def test_an_unknown_keyword_is_told_with_the_closest(cls: Any, wrong: str, meant: str) -> None:
+def test_an_unknown_keyword_is_reported_with_the_closest(cls: Any, wrong: str, meant: str) -> None:
     text = rf"^{cls.__name__}\(\) got an unexpected keyword argument '{wrong}'\. Did you mean '{meant}'\?$"
     with pytest.raises(TypeError, match=text) as error:
         cls(**{wrong: 1})
@@ -38,12 +38,12 @@ def test_an_unknown_keyword_is_told_with_the_closest(cls: Any, wrong: str, meant
 
 
 @pytest.mark.parametrize("cls", [ModelConfig, Limits, TlsOptions, RequestOptions])
-def test_one_that_is_close_to_none_is_told_with_all(cls: Any) -> None:
+def test_an_unknown_keyword_without_a_match_lists_all(cls: Any) -> None:
     known = ", ".join(inspect.signature(cls).parameters)
     with pytest.raises(TypeError, match=f"'xyzzy'. Valid names: {known}"):
         cls(xyzzy=1)
 
 
-def test_what_is_missing_is_told_as_python_does() -> None:
+def test_missing_arguments_are_reported_as_by_python() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'shape'"):
         Tensor(dtype=np.float32)  # type: ignore[call-arg]

@@ -50,7 +50,7 @@ def test_truth_values_are_true_or_false() -> None:
 
 @pytest.mark.parametrize("name", ["batching", "response_cache", "decoupled"])
 @pytest.mark.parametrize("value", ["no", "false", 0, 1, None])
-def test_what_only_counts_as_true_or_false_is_refused(name: str, value: Any) -> None:
+def test_truthy_values_are_refused(name: str, value: Any) -> None:
     with pytest.raises(
         PyTritonBadParameterError, match=f"`{name}` must be True or False, got {value!r}"
     ):

@@ -30,7 +30,7 @@ X, Y = Tensor((1,), np.float32, "x"), Tensor((1,), np.float32, "y")
         {"model_repository_agents": {"agents": [{"name": "a", "parameters": {"k": "v"}}]}},
     ],
 )
-def test_what_triton_knows_is_passed_through(extra: dict[str, Any]) -> None:
+def test_known_fields_are_passed_through(extra: dict[str, Any]) -> None:
     if not set(extra) <= set(model_config_pb2.ModelConfig.DESCRIPTOR.fields_by_name):
         pytest.skip("this tritonclient has an older schema: model_metrics came with 2.52")
     document = to_triton_config("m", [X], [Y], ModelConfig(extra=extra))
@@ -80,7 +80,7 @@ def test_what_triton_knows_is_passed_through(extra: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_triton_does_not_know_is_refused_with_what_it_does(extra: Any, message: str) -> None:
+def test_unknown_fields_are_refused_with_the_known_ones(extra: Any, message: str) -> None:
     with pytest.raises(PyTritonBadParameterError, match=message):
         ModelConfig(extra=extra)
 
@@ -98,7 +98,7 @@ def test_triton_gets_the_rate_limiter_with_our_instances() -> None:
     limiter = {"resources": [{"name": "R", "count": 1}], "priority": 2}
     config = ModelConfig(extra={"instance_group": [{"rate_limiter": limiter}]})
     document = to_triton_config("m", [X], [Y], config)
-    spec = messages.ModelSpec("m", 1, document, messages.World("python"), instances=2)
+    spec = messages.ModelSpec("m", 1, document, messages.WorkerEnvironment("python"), instances=2)
     loaded = own_repository.triton_config(spec, "endpoint", "key", 2)
     assert loaded["instance_group"] == [{"rate_limiter": limiter, "kind": "KIND_CPU", "count": 4}]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.openai import ChatRequest
-from pytriton.openai.coalesce import Held
+from pytriton.openai.coalesce import ChunkCoalescer
 from pytriton.openai.model import served
 from pytriton.proxy.sending import sending
 from pytriton.proxy.types import Request
@@ -90,7 +90,7 @@ def test_nothing_waits_for_what_is_awaited() -> None:
     assert seen == [3 * number for number in range(1, 21)]
 
 
-def test_what_came_before_an_error_goes_out_before_it() -> None:
+def test_text_before_an_error_is_sent_first() -> None:
     async def fails(request: ChatRequest) -> AsyncIterator[str]:
         yield "a"
         yield "b"
@@ -103,7 +103,7 @@ def test_what_came_before_an_error_goes_out_before_it() -> None:
     assert contents(sent) == ["a", "b", "c"]
 
 
-def test_what_is_held_of_a_stream_that_is_over_is_dropped() -> None:
+def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
     """Its end has been said: the proxy takes a part behind it for a fault of the whole lane."""
 
     async def gives_up(request: ChatRequest) -> AsyncIterator[str]:
@@ -134,7 +134,7 @@ def test_pieces_that_come_slowly_are_not_held() -> None:
     now = [0.0]
     due: list[Callable[[], None]] = []
     sent: list[str] = []
-    held = Held(sent.append, due.append, lambda: now[0])
+    held = ChunkCoalescer(sent.append, due.append, lambda: now[0])
     for after_s, kept in ((0, False), (0.0002, True), (0.0002, True), (0.0004, False)):
         now[0] += after_s
         assert held.keeps("x") is kept

@@ -37,16 +37,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), WRONG, ids=[text for _, text in WRONG])
-def test_what_clients_could_not_read_is_refused_where_it_is_made(
-    make: Callable[[], Any], text: str
-) -> None:
+def test_unreadable_values_are_refused_at_the_source(make: Callable[[], Any], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         make()
 
 
 @pytest.mark.parametrize("value", [b"ab", bytearray(b"ab"), None, 1, {"content": "a"}], ids=repr)
 @pytest.mark.parametrize("yields", [False, True])
-def test_what_is_no_piece_is_told_by_its_type(value: Any, yields: bool) -> None:
+def test_invalid_pieces_are_reported_by_type(value: Any, yields: bool) -> None:
     def give(request: Any) -> Any:
         return iter([value]) if yields else value
 

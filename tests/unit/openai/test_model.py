@@ -41,10 +41,10 @@ def test_the_model_of_a_chat() -> None:
     assert spec.openai.serves == ["chat"]
     assert spec.config["model_transaction_policy"] == {"decoupled": True}
     assert [one["name"] for one in spec.config["input"]] == ["request", "text_input", "stream"]
-    assert (spec.name, spec.lanes, spec.factory) == ("chat", 1, False)
+    assert (spec.name, spec.max_inflight_batches, spec.factory) == ("chat", 1, False)
     card = ModelCard(["chat", "responses"], owned_by="us", context_length=8, aliases=("org/m:8b",))
     spec = plan(async_chat, "m", None, None, None, {"openai": card}).message.spec
-    assert spec.lanes == 4
+    assert spec.max_inflight_batches == 4
     assert spec.openai is not None
     assert (spec.openai.serves, spec.openai.context_length) == (["chat", "responses"], 8)
     assert spec.openai.aliases == ["org/m:8b"]
@@ -81,7 +81,7 @@ def test_it_is_declared_too() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be(options: Any, arguments: Any, text: str) -> None:
+def test_impossible_options_are_refused(options: Any, arguments: Any, text: str) -> None:
     given = {"name": "m", "inputs": None, "outputs": None, "config": None, **arguments}
     with pytest.raises(PyTritonValidationError, match=text):
         plan(chat, given["name"], given["inputs"], given["outputs"], given["config"], options)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytriton.openai import APIError
-from pytriton.openai.bodies import BODIES, MOST_VALUES, read_body
+from pytriton.openai.bodies import BODIES, MAX_VALUES, read_body
 from pytriton.openai.parts import part_of, remote_urls
 from pytriton.openai.requests import chat_request, completion_request
 
@@ -106,13 +106,13 @@ def test_an_assistant_may_have_said_nothing() -> None:
     ],
     ids=lambda data: repr(data)[:60],
 )
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_bodies_that_are_no_json_object_are_refused(data: bytes) -> None:
     with pytest.raises(APIError) as caught:
         read_body(data, BODIES["chat"])
     assert caught.value.status == 400
 
 
-MANY = MOST_VALUES + 1
+MANY = MAX_VALUES + 1
 
 
 @pytest.mark.parametrize(

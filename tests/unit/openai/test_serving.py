@@ -149,7 +149,7 @@ def test_usage_is_what_was_said_or_counted_and_in_the_stream_when_asked_for() ->
     assert all("usage" not in one for one in plain)
 
 
-def test_several_answers_are_told_apart() -> None:
+def test_several_answers_are_distinguished() -> None:
     def two(request: ChatRequest) -> Iterator[Delta]:
         for index in range(request.n):
             yield Delta(content=f"{index}!", index=index)
@@ -265,7 +265,7 @@ def test_responses() -> None:
     ]
 
 
-def test_calls_whose_pieces_are_mixed_are_told_whole() -> None:
+def test_interleaved_tool_calls_are_reassembled() -> None:
     """Agents run a tool when its item is done: with all of its arguments, and its name."""
 
     def mixing(request: ChatRequest) -> Iterator[Any]:
@@ -287,9 +287,9 @@ def test_calls_whose_pieces_are_mixed_are_told_whole() -> None:
     for index, (name, arguments) in enumerate(expected):
         mine = [one for one in events if one.get("output_index") == index]
         assert "".join(one["delta"] for one in mine if "delta" in one) == arguments
-        told, done = mine[-2:]
-        assert told["type"] == "response.function_call_arguments.done"
-        assert (told["name"], told["arguments"]) == (name, arguments)
+        reported, done = mine[-2:]
+        assert reported["type"] == "response.function_call_arguments.done"
+        assert (reported["name"], reported["arguments"]) == (name, arguments)
         assert done["type"] == "response.output_item.done"
         assert (done["item"]["name"], done["item"]["arguments"]) == (name, arguments)
         assert [one["type"] for one in mine].count(done["type"]) == 1

@@ -187,7 +187,7 @@ def test_numbers_of_response_parameters_have_64_bits() -> None:
 
 def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.pb_utils.metrics._numbers", {})
-    monkeypatch.setattr("pytriton.pb_utils.metrics.MOST_METRICS", 3)
+    monkeypatch.setattr("pytriton.pb_utils.metrics.MAX_METRICS", 3)
     family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
     for user in "abc":
         family.Metric(labels={"user": user}).increment(1)
@@ -199,7 +199,7 @@ def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.M
     assert family.Metric(labels={"user": "d"}).value() == 0
 
 
-class Told(host.Host):
+class Reported(host.Host):
     """Writes down what becomes of metrics."""
 
     def __init__(self) -> None:
@@ -214,8 +214,8 @@ class Told(host.Host):
 def test_metrics_are_deleted_with_the_last_family_that_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = Told()
-    monkeypatch.setattr(host, "_current", told)
+    reported = Reported()
+    monkeypatch.setattr(host, "_current", reported)
     counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
     family = pb_utils.MetricFamily("of_many", "the first text", counter)
     again = pb_utils.MetricFamily("of_many", "another text", counter)
@@ -223,25 +223,25 @@ def test_metrics_are_deleted_with_the_last_family_that_has_them(
     same = again.Metric(labels={"a": "2", "b": "1"})
     metric.increment(3)
     about = "of_many", "the first text", {"a": "2", "b": "1"}
-    assert told.changes == [("", *about), ("", *about), ("increment", *about)]
-    told.changes.clear()
+    assert reported.changes == [("", *about), ("", *about), ("increment", *about)]
+    reported.changes.clear()
     del family  # and with it its metric, of which there is another object
     with pytest.raises(pb_utils.TritonModelException, match="'MetricFamily' has been deleted"):
         metric.increment(1)
     assert same.value() == 3
-    assert told.changes == []
+    assert reported.changes == []
     with pytest.raises(pb_utils.TritonModelException, match="already exists with different type"):
         pb_utils.MetricFamily("of_many", "", gauge)
     del same  # its family has it
     assert again.Metric(labels={"a": "2", "b": "1"}).value() == 3
-    told.changes.clear()
+    reported.changes.clear()
     del again
-    assert told.changes == [("delete", *about)]
+    assert reported.changes == [("delete", *about)]
     with pytest.raises(pb_utils.TritonModelException, match="already exists with different type"):
         pb_utils.MetricFamily("of_many", "", gauge)  # tritonserver forgets no family
     anew = pb_utils.MetricFamily("of_many", "another text", counter)
     assert anew.Metric(labels={"a": "2", "b": "1"}).value() == 0
-    assert told.changes[-1] == ("", *about)
+    assert reported.changes[-1] == ("", *about)
 
 
 def test_families_that_cannot_be_are_refused() -> None:

@@ -24,7 +24,7 @@ def test_types(dtype: type, number: int) -> None:
         assert dtype in map(np.dtype, pb_utils.TRITON_STRING_TO_NUMPY.values())
 
 
-def test_what_is_no_tensor_is_refused() -> None:
+def test_values_that_are_no_tensor_are_refused() -> None:
     with pytest.raises(pb_utils.TritonModelException, match="cannot be an empty"):
         pb_utils.Tensor("", np.zeros(1))
     with pytest.raises(pb_utils.TritonModelException, match="complex64"):
@@ -67,7 +67,7 @@ def test_bf16_by_numpy_and_by_dlpack() -> None:
     assert again.as_numpy().dtype == ml_dtypes.bfloat16
 
 
-def test_what_dlpack_cannot() -> None:
+def test_dtypes_that_dlpack_lacks() -> None:
     with pytest.raises(pb_utils.TritonModelException, match="no strings"):
         pb_utils.Tensor("x", np.array([b"x"], object)).to_dlpack()
     with pytest.raises(pb_utils.TritonModelException, match="C-Order"):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.fakes.proxy_stage import Proxy, Stage
-from support.fakes.triton import fake_stub
+from fakes.proxy_harness import Proxy, ProxyHarness
+from fakes.triton import fake_stub
 
 from pytriton._protocol.messages import Verdict
 
@@ -20,8 +20,8 @@ def _stub_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage()
+def harness() -> Iterator[ProxyHarness]:
+    made = ProxyHarness()
     yield made
     made.close()
 

@@ -88,7 +88,7 @@ def attachment(control: Control, calls: Calls) -> Iterator[Attachment]:
     made.drop()
 
 
-def test_a_worker_that_cannot_be_reached_is_told_and_another_one_asked_for(
+def test_a_worker_that_cannot_be_reached_is_reported_and_another_one_asked_for(
     attachment: Attachment, control: Control, calls: Calls, worker: str
 ) -> None:
     gone = str(Path(worker).with_name("gone.sock"))
@@ -125,9 +125,7 @@ def test_with_its_lane_it_lets_the_workers_calls_go(
     assert calls.did[-1] == "end"
 
 
-def test_what_becomes_of_a_batch_the_dispatcher_says(
-    attachment: Attachment, control: Control
-) -> None:
+def test_the_dispatcher_decides_about_a_batch(attachment: Attachment, control: Control) -> None:
     attachment.worker = "w1"
     verdict = messages.Verdict("wait", wait_s=2.0)
     control.answers = [verdict] * 3

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.triton.fake_stub import Logger
-from support.running import eventually
+from fakes.triton.fake_stub import Logger
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.calls.call_chain import Link
@@ -26,7 +26,7 @@ from pytriton._protocol.calls.call_messages import (
 )
 from pytriton._protocol.lanes.lane import LaneClosed, LaneSilent
 from pytriton.proxy_backend import calls as calls_module
-from pytriton.proxy_backend.calls import Calls
+from pytriton.proxy_backend.calls import ProxyCalls
 from pytriton.proxy_backend.translate import Translator
 
 
@@ -59,8 +59,8 @@ def model() -> Model:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, model: Model) -> Iterator[Calls]:
-    made = Calls(Translator("m", {}), "ipc://nowhere")
+def calls(monkeypatch: pytest.MonkeyPatch, model: Model) -> Iterator[ProxyCalls]:
+    made = ProxyCalls(Translator("m", {}), "ipc://nowhere")
 
     class Executor:
         answers = staticmethod(model)
@@ -74,7 +74,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, model: Model) -> Iterator[Calls]:
 
 
 @pytest.fixture
-def connect(calls: Calls) -> Iterator[Callable[[], CallConnection]]:
+def connect(calls: ProxyCalls) -> Iterator[Callable[[], CallConnection]]:
     """Have the proxy serve a worker's calls; return the worker's end."""
     made: list[CallConnection] = []
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as folder:
@@ -147,7 +147,7 @@ def test_a_call_that_is_dropped_ends_at_once(
 
 
 def test_an_exception_is_the_calls_answer(
-    connect: Callable[[], CallConnection], calls: Calls, monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[], CallConnection], calls: ProxyCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
         @staticmethod
@@ -161,7 +161,7 @@ def test_an_exception_is_the_calls_answer(
 
 
 def test_a_proxy_that_goes_elsewhere_answers_what_is_under_way_and_no_new_calls(
-    connect: Callable[[], CallConnection], calls: Calls, model: Model
+    connect: Callable[[], CallConnection], calls: ProxyCalls, model: Model
 ) -> None:
     worker = connect()
     worker.send(call(1))
@@ -178,7 +178,7 @@ def test_a_proxy_that_goes_elsewhere_answers_what_is_under_way_and_no_new_calls(
 
 
 def test_a_proxy_that_was_never_asked_just_goes(
-    connect: Callable[[], CallConnection], calls: Calls
+    connect: Callable[[], CallConnection], calls: ProxyCalls
 ) -> None:
     worker = connect()
     calls.retire()
@@ -186,7 +186,9 @@ def test_a_proxy_that_was_never_asked_just_goes(
         worker.send(call(1))
 
 
-def test_a_worker_without_a_place_for_calls_is_about_to_end(calls: Calls, tmp_path: Path) -> None:
+def test_a_worker_without_a_place_for_calls_is_about_to_end(
+    calls: ProxyCalls, tmp_path: Path
+) -> None:
     calls.serve(str(tmp_path / "gone.sock"))
     calls.retire()
 
@@ -209,8 +211,8 @@ def test_of_many_calls_those_of_a_chain_are_not_kept_waiting(
     eventually(lambda: sorted(model.begun) == [1, 2, 3], "now it is made")
 
 
-def test_calls_that_wait_in_vain_are_told_so(
-    connect: Callable[[], CallConnection], calls: Calls, monkeypatch: pytest.MonkeyPatch
+def test_deadlocked_calls_fail_with_a_reason(
+    connect: Callable[[], CallConnection], calls: ProxyCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, list[str]]] = []
 
@@ -237,7 +239,7 @@ def test_a_worker_that_breaks_the_protocol_is_left(
     assert "broke the protocol" in Logger.errors[0]
 
 
-def test_a_worker_that_ends_gives_back_what_it_has_not_read(
+def test_an_ending_worker_returns_unread_batches(
     connect: Callable[[], CallConnection], model: Model
 ) -> None:
     worker = connect()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
+from fakes.fake_dispatcher import FakeDispatcher
 
 from pytriton._protocol import messages
 from pytriton._protocol.calls.call_chain import Link
@@ -16,7 +16,7 @@ from pytriton._protocol.errors import ErrorKind
 from pytriton._protocol.lanes.lane_messages import RequestRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import chains
-from pytriton.proxy_backend.chains import Circular, Handle, check_chain, has_closed, tell_failure
+from pytriton.proxy_backend.chains import Circular, Handle, check_chain, has_closed, write_failure
 
 
 def request_of(**parameters: str) -> RequestRef:
@@ -44,7 +44,7 @@ def test_a_worker_that_waits_for_a_batch_cannot_serve_it(worker: str) -> None:
     with pytest.raises(Circular) as caught:
         check_chain(requests, worker)
     assert caught.value.waiting == ["w1", "w2"]
-    assert "lanes=1 and more instances" in str(caught.value)
+    assert "max_inflight_batches=1 and more instances" in str(caught.value)
 
 
 def test_another_worker_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +101,10 @@ def test_the_dispatcher_knows_whether_a_circle_closes(
     assert dispatcher.heard == [messages.MayCall("a", ["a", "b", "c"], ["w1", "w3"])]
 
 
-def test_calls_that_wait_are_told(dispatcher: FakeDispatcher) -> None:
-    told = messages.StuckCalls(["b"], "they wait for each other")
-    dispatcher.answers[messages.CallsWait] = lambda _: [told]
-    assert chains.stuck("w", ["b", "c"], dispatcher.rundir.control_endpoint) == told
+def test_waiting_calls_are_reported(dispatcher: FakeDispatcher) -> None:
+    reported = messages.StuckCalls(["b"], "they wait for each other")
+    dispatcher.answers[messages.CallsWait] = lambda _: [reported]
+    assert chains.stuck("w", ["b", "c"], dispatcher.rundir.control_endpoint) == reported
     assert dispatcher.heard == [messages.CallsWait(os.getpid(), "w", ["b", "c"])]
     dispatcher.answers[messages.CallsWait] = lambda _: [messages.Failure("internal", "no")]
     nothing = messages.StuckCalls([], "")
@@ -130,11 +130,11 @@ def test_a_handle_brings_the_failure_back() -> None:
     assert handle.failure() is None
     name = handle.name()
     assert handle.failure() is None
-    assert tell_failure(name, "no such thing: é", "NOT_FOUND")
+    assert write_failure(name, "no such thing: é", "NOT_FOUND")
     assert handle.failure() == ("no such thing: é", "NOT_FOUND")
     handle.close()
-    assert not tell_failure(name, "too late", "INTERNAL")
-    assert not tell_failure("", "nobody has asked", "INTERNAL")
+    assert not write_failure(name, "too late", "INTERNAL")
+    assert not write_failure("", "nobody has asked", "INTERNAL")
 
 
 def test_a_handle_that_a_client_has_made_up_opens_nothing(tmp_path: object) -> None:
@@ -146,7 +146,7 @@ def test_a_handle_that_a_client_has_made_up_opens_nothing(tmp_path: object) -> N
         descriptors = len(os.listdir("/proc/self/fd"))
         for name in names:
             assert has_closed(name)
-            assert not tell_failure(name, "text", "INTERNAL")
+            assert not write_failure(name, "text", "INTERNAL")
     assert handle.failure() is None
     assert len(os.listdir("/proc/self/fd")) < descriptors  # without `other`
     handle.close()

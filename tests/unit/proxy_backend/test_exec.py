@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.triton.fake_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
+from fakes.triton.fake_stub import InferenceRequest, InferenceResponse, Tensor, TritonError
 
 from pytriton._protocol.calls.call_chain import Link, decode_chain
 from pytriton._protocol.calls.call_connection import CallConnection
@@ -19,7 +19,7 @@ from pytriton._protocol.lanes import tensors
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import exec as exec_module
 from pytriton.proxy_backend import stub
-from pytriton.proxy_backend.chains import Handle, has_closed, tell_failure
+from pytriton.proxy_backend.chains import Handle, has_closed, write_failure
 from pytriton.proxy_backend.exec import Executor, explained
 from pytriton.proxy_backend.translate import Translator
 
@@ -152,7 +152,7 @@ def test_an_error_that_triton_would_swallow_comes_by_the_handle(executor: Execut
     state = State()
     answers = executor.answers(call(stream=True), state)
     next(answers)
-    tell_failure(Request.made[0]["parameters"][HANDLE_PARAMETER], "it broke", "NOT_FOUND")
+    write_failure(Request.made[0]["parameters"][HANDLE_PARAMETER], "it broke", "NOT_FOUND")
     ((last, _),) = answers
     assert (last.final, last.error, last.code) == (True, "it broke", "NOT_FOUND")
     state.handle.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
+from fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
 
 from pytriton._protocol.lanes.lane import LaneError
 from pytriton._protocol.messages import Verdict
@@ -32,7 +32,7 @@ def test_each_request_ends_once() -> None:
     assert len(first.sent) == 2
 
 
-def test_what_is_not_answered_gets_the_error() -> None:
+def test_unanswered_requests_get_the_error() -> None:
     flight, (first, second) = flight_of(2)
     flight.send(0, None, final=True)
     flight.names = ["a", "b"]
@@ -63,7 +63,7 @@ def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
     assert flight.gone(1) is True
 
 
-def test_who_has_closed_a_handle_has_gone() -> None:
+def test_a_closed_handle_means_a_departed_client() -> None:
     flight, _ = flight_of(1)
     handle = Handle()
     flight.waiting = [handle.name()]

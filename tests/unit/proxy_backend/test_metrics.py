@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.fakes.triton.fake_stub import Logger, MetricFamily
+from fakes.triton.fake_stub import Logger, MetricFamily
 
 from pytriton._protocol.lanes.lane_messages import Metrics, MetricUpdate
 from pytriton.proxy_backend.metrics import CustomMetrics
@@ -52,9 +52,7 @@ def test_a_histogram_has_buckets() -> None:
         (MetricUpdate("m", "", "COUNTER", {}, None, "increment", -1), "a counter only grows"),
     ],
 )
-def test_what_is_refused_is_logged_and_the_others_are_changed(
-    wrong: MetricUpdate, words: str
-) -> None:
+def test_refused_metrics_are_logged_and_others_updated(wrong: MetricUpdate, words: str) -> None:
     CustomMetrics().apply(Metrics([wrong, update("increment", 1)]))
     assert [words in line and wrong.family in line for line in Logger.errors] == [True]
     assert MetricFamily.made[-1].changes[-1] == ("increment", None, 1)
@@ -67,7 +65,7 @@ def test_a_change_that_nobody_knows_does_nothing() -> None:
 
 
 def test_a_model_makes_no_more_metrics_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytriton.proxy_backend.metrics.MOST_METRICS", 2)
+    monkeypatch.setattr("pytriton.proxy_backend.metrics.MAX_METRICS", 2)
     CustomMetrics().apply(Metrics([update("increment", 1, user=user) for user in "abca"]))
     made = [change for change in MetricFamily.made[0].changes if change[0] == "made"]
     assert made == [("made", {"user": "a"}, None), ("made", {"user": "b"}, None)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.fakes.lane_worker import Hangup
-from support.fakes.proxy_stage import Stage, requests
-from support.fakes.triton.fake_stub import FINAL, Request, TritonError, pb_utils
-from support.running import eventually
+from fakes.lane_worker import Hangup
+from fakes.proxy_harness import ProxyHarness, requests
+from fakes.triton.fake_stub import FINAL, Request, TritonError, pb_utils
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneError
@@ -35,7 +35,7 @@ def part(text: str, *, final: bool = False) -> ResponseRef:
     return ResponseRef([], text, ResponseDetails(final=final))
 
 
-class Teller:
+class ScriptedWorker:
     """A worker of a decoupled model: it does with a batch what `script` has for it, else answers and ends it."""
 
     def __init__(self, *script: Any, room: int = 4) -> None:
@@ -78,20 +78,20 @@ def ended(*batch: Request) -> list[list[Any]]:
 
 
 def play(
-    stage: Stage, *script: Any, room: int = 4, parameters: dict[str, str] | None = None
-) -> Teller:
-    teller = Teller(*script, room=room)
-    stage.worker(teller.behave, teller.greet)
-    stage.load(parameters, decoupled=True)
-    return teller
+    harness: ProxyHarness, *script: Any, room: int = 4, parameters: dict[str, str] | None = None
+) -> ScriptedWorker:
+    scripted = ScriptedWorker(*script, room=room)
+    harness.worker(scripted.behave, scripted.greet)
+    harness.load(parameters, decoupled=True)
+    return scripted
 
 
-def execute(stage: Stage, batch: list[Request]) -> None:
-    assert stage.model is not None
-    assert stage.model.execute(batch) is None
+def execute(harness: ProxyHarness, batch: list[Request]) -> None:
+    assert harness.model is not None
+    assert harness.model.execute(batch) is None
 
 
-def test_streams_of_one_batch_end_one_by_one(stage: Stage) -> None:
+def test_streams_of_one_batch_end_one_by_one(harness: ProxyHarness) -> None:
     def uneven(lane: Lane, batch: Batch) -> None:
         lane.send(BatchBegun(batch.id))
         lane.send(BatchPart(batch.id, [part("a1"), None]))
@@ -100,30 +100,30 @@ def test_streams_of_one_batch_end_one_by_one(stage: Stage) -> None:
         lane.send(BatchPart(batch.id, [None, empty]))
         lane.send(BatchDone(batch.id, []))
 
-    play(stage, uneven)
+    play(harness, uneven)
     batch = requests("a", "b")
-    execute(stage, batch)
+    execute(harness, batch)
     assert ended(*batch) == [
         [(("a1", INTERNAL), 0), (("a2", INTERNAL), FINAL)],
         [(("b1", INTERNAL), 0), END],
     ]
 
 
-def test_a_batch_that_fails_ends_all_its_streams(stage: Stage) -> None:
+def test_a_batch_that_fails_ends_all_its_streams(harness: ProxyHarness) -> None:
     def fail(lane: Lane, batch: Batch) -> None:
         begin(lane, batch)
         lane.send(BatchFailed(batch.id, "ValueError: no"))
 
-    play(stage, fail)
+    play(harness, fail)
     batch = requests("a", "b")
-    execute(stage, batch)
+    execute(harness, batch)
     assert ended(*batch) == [
         [((f"ValueError: no [request id: {one}]", INTERNAL), FINAL)] for one in "ab"
     ]
 
 
 def test_a_stream_that_has_ended_does_not_end_once_more(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: ProxyHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker does not take the credit for the last of its parts."""
     give = Credits.give
@@ -133,17 +133,17 @@ def test_a_stream_that_has_ended_does_not_end_once_more(
         raise LaneError("the worker does not read")
 
     monkeypatch.setattr(Credits, "give", refused)
-    play(stage)
+    play(harness)
     first, second = requests("a"), requests("b")
-    execute(stage, first)
-    streams: Any = stage.model and stage.model._streams
+    execute(harness, first)
+    streams: Any = harness.model and harness.model._streams
     eventually(lambda: streams._lane is None, "the end of the lane was not seen")
-    execute(stage, second)
+    execute(harness, second)
     assert ended(*first, *second) == [[(("a", INTERNAL), 0), END], [(("b", INTERNAL), 0), END]]
-    assert stage.heard(messages.LaneLost) == []
+    assert harness.heard(messages.LaneLost) == []
 
 
-def test_a_model_py_that_has_not_returned_is_tried_again(stage: Stage) -> None:
+def test_a_model_py_that_has_not_returned_is_tried_again(harness: ProxyHarness) -> None:
     """Triton has not got its requests back, and nothing was answered."""
 
     def answer_and_return(lane: Lane, batch: Batch) -> None:
@@ -153,24 +153,27 @@ def test_a_model_py_that_has_not_returned_is_tried_again(stage: Stage) -> None:
         lane.send(BatchDone(batch.id, []))
 
     play(
-        stage, begin_and_hang_up, answer_and_return, parameters={PYTHON_MODEL_PARAMETER: "streams"}
+        harness,
+        begin_and_hang_up,
+        answer_and_return,
+        parameters={PYTHON_MODEL_PARAMETER: "streams"},
     )
-    stage.verdicts = [messages.Verdict("retry")]
+    harness.verdicts = [messages.Verdict("retry")]
     (one,) = requests("a")
-    execute(stage, [one])
+    execute(harness, [one])
     assert ended(one) == [[(("done", INTERNAL), 0), END]]
-    assert not stage.heard(messages.LaneLost)[0].final
+    assert not harness.heard(messages.LaneLost)[0].final
 
 
-def test_a_model_py_may_have_a_request_queued_again(stage: Stage) -> None:
+def test_a_model_py_may_have_a_request_queued_again(harness: ProxyHarness) -> None:
     def again(lane: Lane, batch: Batch) -> None:
         begin(lane, batch)
         lane.send(BatchReturned(batch.id, [0]))
         lane.send(BatchDone(batch.id, []))
 
-    play(stage, again, parameters={PYTHON_MODEL_PARAMETER: "streams"})
+    play(harness, again, parameters={PYTHON_MODEL_PARAMETER: "streams"})
     one, other = requests("a", "b")
-    execute(stage, [one, other])
+    execute(harness, [one, other])
     assert ended(other) == [[END]]
     assert one.sender.sent == []
     assert one.release_flags == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -182,14 +185,14 @@ def answer_after_the_end(lane: Lane, batch: Batch) -> None:
     lane.send(BatchPart(batch.id, [part("y")]))
 
 
-def test_an_answer_after_the_last_one_reaches_nobody(stage: Stage) -> None:
-    play(stage, answer_after_the_end)
+def test_an_answer_after_the_last_one_reaches_nobody(harness: ProxyHarness) -> None:
+    play(harness, answer_after_the_end)
     (one,) = requests("a")
-    execute(stage, [one])
+    execute(harness, [one])
     assert ended(one) == [[(("x", INTERNAL), FINAL)]]
-    streams: Any = stage.model and stage.model._streams
+    streams: Any = harness.model and harness.model._streams
     # Else the next batch could be on its way over the lane that the answer too many is about to end.
     eventually(lambda: streams._lane is None, "the end of the lane was not seen")
     (again,) = requests("b")
-    execute(stage, [again])
+    execute(harness, [again])
     assert ended(again) == [[(("b", INTERNAL), 0), END]]

@@ -80,7 +80,7 @@ def test_region_that_grew_is_found_at_its_old_and_new_address(region: Path) -> N
     assert regions.paths() >= {str(region)}
 
 
-def test_several_regions_are_told_apart(region: Path) -> None:
+def test_several_regions_are_distinguished(region: Path) -> None:
     other = region.with_name(region.name + "-2")
     other.write_bytes(numbered(1)[::-1])
     try:

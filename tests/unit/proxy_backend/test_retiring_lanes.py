@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.fakes.lane_worker import Hangup
-from support.fakes.proxy_stage import Proxy, Stage, batch_of, requests
-from support.fakes.triton.fake_stub import FINAL, Sender
-from support.running import eventually
+from fakes.lane_worker import Hangup
+from fakes.proxy_harness import Proxy, ProxyHarness, batch_of, requests
+from fakes.triton.fake_stub import FINAL, Sender
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
@@ -103,7 +103,7 @@ def test_a_lane_without_streams_is_let_go(make: Callable[..., Proxy]) -> None:
     eventually(lambda: ended(sender), "it is answered")
 
 
-def test_the_dispatcher_is_asked_about_the_worker_that_was_lost(stage: Stage) -> None:
+def test_the_dispatcher_is_asked_about_the_worker_that_was_lost(harness: ProxyHarness) -> None:
     """Not about the one that came after it."""
     lanes: list[Lane] = []
 
@@ -119,18 +119,18 @@ def test_the_dispatcher_is_asked_about_the_worker_that_was_lost(stage: Stage) ->
             lane.send(BatchBegun(message.id))
             finish(lane, message.id)
 
-    stage.verdicts.append(messages.Verdict("fail", "it died"))
-    stage.worker(retires, lambda lane: lane.send(Room(4)))
-    model = stage.load(decoupled=True)
+    harness.verdicts.append(messages.Verdict("fail", "it died"))
+    harness.worker(retires, lambda lane: lane.send(Room(4)))
+    model = harness.load(decoupled=True)
     (first,) = requests("a")
     model.execute([first])
-    stage.worker(answers, lambda lane: lane.send(Room(4)))
+    harness.worker(answers, lambda lane: lane.send(Room(4)))
     (second,) = requests("b")
     model.execute([second])
     eventually(lambda: ended(second.sender), "it is answered")
     lanes[0].hang_up()
     eventually(lambda: ended(first.sender), "it is answered, too")
-    assert [one.worker for one in stage.heard(messages.LaneLost)] == ["w0"]
-    told = first.sender.sent[-1][0]
-    assert isinstance(told, tuple)
-    assert told[0] == "it died [request id: a]"
+    assert [one.worker for one in harness.heard(messages.LaneLost)] == ["w0"]
+    reported = first.sender.sent[-1][0]
+    assert isinstance(reported, tuple)
+    assert reported[0] == "it died [request id: a]"

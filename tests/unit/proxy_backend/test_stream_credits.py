@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.proxy_stage import Proxy, batch_of
-from support.fakes.triton.fake_stub import FINAL
-from support.running import eventually
+from fakes.proxy_harness import Proxy, batch_of
+from fakes.triton.fake_stub import FINAL
+from support.real_daemon import eventually
 
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
@@ -45,7 +45,7 @@ def begun(proxy: Proxy) -> tuple[Lane, Batch]:
     return worker, batch
 
 
-def test_what_has_been_passed_on_is_credited_in_one_message(
+def test_forwarded_responses_are_credited_in_one_message(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_watch, "TICK_S", 60.0)
@@ -103,7 +103,7 @@ def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
 
 
 @pytest.mark.parametrize("slow_at", [8, 9], ids=["takes no credit", "leaves the credit unread"])
-def test_what_a_worker_said_before_it_ended_is_passed_on(
+def test_responses_before_a_worker_s_exit_are_forwarded(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch, slow_at: int
 ) -> None:
     """It may have answered to the end; and what it had not read goes to the next one without anybody being asked."""

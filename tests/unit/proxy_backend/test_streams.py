@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fakes.proxy_stage import Proxy, batch_of
-from support.fakes.triton.fake_stub import FINAL, Request, Sender
-from support.running import eventually
+from fakes.proxy_harness import Proxy, batch_of
+from fakes.triton.fake_stub import FINAL, Request, Sender
+from support.real_daemon import eventually
 
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
@@ -44,10 +44,10 @@ def ended(sender: Sender) -> bool:
 
 def error(sender: Sender) -> str | None:
     """The error that it ended with, but for the name of its request."""
-    told = sender.sent[-1][0]
-    if not isinstance(told, tuple):
+    reported = sender.sent[-1][0]
+    if not isinstance(reported, tuple):
         return None
-    return str(told[0]).partition(" [request id: ")[0]
+    return str(reported[0]).partition(" [request id: ")[0]
 
 
 def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
@@ -155,7 +155,7 @@ def test_its_end_does_not_wait_for_a_server_that_takes_no_answers(
         takes.set()
 
 
-def test_what_was_read_and_had_not_begun_is_tried_again_each_by_itself(
+def test_requests_not_yet_started_are_retried_individually(
     make: Callable[..., Proxy],
 ) -> None:
     proxy = make(RETRY, FAIL)
@@ -176,13 +176,13 @@ def test_what_was_read_and_had_not_begun_is_tried_again_each_by_itself(
     eventually(lambda: ended(second), "it is answered")
     assert error(first) == FAIL.text
     assert error(second) is None
-    told = proxy.attachment.asked
-    assert [(one["losses"], one["requests"], one["in_row"]) for one in told] == [
+    reported = proxy.attachment.asked
+    assert [(one["losses"], one["requests"], one["in_row"]) for one in reported] == [
         (1, 2, 0),
         (2, 1, 1),
     ]
-    assert told[0]["request_id"] == ""  # of two
-    assert told[1]["request_id"]
+    assert reported[0]["request_id"] == ""  # of two
+    assert reported[1]["request_id"]
 
 
 def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(
@@ -204,7 +204,7 @@ def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(
     assert error(sender) is None
 
 
-def test_a_client_that_has_gone_is_told_to_the_worker_once(
+def test_the_worker_learns_once_that_a_client_left(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_watch, "TICK_S", 0.01)
@@ -220,7 +220,7 @@ def test_a_client_that_has_gone_is_told_to_the_worker_once(
     assert worker.receive() == Credit(1)
 
 
-def test_no_worker_is_told_to_the_client(make: Callable[..., Proxy]) -> None:
+def test_the_client_learns_that_there_is_no_worker(make: Callable[..., Proxy]) -> None:
     proxy = make()
     proxy.attachment.no_worker = "model m: all its workers were given up"
     (sender,) = proxy.begin()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.triton.fake_stub import Tensor, pb_utils
+from fakes.triton.fake_stub import Tensor, pb_utils
 
 from pytriton.proxy_backend import stub
 
@@ -128,7 +128,7 @@ def test_an_iterator_is_held_until_the_stub_has_let_go_of_it(
     assert not stub._HELD
 
 
-def test_an_iterator_of_which_that_cannot_be_told_is_held_for_a_while(
+def test_an_iterator_of_unknown_state_is_kept_for_a_while(
     held: tuple[Held, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: deque[tuple[float, Any]] = deque()

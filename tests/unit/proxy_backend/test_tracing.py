@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from support.fakes.triton.fake_stub import Request
+from fakes.triton.fake_stub import Request
 
 from pytriton.proxy_backend.tracing import trace_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.triton.fake_stub import Request, Tensor, TritonError
+from fakes.triton.fake_stub import Request, Tensor, TritonError
 
 from pytriton._protocol.datatypes import NUMERIC
 from pytriton._protocol.lanes import tensors
@@ -123,7 +123,7 @@ def test_another_lane_hears_of_the_memory_too(ends: Ends, triton_memory: Any) ->
     other.worker.close()
 
 
-def test_what_lies_in_no_shared_memory_is_told(ends: Ends) -> None:
+def test_tensors_outside_shared_memory_are_reported(ends: Ends) -> None:
     with pytest.raises(RuntimeError, match=r"input x is at 0x.*outside all shared memory"):
         translator().requests([Request(Tensor("x", np.zeros(4, np.float32)))], ends.proxy)
 
@@ -140,7 +140,7 @@ def test_strings_are_copied(ends: Ends) -> None:
     assert tensors.decode_bytes(raw, ref.shape).tolist() == TEXTS.tolist()
 
 
-def test_what_goes_with_a_request(ends: Ends) -> None:
+def test_metadata_sent_with_a_request(ends: Ends) -> None:
     plain = Request(parameters='{"a": 1}', request_id="7", outputs=["z", "y"])
     (ref,) = translator().requests([plain], ends.proxy)
     assert (ref.parameters, ref.requested, ref.request_id) == ('{"a": 1}', ["z", "y"], "7")
@@ -168,9 +168,9 @@ def test_an_id_that_is_no_unicode_harms_nobody(ends: Ends) -> None:
 def test_texts_that_are_no_unicode_are_refused_by_name(
     request_: Request, details: bool, refusal: str | None
 ) -> None:
-    (told,) = translator(details=details).refusals([request_])
-    assert (told is None) == (refusal is None)
-    assert told is None or (refusal is not None and f"model m: {refusal}" in told)
+    (reported,) = translator(details=details).refusals([request_])
+    assert (reported is None) == (refusal is None)
+    assert reported is None or (refusal is not None and f"model m: {refusal}" in reported)
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -181,9 +181,9 @@ def test_outputs_are_what_the_worker_wrote(ends: Ends) -> None:
     answer = ends.answer(("y", "INT64", array), ("s", "BYTES", TEXTS))
     (response,) = translator().responses([answer], ends.proxy)
     assert not response.has_error()
-    told = response.told()
-    assert told["y"].tolist() == array.tolist()
-    assert told["s"].tolist() == TEXTS.tolist()
+    reported = response.reported()
+    assert reported["y"].tolist() == array.tolist()
+    assert reported["s"].tolist() == TEXTS.tolist()
 
 
 @pytest.mark.parametrize("lasting", [False, True])
@@ -208,7 +208,7 @@ def test_an_answer_may_have_to_outlive_the_lanes_next_message(ends: Ends, lastin
 )
 def test_an_error_has_the_code_that_the_model_gave(ends: Ends, code: str, number: int) -> None:
     response = ResponseRef([], "wrong", ResponseDetails(code))
-    assert translator().response(response, ends.proxy).told() == ("wrong", number)
+    assert translator().response(response, ends.proxy).reported() == ("wrong", number)
 
 
 def test_a_datatype_that_there_is_not_breaks_the_protocol(ends: Ends) -> None:
@@ -226,13 +226,13 @@ def test_where_no_memory_is_left_one_answer_fails(
         asked.append(nbytes)
         raise NoMemoryLeft("100 bytes are left")
 
-    monkeypatch.setattr(translate, "WORTH_A_LOOK", 32)
+    monkeypatch.setattr(translate, "MIN_SWEEP_BYTES", 32)
     monkeypatch.setattr(translate, "refuse_more_than_available", refuse)
     own = translator()
     small = ends.answer(("y", "INT64", np.ones(1, np.int64)))
     assert not own.response(small, ends.proxy).has_error()  # no look for so little
     large = ends.answer(("y", "INT64", np.ones(4, np.int64)))
-    text, code = own.response(large, ends.proxy).told()
+    text, code = own.response(large, ends.proxy).reported()
     assert text == "tensor y of 32 bytes cannot be passed on: 100 bytes are left"
     assert code == TritonError.UNAVAILABLE
     assert asked == [3 * 32]  # the stub's copy, tritonserver's, and gRPC's
@@ -253,7 +253,7 @@ def test_a_code_has_a_name_and_a_name_a_code(code: str) -> None:
 
 
 def test_kinds_of_failure() -> None:
-    assert translate.failure("a").told() == ("a", TritonError.INTERNAL)
-    assert translate.refused("b").told() == ("b", TritonError.INVALID_ARG)
-    assert translate.unavailable("c").told() == ("c", TritonError.UNAVAILABLE)
+    assert translate.failure("a").reported() == ("a", TritonError.INTERNAL)
+    assert translate.refused("b").reported() == ("b", TritonError.INVALID_ARG)
+    assert translate.unavailable("c").reported() == ("c", TritonError.UNAVAILABLE)
     assert translate.code_name(TritonError("", 99)) == "INTERNAL"  # one of a later Triton

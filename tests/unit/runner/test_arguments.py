@@ -95,7 +95,7 @@ def test_a_number_or_a_text_alone_is_one_sample_of_one_element() -> None:
         Signature(CONFIG).bind([1.0, 7], {})
 
 
-def test_what_fits_is_not_copied() -> None:
+def test_matching_arrays_are_not_copied() -> None:
     array = np.ones((3, 2), np.float32)
     assert np.shares_memory(Signature(CONFIG).bind([array, [1, 1, 1]], {})["a"], array)
     single = np.ones(2, np.float32)
@@ -134,7 +134,7 @@ def test_each_mistake_has_its_own_error(
         Signature(CONFIG).bind(positional, named)
 
 
-def test_what_converts_is_converted_without_a_copy() -> None:
+def test_convertible_values_are_not_copied() -> None:
     array = np.arange(4.0)
     for value in (Tensor(array), Tensor(array, requires_grad=True), Image(array)):
         assert np.shares_memory(to_array("x", value), array)

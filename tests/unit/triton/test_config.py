@@ -153,7 +153,7 @@ def test_the_documented_variable_for_the_log_works(monkeypatch: pytest.MonkeyPat
     assert TritonConfig.from_env().log_verbose == 4
 
 
-def test_unknown_names_are_told_with_the_nearest(
+def test_unknown_names_are_reported_with_the_nearest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYTRITON_TRITON_CONFIG_HTTP_PROT", "1")
@@ -265,7 +265,7 @@ def test_relative_paths_mean_this_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert traced.tritonserver_options["trace-config"] == expected
 
 
-def test_vertex_ai_serves_the_first_model_unless_told_otherwise() -> None:
+def test_vertex_ai_serves_the_first_model_by_default() -> None:
     option = "vertex-ai-default-model"
     assert settings(TritonConfig(allow_vertex_ai=True)).tritonserver_options[option] == "first"
     named = TritonConfig(allow_vertex_ai=True, vertex_ai_default_model="other")

@@ -56,7 +56,7 @@ def test_names_are_checked_at_once(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("infer", [None, [], [len, "len"], "len"])
-def test_what_is_no_callable(infer: Any) -> None:
+def test_values_that_are_not_callable_are_refused(infer: Any) -> None:
     wanted = "inference_fn has to be either callable or sequence of callables"
     with pytest.raises(PyTritonValidationError, match=wanted):
         bind(Triton(), infer=infer)
@@ -71,7 +71,7 @@ def test_a_name_can_be_bound_once() -> None:
         bind(triton, "linear")
 
 
-def test_a_name_can_be_bound_anew() -> None:
+def test_a_name_can_be_bound_again() -> None:
     """As the cell of a notebook that is run twice does."""
     triton = Triton()
     bind(triton, "linear")
@@ -83,7 +83,7 @@ def test_a_name_can_be_bound_anew() -> None:
     bind(triton, "new", replace=True)
 
 
-def test_what_was_bound_can_be_unbound() -> None:
+def test_bound_models_can_be_unbound() -> None:
     triton = Triton()
     bind(triton, "linear")
     bind(triton, "other")
@@ -93,9 +93,9 @@ def test_what_was_bound_can_be_unbound() -> None:
         triton.unbind("none")
 
 
-def test_what_is_bound_goes_with_its_object() -> None:
+def test_bound_models_end_with_their_object() -> None:
     with pytest.raises(PyTritonBadParameterError, match=r"connect\(\)\.register"):
-        bind(Triton(), temporary=False)
+        bind(Triton(), ephemeral=False)
 
 
 def test_outputs_are_not_optional() -> None:
@@ -145,7 +145,7 @@ class Watched(Triton):
 
 
 @pytest.mark.parametrize("stopping", [True, False])
-def test_only_what_nobody_has_stopped_is_lost(
+def test_only_workers_that_nobody_stopped_count_as_lost(
     stopping: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     Watched(stopping=stopping).serve(monitoring_period_s=0.001)

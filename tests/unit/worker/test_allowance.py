@@ -6,7 +6,7 @@ import time
 
 import msgspec
 import pytest
-from support.fakes.fake_worker import SPEC
+from fakes.fake_worker import SPEC
 
 from pytriton.worker.worker_limits import Allowance
 
@@ -22,16 +22,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_it_is_said_again_after_a_while(clock: list[float]) -> None:
     """The first time may have met a daemon that became another version of itself."""
     allowance = Allowance(msgspec.structs.replace(SPEC, max_batches=3))
-    assert [allowance.spent(count) for count in (1, 2)] == [None, None]
-    first = allowance.spent(3)
+    assert [allowance.exceeded(count) for count in (1, 2)] == [None, None]
+    first = allowance.exceeded(3)
     assert first == "it has answered 3 batches (max_batches=3)"
-    assert [allowance.spent(count) for count in (4, 5)] == [None, None]
+    assert [allowance.exceeded(count) for count in (4, 5)] == [None, None]
     clock[0] += 11.0
-    assert allowance.spent(6) == "it has answered 6 batches (max_batches=3)"
-    assert allowance.spent(7) is None
+    assert allowance.exceeded(6) == "it has answered 6 batches (max_batches=3)"
+    assert allowance.exceeded(7) is None
 
 
 def test_without_a_limit_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", None)  # on the way of every batch
     allowance = Allowance(SPEC)
-    assert [allowance.spent(count) for count in (1, 1_000_000)] == [None, None]
+    assert [allowance.exceeded(count) for count in (1, 1_000_000)] == [None, None]

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.serving_worker import ServingWorker, spec_of, worker_of
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import ServingWorker, spec_of, worker_of
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, RequestRef
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.decorators import sample
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker import async_loop, callables, event_loops
-from pytriton.worker.model import Model
+from pytriton.worker.model import WorkerModel
 
 FP32 = np.dtype(np.float32)
 
@@ -197,7 +197,7 @@ class Kept:
         self.may_end[name].set()
 
 
-def test_what_a_worker_was_lost_with_begins_apart(
+def test_batches_lost_with_a_worker_are_retried_alone(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_loop, "_APART_S", 3600.0)
@@ -218,7 +218,7 @@ def test_what_a_worker_was_lost_with_begins_apart(
     assert read[:2] == [[True, False, False, False], [True, True, False, False]]
 
 
-def test_what_begins_apart_does_not_hold_up_the_others_for_long(
+def test_individual_retries_delay_others_only_briefly(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_loop, "_APART_S", 0.01)
@@ -325,7 +325,7 @@ async def decorated(request: Any = None) -> Any:
         (yields_twice, "yielded 2 times"), (decorated, 4.0),
     ],
 )  # fmt: skip
-def test_what_comes_of_a_call(dispatcher: FakeDispatcher, infer: Any, text: Any) -> None:
+def test_outcomes_of_a_call(dispatcher: FakeDispatcher, infer: Any, text: Any) -> None:
     with (
         worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
         lanes_to(worker, 1) as lanes,
@@ -363,22 +363,22 @@ def test_an_unrecoverable_error_ends_the_worker(dispatcher: FakeDispatcher) -> N
 
 
 def test_the_gauge_says_that_batches_overlap_before_any_has_come() -> None:
-    gauge, descriptor = Gauge.create()
-    with contextlib.closing(gauge), contextlib.closing(Gauge(descriptor)) as worker:
-        assert not gauge.read().overlaps
+    stats, descriptor = WorkerStatsPage.create()
+    with contextlib.closing(stats), contextlib.closing(WorkerStatsPage(descriptor)) as worker:
+        assert not stats.read().overlaps
         worker.overlap()
-        assert gauge.read().overlaps
+        assert stats.read().overlaps
         first, second = worker.begin(1), worker.begin(1)
         worker.end(first)
         worker.end(second)
-        assert gauge.counts().busy_ns < gauge.counts().call_ns
+        assert stats.counts().busy_ns < stats.counts().call_ns
 
 
 def test_a_partial_of_a_coroutine_function_is_one(dispatcher: FakeDispatcher) -> None:
     async def infer(value: float, requests: Any) -> Any:
         return [answer(value)]
 
-    assert Model(spec_of(decoupled=False), functools.partial(infer, 2.0)).asynchronous
+    assert WorkerModel(spec_of(decoupled=False), functools.partial(infer, 2.0)).asynchronous
     served = worker_of(functools.partial(infer, 2.0), spec_of(decoupled=False), dispatcher)
     with served as worker, lanes_to(worker, 1) as lanes:
         lanes[0].send(batch(1))

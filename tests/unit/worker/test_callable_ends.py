@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.serving_worker import loop_with, spec_of, worker_of
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import loop_with, spec_of, worker_of
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
-from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.batches import LoadedPythonModel
 
 #: asyncio lets KeyboardInterrupt through as it does SystemExit.
 ENDS = pytest.mark.parametrize("end", [SystemExit, GeneratorExit])
@@ -129,7 +129,7 @@ def test_a_triton_python_model(
 ) -> None:
     spec = spec_of(decoupled=decoupled, python_model=messages.PythonModel("{}", streams=streams))
     with (
-        loop_with(PythonModel(spec, made(end), "m_0_0"), spec, dispatcher) as worker,
+        loop_with(LoadedPythonModel(spec, made(end), "m_0_0"), spec, dispatcher) as worker,
         contextlib.closing(worker.proxy(streams=streams)) as lane,
     ):
         lane.send(_BATCH)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.serving_worker import loop_with, spec_of, worker_of
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import loop_with, spec_of, worker_of
+from support.real_daemon import eventually
 
 from pytriton import pb_utils
 from pytriton._protocol import messages
@@ -25,7 +25,7 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
-from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.batches import LoadedPythonModel
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -52,12 +52,12 @@ SEVERAL = BaseExceptionGroup(WRONG, KeyError())
         (BaseExceptionGroup(WRONG, BaseExceptionGroup(GONE)), GONE),
     ],
 )
-def test_what_a_callable_failed_by(error: BaseException, why: BaseException) -> None:
+def test_failures_of_a_callable(error: BaseException, why: BaseException) -> None:
     assert reason(error) is why
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_what_is_unrecoverable_is_so_in_a_group(
+def test_an_exception_group_with_an_unrecoverable_error_is_unrecoverable(
     dispatcher: FakeDispatcher, decoupled: bool
 ) -> None:
     def infer(requests: Any) -> Any:
@@ -278,7 +278,7 @@ def test_cancelled_in_a_triton_python_model(
 ) -> None:
     python_model = messages.PythonModel("{}", streams=streams)
     spec = spec_of(decoupled=decoupled, python_model=python_model)
-    model = PythonModel(spec, made(), "m_0_0")
+    model = LoadedPythonModel(spec, made(), "m_0_0")
     with loop_with(model, spec, dispatcher) as worker:
         check(worker.proxy(streams=streams))
         assert worker.is_alive()

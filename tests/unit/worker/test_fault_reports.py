@@ -16,7 +16,7 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
-from pytriton._protocol.records import LONGEST_LINE, decoded
+from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
 from pytriton.decorators import batch
 from pytriton.worker.callables import awaited, load_callable
 from pytriton.worker.fault_reports import report_error, report_threads, traceback_of
@@ -41,7 +41,7 @@ def test_requests_and_traces_are_named(capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def test_all_of_a_long_text_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    text = "".join(f"{number} " for number in range(LONGEST_LINE))
+    text = "".join(f"{number} " for number in range(MAX_LINE_LENGTH))
     report_error(ValueError(text))
     first, *rest = capfd.readouterr().err.split("\n")
     assert decoded(first.encode()) is not None
@@ -134,7 +134,7 @@ def test_a_decorator_that_has_travelled_is_not_in_it() -> None:
 
 
 def test_a_fault_of_ours_keeps_its_frames() -> None:
-    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     with pytest.raises(ValueError, match="payload") as caught:
         load_callable(b"none", spec)
     own = caught.value

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytriton._protocol.fork_protocol import Answer, CannotFork, Order
+from pytriton._protocol.fork_protocol import CannotFork, ForkAnswer, Order
 from pytriton.worker import fork_server
 
 _PARENT = 4242
@@ -64,13 +64,13 @@ class Forks:
             data = msgspec.msgpack.encode(Order(worker, cwd))
             socket.send_fds(self.dispatcher, [data], [file.fileno()] * 3)
 
-    def serve(self) -> tuple[tuple[str, int] | None, list[Answer]]:
+    def serve(self) -> tuple[tuple[str, int] | None, list[ForkAnswer]]:
         """Serve all orders; return what `serve` did, and the answers."""
         self.dispatcher.shutdown(socket.SHUT_WR)
         forked = fork_server.serve(_PARENT, self._channel.detach())
         answers = []
         while data := self.dispatcher.recv(1 << 15):
-            answers.append(msgspec.msgpack.decode(data, type=Answer))
+            answers.append(msgspec.msgpack.decode(data, type=ForkAnswer))
         return forked, answers
 
 
@@ -102,7 +102,7 @@ def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path
         (0, errno.ENOENT, ""),
         (502, 0, ""),
     ]
-    assert answers[0] == Answer(pid=os.getpid())  # it takes orders
+    assert answers[0] == ForkAnswer(pid=os.getpid())  # it takes orders
     assert len(open_descriptors()) == len(before) - 1  # its end of the channel is closed, too
     assert forks.lives_for == [_PARENT]
     assert forks.frozen == [True]  # before the first fork, and without a collection
@@ -111,7 +111,7 @@ def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path
 def test_where_the_environment_has_changed_nothing_is_forked(forks: Forks, tmp_path: Path) -> None:
     forks.is_fresh = False
     forks.order("w1", str(tmp_path))
-    assert forks.serve()[1][1:] == [Answer(is_stale=True)]
+    assert forks.serve()[1][1:] == [ForkAnswer(is_stale=True)]
     assert Path.cwd() != tmp_path
 
 
@@ -130,7 +130,7 @@ def test_the_fork_goes_on_as_the_worker_with_its_page(forks: Forks, tmp_path: Pa
 
 def test_a_process_that_cannot_fork_says_why_and_ends(forks: Forks) -> None:
     forks.outcomes = ["unfit"]
-    assert forks.serve() == (None, [Answer(refused="2 threads run beside the main one")])
+    assert forks.serve() == (None, [ForkAnswer(refused="2 threads run beside the main one")])
 
 
 @pytest.mark.parametrize(

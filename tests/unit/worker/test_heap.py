@@ -86,16 +86,16 @@ class Library:
     """A C library: what it is told, and whether it does that."""
 
     def __init__(self, *does: int) -> None:
-        self.told: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
         self._does = list(does)
 
     def mallopt(self, which: int, size: int) -> int:
-        self.told.append((which, size))
+        self.reported.append((which, size))
         return self._does.pop(0)
 
 
 @pytest.mark.parametrize(
-    ("does", "is_kept", "told"),
+    ("does", "is_kept", "reported"),
     [
         ([1, 1], True, [(-3, 32 * MIB), (-1, 64 * MIB)]),
         ([1, 0], False, [(-3, 32 * MIB), (-1, 64 * MIB)]),
@@ -107,15 +107,15 @@ def test_a_c_library_that_refuses_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     does: list[int] | None,
     is_kept: bool,
-    told: list[tuple[int, int]],
+    reported: list[tuple[int, int]],
 ) -> None:
-    library: Any = SimpleNamespace(told=[]) if does is None else Library(*does)
+    library: Any = SimpleNamespace(reported=[]) if does is None else Library(*does)
     for name in list(os.environ):
         if "MALLOC" in name or "TUNABLES" in name:
             monkeypatch.delenv(name)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     assert heap.keep_freed_memory() is is_kept
-    assert library.told == told
+    assert library.reported == reported
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_only_what_is_said_of_freed_memory_counts(
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setenv(name, value)
     assert heap.keep_freed_memory() is is_asked
-    assert bool(library.told) is is_asked
+    assert bool(library.reported) is is_asked

@@ -28,9 +28,9 @@ from pytriton._protocol.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
-from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
@@ -102,21 +102,21 @@ class Running:
     def __init__(self, folder: Path, **spec: Any) -> None:
         self.model, self.dispatcher = Callable(), Dispatcher()
         self.path = str(folder / "lane")
-        self.gauge, descriptor = Gauge.create()
+        self.stats, descriptor = WorkerStatsPage.create()
         os.close(descriptor)
-        self._told, self._tell = os.pipe()
+        self._reader, self._writer = os.pipe()
         self._proxies: list[Lane] = []
         config: dict[str, Any] = {"input": [], "output": []}
-        declared = messages.ModelSpec("m", 1, config, messages.World("python"), **spec)
+        declared = messages.ModelSpec("m", 1, config, messages.WorkerEnvironment("python"), **spec)
         self.loop = Loop(
-            cast(Model, self.model),
+            cast(WorkerModel, self.model),
             Allowance(declared),
-            self.gauge,
+            self.stats,
             cast(ControlClient, self.dispatcher),
             "m.0",
             self.path,
         )
-        self.thread = threading.Thread(target=self.loop.run, args=(self._told,))
+        self.thread = threading.Thread(target=self.loop.run, args=(self._reader,))
         self.thread.start()
 
     def proxy(self) -> Lane:
@@ -128,7 +128,7 @@ class Running:
 
     def end(self) -> None:
         """Tell it to end, as SIGTERM does."""
-        os.write(self._tell, b"x")
+        os.write(self._writer, b"x")
 
     def close(self) -> None:
         self.end()
@@ -138,9 +138,9 @@ class Running:
         for lane in self._proxies:
             lane.close()
         self.dispatcher.close()
-        self.gauge.close()
-        os.close(self._told)
-        os.close(self._tell)
+        self.stats.close()
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 @pytest.fixture
@@ -178,18 +178,18 @@ def test_batches_are_answered_and_counted(running: Running) -> None:
 
 def test_it_ends_when_the_dispatcher_says_so(running: Running) -> None:
     """Its callable may ignore SIGTERM, or have a handler of its own."""
-    told, tell = os.pipe()
-    end = SimpleNamespace(woken=told, hear=lambda: None, tell=running.end)
+    reader, writer = os.pipe()
+    end = SimpleNamespace(woken=reader, hear=lambda: None, set=running.end)
     running.loop.listen_for(cast(EndSignal, end))
     lane = running.proxy()
     assert ask(lane, 1) == BatchDone(1, _ANSWERED)
     running.dispatcher.end_worker()
     running.thread.join(30)
     assert not running.thread.is_alive()
-    assert running.gauge.read().ending
+    assert running.stats.read().ending
     assert is_closed(lane)
-    os.close(told)
-    os.close(tell)
+    os.close(reader)
+    os.close(writer)
 
 
 def test_the_gauge_shows_the_batch_at_hand(running: Running) -> None:
@@ -197,16 +197,16 @@ def test_the_gauge_shows_the_batch_at_hand(running: Running) -> None:
     lane = running.proxy()
     lane.send(batch(1, "a", "b"))
     assert running.model.batches.get(timeout=30) == [1]
-    during = running.gauge.read()
+    during = running.stats.read()
     assert (during.begun, during.answered, during.requests) == (1, 0, 2)
     assert during.busy_s is not None
     running.model.may_answer.set()
     assert lane.receive() == BatchDone(1, _ANSWERED * 2)
     assert ask(lane, 2) == BatchDone(2, _ANSWERED)  # the first one has ended by now
-    assert running.gauge.read().answered >= 1
+    assert running.stats.read().answered >= 1
 
 
-def test_what_waits_on_other_lanes_is_merged(running: Running) -> None:
+def test_batches_of_other_lanes_are_merged(running: Running) -> None:
     running.model.may_answer.clear()
     lanes = [running.proxy() for _ in range(4)]
     lanes[0].send(batch(10))
@@ -235,7 +235,7 @@ def test_no_lane_is_served_twice_while_another_one_waits(running: Running) -> No
     [Credit(1), BatchDone(1, []), b"\xc1 no MessagePack", b""],
     ids=["a message out of place", "a worker's message", "no message", "nothing"],
 )
-def test_who_breaks_the_protocol_loses_his_lane_alone(running: Running, broken: Any) -> None:
+def test_a_protocol_violation_closes_only_its_lane(running: Running, broken: Any) -> None:
     wrong, right = running.proxy(), running.proxy()
     if isinstance(broken, bytes):
         os.write(wrong.fileno(), broken) if broken else wrong.hang_up()
@@ -278,7 +278,7 @@ def test_a_lane_that_the_dispatcher_wants_elsewhere_is_closed(running: Running) 
     assert ask(lanes[1], 2) == BatchDone(2, _ANSWERED)
 
 
-def test_told_to_end_it_answers_what_it_has_begun_and_leaves_the_rest_unread(
+def test_shutdown_finishes_started_batches_and_leaves_the_rest_unread(
     running: Running,
 ) -> None:
     running.model.may_answer.clear()
@@ -296,7 +296,7 @@ def test_told_to_end_it_answers_what_it_has_begun_and_leaves_the_rest_unread(
     assert not os.path.exists(running.path)
 
 
-def test_an_unrecoverable_error_is_told_to_all_and_ends_the_worker(running: Running) -> None:
+def test_an_unrecoverable_error_fails_all_requests_and_ends_the_worker(running: Running) -> None:
     lane = running.proxy()
     assert ask(lane, 1, "last") == BatchFailed(1, "the GPU is gone")
     assert running.dispatcher.heard.get(timeout=30) == messages.WorkerUnrecoverable(
@@ -313,7 +313,7 @@ def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> No
         assert ask(lane, number) == BatchDone(number, _ANSWERED)
     said = running.dispatcher.heard.get(timeout=30)
     running.close()
-    assert said == messages.WorkerSpent("m.0", "it has answered 2 batches (max_batches=2)")
+    assert said == messages.WorkerRecycleDue("m.0", "it has answered 2 batches (max_batches=2)")
     assert running.dispatcher.heard.empty()
 
 
@@ -336,7 +336,7 @@ def test_without_descriptors_a_worker_that_has_answered_is_replaced(running: Run
     running.loop._listener = _Full(running.loop._listener)  # type: ignore[assignment]
     running.proxy()
     said = running.dispatcher.heard.get(timeout=30)
-    assert isinstance(said, messages.WorkerSpent)
+    assert isinstance(said, messages.WorkerRecycleDue)
     assert "Too many open files" in said.text
     assert ask(lane, 2) == BatchDone(2, _ANSWERED)
     assert running.loop.unable is None

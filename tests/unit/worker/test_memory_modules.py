@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.forks.forking import Forking
+from support.forks.prefork import Forking
 
 from pytriton._protocol.payload import pack, unpack
 from pytriton._register.definitions import MAX_DEFINITION_BYTES
@@ -69,7 +69,7 @@ def run(forking: Forking, tmp_path: Path) -> Run:
     return both
 
 
-def test_what_a_callable_uses_is_in_its_module_under_the_same_name(run: Run) -> None:
+def test_names_used_by_a_callable_are_in_its_module(run: Run) -> None:
     """Ordinary pickles name it then: the very object that the callable has."""
     registrant = """
 class Engine:
@@ -149,7 +149,7 @@ print(callable(main.uses_all))
     assert len(payload) < MAX_DEFINITION_BYTES
 
 
-def test_what_the_callable_uses_is_sent_whatever_it_is(run: Run) -> None:
+def test_all_names_used_by_the_callable_are_sent(run: Run) -> None:
     registrant = f"""
 api_key = "sk-very-secret"
 large = b"12345678" * {MAX_DEFINITION_BYTES // 8}
@@ -172,7 +172,7 @@ def test_definitions_of_another_python_say_so(run: Run, tmp_path: Path) -> None:
     assert "Put it into a module that both import" in lines
 
 
-def test_a_check_does_not_take_the_place_of_what_is_served(run: Run) -> None:
+def test_a_check_does_not_replace_the_served_model(run: Run) -> None:
     registrant = """
 def half(): return half
 def target(): return half

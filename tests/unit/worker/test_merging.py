@@ -24,9 +24,9 @@ from pytriton._protocol.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton._protocol.lanes.tensors import Array
-from pytriton._protocol.messages import ModelSpec, World
+from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
 #: Of one proxy: what it sends as one batch, the input `x` of each request.
@@ -96,7 +96,7 @@ def model(
     on_error: Literal["retry", "fail"] = "retry",
     sequences: bool = False,
     text_inputs: Sequence[str] = (),
-) -> Model:
+) -> WorkerModel:
     config: dict[str, Any] = {
         "name": "digits",
         "max_batch_size": max_batch_size,
@@ -108,8 +108,10 @@ def model(
     if sequences:
         config["sequence_batching"] = {}
     texts = [*text_inputs]
-    spec = ModelSpec("digits", 1, config, World("python"), on_error=on_error, text_inputs=texts)
-    return Model(spec, infer)
+    spec = ModelSpec(
+        "digits", 1, config, WorkerEnvironment("python"), on_error=on_error, text_inputs=texts
+    )
+    return WorkerModel(spec, infer)
 
 
 def ones(rows: int, columns: int = 2, dtype: str = "float32") -> Array:
@@ -120,14 +122,14 @@ def doubled(requests: Any) -> Any:
     return [{"y": request["x"] * 2} for request in requests]
 
 
-def merged(to: Model, lanes: Sequence[Lane]) -> list[Part]:
+def merged(to: WorkerModel, lanes: Sequence[Lane]) -> list[Part]:
     """Take the batch of the first lane, and what fits of the others."""
     first = lanes[0].receive()
     assert isinstance(first, Batch)
     return [Part(lanes[0], first), *to.mergeable(first, lanes[1:])]
 
 
-def answer(to: Model, parts: Sequence[Part]) -> None:
+def answer(to: WorkerModel, parts: Sequence[Part]) -> None:
     for part, message in zip(parts, to.answer(parts)):
         part.lane.send(message)
 
@@ -149,7 +151,7 @@ def test_batches_that_wait_are_taken_from_their_lanes(proxies: Proxies) -> None:
     [ones(1, 3), ones(1, dtype="int32"), np.ones((1, 2, 2), np.float32), ones(6)],
     ids=["row shape", "datatype", "dimensions", "too many rows"],
 )
-def test_what_does_not_fit_is_left_on_its_lane(proxies: Proxies, other: Array) -> None:
+def test_batches_that_do_not_fit_stay_on_their_lane(proxies: Proxies, other: Array) -> None:
     """And does not keep others from being taken."""
     to = model(doubled)
     lanes = proxies.send([ones(3)], [other], [ones(5)])
@@ -365,7 +367,7 @@ def test_an_input_of_str_arrives_as_text(proxies: Proxies) -> None:
 
 
 @pytest.mark.parametrize("why", ["on_error", "sequences"])
-def test_what_must_not_run_twice_fails_as_a_whole(proxies: Proxies, why: str) -> None:
+def test_non_retryable_merged_batches_fail_as_a_whole(proxies: Proxies, why: str) -> None:
     calls = []
 
     def infer(requests: Any) -> Any:
@@ -387,7 +389,7 @@ def too_few(requests: Any) -> Any:
     ("infer", "text"),
     [(too_few, r"callable (1) does not match"), (str, "list")],
 )
-def test_what_concerns_the_whole_call_fails_all(
+def test_errors_of_the_whole_call_fail_every_request(
     proxies: Proxies, infer: Callable[[Any], Any], text: str
 ) -> None:
     to = model(infer)

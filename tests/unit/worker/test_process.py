@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
+from fakes.fake_dispatcher import FakeDispatcher
 
 import pytriton
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker import boot
 from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
 from pytriton.worker.startup import NEEDED
@@ -32,7 +32,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 def run(dispatcher: FakeDispatcher, *options: str) -> subprocess.CompletedProcess[str]:
     """Run a worker to its end."""
-    gauge, descriptor = Gauge.create()
+    stats, descriptor = WorkerStatsPage.create()
     arguments = [
         LIBRARY, dispatcher.rundir.control_endpoint, "w7", str(os.getpid()), str(descriptor),
     ]  # fmt: skip
@@ -43,11 +43,11 @@ def run(dispatcher: FakeDispatcher, *options: str) -> subprocess.CompletedProces
         )  # fmt: skip
     finally:
         os.close(descriptor)
-        gauge.close()
+        stats.close()
 
 
 def load(name: str = "m") -> messages.LoadModel:
-    world = messages.World(sys.executable)
+    world = messages.WorkerEnvironment(sys.executable)
     return messages.LoadModel(messages.ModelSpec(name, 1, {}, world), 0, "/nonexistent/w.sock")
 
 
@@ -60,7 +60,7 @@ def test_a_worker_that_is_not_needed_any_more_just_ends(dispatcher: FakeDispatch
     assert hello.worker == "w7"
 
 
-def test_what_cannot_be_loaded_is_told_with_its_traceback(dispatcher: FakeDispatcher) -> None:
+def test_a_load_failure_is_reported_with_its_traceback(dispatcher: FakeDispatcher) -> None:
     dispatcher.answers[messages.WorkerHello] = lambda _: [load()]  # and no callable with it
     done = run(dispatcher)
     assert done.returncode == EXIT_LOAD_FAILED
@@ -71,7 +71,7 @@ def test_what_cannot_be_loaded_is_told_with_its_traceback(dispatcher: FakeDispat
     assert failed.text in done.stderr
 
 
-def test_an_environment_that_lacks_what_a_worker_needs_is_told_the_mend(
+def test_an_incomplete_environment_is_reported_with_the_fix(
     dispatcher: FakeDispatcher,
 ) -> None:
     done = run(dispatcher, "-S")  # without site-packages

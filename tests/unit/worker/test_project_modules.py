@@ -86,7 +86,7 @@ def test_a_module_that_has_become_a_package_is_imported_as_it_was(tmp_path: Path
     assert importlib.import_module("pm_grown").WORD == "module"
 
 
-def test_what_the_worker_finds_in_another_folder_is_meant(tmp_path: Path) -> None:
+def test_modules_found_by_the_worker_take_precedence(tmp_path: Path) -> None:
     """As Ray's `working_dir` has it: a package of the same name, and no part of the registered one."""
     registered(
         tmp_path / "registrant",

@@ -25,7 +25,7 @@ from pytriton.decorators.inputs import fill_optionals
 from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
 from pytriton.worker.inputs.batch_requests import read_requests
-from pytriton.worker.model import Model, Part
+from pytriton.worker.model import Part, WorkerModel
 from pytriton.worker.request_ids import ids_of, serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -71,10 +71,10 @@ def test_those_that_have_none_get_one_of_their_own() -> None:
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerModel]:
     monkeypatch.setattr(request_ids, "_of_process", None)
-    spec = messages.ModelSpec("m", 1, CONFIG, messages.World("python"))
-    served = Model(spec, lambda requests: [])
+    spec = messages.ModelSpec("m", 1, CONFIG, messages.WorkerEnvironment("python"))
+    served = WorkerModel(spec, lambda requests: [])
     yield served
     served.close()
 
@@ -84,7 +84,7 @@ def parts_of(*names: str) -> list[Part]:
     return [Part(None, Batch(1, refs))]  # type: ignore[arg-type]
 
 
-def test_requests_know_their_ids(model: Model) -> None:
+def test_requests_know_their_ids(model: WorkerModel) -> None:
     parts = parts_of("a", "")
     model.now = parts
     first, second = read_requests(parts, batching=False)
@@ -95,7 +95,7 @@ def test_requests_know_their_ids(model: Model) -> None:
     assert Request({}).request_id == ""
 
 
-def test_a_filled_request_keeps_its_id(model: Model) -> None:
+def test_a_filled_request_keeps_its_id(model: WorkerModel) -> None:
     seen = []
 
     @fill_optionals(x=np.zeros(1))
@@ -107,7 +107,7 @@ def test_a_filled_request_keeps_its_id(model: Model) -> None:
     assert seen == ["a"]
 
 
-def test_the_call_at_hand_names_log_records_and_events(model: Model) -> None:
+def test_the_call_at_hand_names_log_records_and_events(model: WorkerModel) -> None:
     record = logging.LogRecord("n", logging.INFO, "f", 1, "text", (), None)
     assert request_id() == ""
     assert add_request_id(None, "info", {}) == {}
@@ -125,7 +125,7 @@ def test_the_call_at_hand_names_log_records_and_events(model: Model) -> None:
     assert request_id() == "0,1,2,3,4,5,6,7,… 2 more"
 
 
-def test_tasks_that_serve_at_the_same_time_have_their_own(model: Model) -> None:
+def test_tasks_that_serve_at_the_same_time_have_their_own(model: WorkerModel) -> None:
     async def serve(name: str) -> str:
         serving.set(parts_of(name))
         await asyncio.sleep(0)
@@ -137,13 +137,13 @@ def test_tasks_that_serve_at_the_same_time_have_their_own(model: Model) -> None:
     assert asyncio.run(both()) == ["a", "b"]
 
 
-def test_a_thread_that_serves_has_its_own(model: Model) -> None:
+def test_a_thread_that_serves_has_its_own(model: WorkerModel) -> None:
     model.now = parts_of("of the process")
     seen = []
 
     def serve() -> None:
-        spec = messages.ModelSpec("t", 1, CONFIG, messages.World("python"))
-        other = Model(spec, lambda requests: [], own_process=False)
+        spec = messages.ModelSpec("t", 1, CONFIG, messages.WorkerEnvironment("python"))
+        other = WorkerModel(spec, lambda requests: [], own_process=False)
         other.now = parts_of("of the thread")
         seen.append(request_id())
         other.close()

@@ -19,7 +19,7 @@ from pytriton._protocol.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton._protocol.lanes.request_records import UNBOUNDED, RequestRecord, decoded
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.worker.model import Part
 from pytriton.worker.request_log import RequestLog
@@ -27,16 +27,16 @@ from pytriton.worker.request_log import RequestLog
 
 class Stage:
     def __init__(self) -> None:
-        self.gauge, descriptor = Gauge.create()
+        self.stats, descriptor = WorkerStatsPage.create()
         os.close(descriptor)
-        self.log = RequestLog(self.gauge)
-        self.gauge.records.want(0, UNBOUNDED)
+        self.log = RequestLog(self.stats)
+        self.stats.records.want(0, UNBOUNDED)
 
     def call(self, parts: list[Part], answers: Any, failed: str = "") -> list[RequestRecord]:
         if failed:
             self.log.failed(failed, 1)
-        self.gauge.end(self.gauge.begin(1), parts, answers)
-        found = self.gauge.records.take().messages
+        self.stats.end(self.stats.begin(1), parts, answers)
+        found = self.stats.records.take().messages
         return [one for message in found for one in decoded(message) or ()]
 
 
@@ -44,7 +44,7 @@ class Stage:
 def stage() -> Iterator[Stage]:
     made = Stage()
     yield made
-    made.gauge.close()
+    made.stats.close()
 
 
 def request(name: str, nbytes: int = 4, parameters: str = "") -> RequestRef:
@@ -100,7 +100,7 @@ def test_failures_have_the_type_of_the_exception_and_nothing_of_its_text(stage: 
 
 
 def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) -> None:
-    stage.gauge.records.want(0, 5)
+    stage.stats.records.want(0, 5)
     three = part(1, request("a"), request("b"), request("c"))
     assert [one.id for one in stage.call([three], [BatchDone(1, [answer(1)] * 3)])] == ["a"]
     failed = BatchDone(1, [answer(1), ResponseRef([], "no"), ResponseRef([], "no")])
@@ -122,7 +122,7 @@ def test_a_stream_has_one_end(stage: Stage, failure: str, sent: Any, said: Any) 
 @pytest.mark.parametrize(
     "value", ['"²"', '"9999999999999999999999"', "7", '"-1"', "null", '"x"', '"1\\n"']
 )
-def test_what_a_client_calls_a_version_is_none(stage: Stage, value: str) -> None:
+def test_client_supplied_versions_are_ignored(stage: Stage, value: str) -> None:
     one = request("a", parameters=f'{{"{VERSION_PARAMETER}":{value}}}')
     (found,) = stage.call([part(1, one)], [BatchDone(1, [answer(1)])])
     assert found.version == 0
@@ -156,7 +156,7 @@ def test_sizes_and_parameters_of_a_proxy_gone_bad_end_no_worker(
 
 
 @pytest.mark.parametrize(("said", "noted"), [(-(2**63), (0, 0, -1)), (2**63 - 1, (2**63 - 1,) * 3)])
-def test_what_a_hostile_proxy_says_of_sizes_is_bounded(
+def test_sizes_from_a_hostile_proxy_are_bounded(
     stage: Stage, said: int, noted: tuple[int, int, int]
 ) -> None:
     """Sums of it are more than a record can hold."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytriton._protocol.lanes.stats_page import Gauge
-from pytriton.worker.python_model.batches import PythonModel
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 
 pytestmark = pytest.mark.programs
@@ -62,7 +62,7 @@ def test_threads_that_return_are_waited_for() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "worked\ncleaned up\n", "")
 
 
-def test_a_callable_that_has_spoilt_python_s_own_functions_does_not_keep_it() -> None:
+def test_a_callable_that_broke_python_s_functions_does_not_block_shutdown() -> None:
     """What waits for threads hangs then, at its start or at its end."""
     spoil = "import builtins; builtins.len = None\n"
     assert _end(spoil + "end_in_time(7, threads_s=0.1)").returncode in (0, 7)
@@ -111,33 +111,33 @@ class _Control:
 def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
     tmp_path: Path, unrecoverable: bool
 ) -> None:
-    gauge, descriptor = Gauge.create()
+    stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)
-    model = PythonModel.__new__(PythonModel)
+    model = LoadedPythonModel.__new__(LoadedPythonModel)
     control: Any = _Control()
-    loop = PythonStreamLoop(model, None, gauge, control, "w1", str(tmp_path / "lane"))
+    loop = PythonStreamLoop(model, None, stats, control, "w1", str(tmp_path / "lane"))
     poll = _Poll(loop._poll)
     loop._poll = poll  # type: ignore[assignment]
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
 
-    def tell_it() -> None:
+    def set_end() -> None:
         poll.waits.wait()
         if unrecoverable:
             loop.unrecoverable = True
             loop._jobs.put(None)
         else:
-            os.write(tell, b"\0")
+            os.write(writer, b"\0")
 
-    teller = threading.Thread(target=tell_it)
-    teller.start()
-    loop.run(told)
-    teller.join()
-    assert gauge.read().ending is not unrecoverable
+    thread = threading.Thread(target=set_end)
+    thread.start()
+    loop.run(reader)
+    thread.join()
+    assert stats.read().ending is not unrecoverable
     assert not [thread for thread in threading.enumerate() if thread.name == "lanes"]
-    gauge.close()
+    stats.close()
     control.close()
-    os.close(told)
-    os.close(tell)
+    os.close(reader)
+    os.close(writer)
 
 
 _SIGNALS = """

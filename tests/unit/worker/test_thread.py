@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.thread import WorkerThread
 
 SPEC = messages.ModelSpec(
@@ -24,7 +24,7 @@ SPEC = messages.ModelSpec(
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
     },
-    messages.World("python"),
+    messages.WorkerEnvironment("python"),
 )
 
 
@@ -37,17 +37,17 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 def start(dispatcher: FakeDispatcher, load: Any) -> WorkerThread:
     folder = Path(dispatcher.rundir.path)
-    gauge = folder / "w1.gauge"
-    Gauge.create_file(gauge).close()
-    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(gauge))
-    return WorkerThread(told, SPEC, load, dispatcher.rundir.control_endpoint)
+    stats = folder / "w1.stats"
+    WorkerStatsPage.create_file(stats).close()
+    start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(stats))
+    return WorkerThread(start, SPEC, load, dispatcher.rundir.control_endpoint)
 
 
 def said(dispatcher: FakeDispatcher) -> list[str]:
     return [type(one).__name__ for one in dispatcher.heard]
 
 
-def test_it_loads_serves_and_ends_when_it_is_told(dispatcher: FakeDispatcher) -> None:
+def test_it_loads_serves_and_ends_on_request(dispatcher: FakeDispatcher) -> None:
     threads: list[str] = []
 
     def load() -> Any:
@@ -66,7 +66,7 @@ def test_it_loads_serves_and_ends_when_it_is_told(dispatcher: FakeDispatcher) ->
     worker.end()  # it has ended: nothing happens
 
 
-def test_what_cannot_be_loaded_is_told(dispatcher: FakeDispatcher) -> None:
+def test_a_load_failure_is_reported(dispatcher: FakeDispatcher) -> None:
     def load() -> Any:
         raise ValueError("no weights")
 

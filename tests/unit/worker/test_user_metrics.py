@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol.lanes.user_metrics import (
-    MOST_BYTES,
-    MOST_VALUES,
+    MAX_BYTES,
+    MAX_VALUES,
     SIZE,
     UserMetricsPages,
     encoded,
@@ -46,13 +46,13 @@ def test_every_kind_arrives(registry: CollectorRegistry) -> None:
     Enum("mood", "State.", states=["up", "down"], registry=registry).state("down")
     found = said(registry)
     assert (found.left_out, found.faults) == (0, {})
-    told = {
+    reported = {
         (name, labels, *key): value
         for name, family in found.families.items()
         for labels, values in family.series.items()
         for key, value in values.items()
     }
-    assert told == {
+    assert reported == {
         ("seen", (("colour", "red"),), "_total", ""): 3,
         ("jobs_created", (), "", ""): 2,
         ("size", (), "_bucket", "1.0"): 0,
@@ -68,7 +68,7 @@ def test_every_kind_arrives(registry: CollectorRegistry) -> None:
     }
 
 
-def test_what_the_library_says_by_itself_is_left_out(registry: CollectorRegistry) -> None:
+def test_the_library_s_own_metrics_are_omitted(registry: CollectorRegistry) -> None:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     assert said(registry) == Checked({}, 0, {})
@@ -76,22 +76,22 @@ def test_what_the_library_says_by_itself_is_left_out(registry: CollectorRegistry
 
 def test_labels_without_end_keep_those_that_came_first(registry: CollectorRegistry) -> None:
     counter = Counter("seen", "Things.", ["user"], registry=registry)
-    for number in range(MOST_VALUES + 50):
+    for number in range(MAX_VALUES + 50):
         counter.labels(str(number)).inc()
     found = said(registry)
-    assert len(found.families["seen"].series) == MOST_VALUES
+    assert len(found.families["seen"].series) == MAX_VALUES
     assert (("user", "0"),) in found.families["seen"].series
     assert found.left_out == 50
 
 
-def test_a_histogram_is_told_as_a_whole_or_not(registry: CollectorRegistry) -> None:
+def test_a_histogram_is_reported_completely_or_not_at_all(registry: CollectorRegistry) -> None:
     histogram = Histogram("size", "Sizes.", ["user"], registry=registry)
-    for number in range(MOST_VALUES):
+    for number in range(MAX_VALUES):
         histogram.labels(str(number)).observe(1)
     found = said(registry)
     of_one = len(next(iter(found.families["size"].series.values())))
-    assert len(found.families["size"].series) == MOST_VALUES // of_one
-    assert found.left_out == (MOST_VALUES - MOST_VALUES // of_one) * of_one
+    assert len(found.families["size"].series) == MAX_VALUES // of_one
+    assert found.left_out == (MAX_VALUES - MAX_VALUES // of_one) * of_one
     assert "size" not in found.faults
 
 
@@ -101,11 +101,11 @@ def test_long_texts_have_no_more_bytes_than_there_is_room(registry: CollectorReg
         for label in range(20):
             gauge.labels(f"{label}" + "é" * 200).set(1)
     message = encoded(collected(registry.collect()))
-    assert len(message) <= MOST_BYTES
+    assert len(message) <= MAX_BYTES
     found = checked(message)
-    told = sum(len(family.series) for family in found.families.values())
-    assert told + found.left_out == 100 * 20
-    assert told > 300
+    reported = sum(len(family.series) for family in found.families.values())
+    assert reported + found.left_out == 100 * 20
+    assert reported > 300
 
 
 def test_odd_labels_and_values_arrive_as_far_as_they_can(registry: CollectorRegistry) -> None:
@@ -145,22 +145,22 @@ def test_pages_follow_the_registry_and_the_end_writes_a_last_time(
     thread = watch(pages)
     assert thread is not None
 
-    def told() -> float:
+    def reported() -> float:
         families = checked(pages.read()).families
         return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
 
     try:
-        eventually(lambda: told() == 0, "nothing was written")
+        eventually(lambda: reported() == 0, "nothing was written")
         counter.inc()
-        eventually(lambda: told() == 1, "a change was not written")
+        eventually(lambda: reported() == 1, "a change was not written")
         monkeypatch.setattr(user_metrics, "_SHARE", 1e9)  # no further look by itself
         counter.inc(5)
     finally:
         thread.close()
-    assert told() == 6
+    assert reported() == 6
 
 
-def test_a_collector_that_fails_is_reported_once_and_leaves_what_was_known(
+def test_a_failing_collector_is_reported_once_and_keeps_known_values(
     library: CollectorRegistry, pages: UserMetricsPages, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = 0

@@ -13,13 +13,19 @@ import numpy as np
 import pytest
 
 from pytriton import pb_utils
-from pytriton._protocol.messages import ModelSpec, PythonModel, Warmup, WarmupTensor, World
-from pytriton.worker.model import Model
+from pytriton._protocol.messages import (
+    ModelSpec,
+    PythonModel,
+    Warmup,
+    WarmupTensor,
+    WorkerEnvironment,
+)
+from pytriton.worker.model import WorkerModel
 from pytriton.worker.python_model import batches
 from pytriton.worker.warmup import WarmupError, warm_up
 
 
-def model(infer: Callable[[Any], Any], *, decoupled: bool = False) -> Model:
+def model(infer: Callable[[Any], Any], *, decoupled: bool = False) -> WorkerModel:
     config = {
         "name": "m",
         "max_batch_size": 8,
@@ -27,11 +33,11 @@ def model(infer: Callable[[Any], Any], *, decoupled: bool = False) -> Model:
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
         "model_transaction_policy": {"decoupled": decoupled},
     }
-    return Model(ModelSpec("m", 1, config, World("python")), infer)
+    return WorkerModel(ModelSpec("m", 1, config, WorkerEnvironment("python")), infer)
 
 
 def declared(*warmups: Warmup) -> ModelSpec:
-    return ModelSpec("m", 1, {}, World("python"), warmups=list(warmups))
+    return ModelSpec("m", 1, {}, WorkerEnvironment("python"), warmups=list(warmups))
 
 
 def warmup(source: Any = "zero", *, rows: int = 3, count: int = 2, npy: bytes = b"") -> Warmup:
@@ -76,7 +82,7 @@ def test_nothing_declared_is_nothing_asked() -> None:
         (lambda requests: [], "m"),
     ],
 )
-def test_what_is_wrong_with_its_answer_fails_the_load(answer: Any, said: str) -> None:
+def test_an_invalid_warmup_result_fails_the_load(answer: Any, said: str) -> None:
     with pytest.raises(WarmupError, match=r"model m: its warm-up 'first' failed: ") as caught:
         warm_up(model(answer), declared(warmup()))
     assert said in str(caught.value)
@@ -121,7 +127,7 @@ def configured(
         "model_warmup": list(samples),
     }
     python = PythonModel("{}", str(folder), streams=streams)
-    return ModelSpec("m", 1, config, World("python"), python_model=python)
+    return ModelSpec("m", 1, config, WorkerEnvironment("python"), python_model=python)
 
 
 def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) -> None:
@@ -138,7 +144,7 @@ def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) 
         seen.append([{name: one.copy() for name, one in request.items()} for request in requests])
         return [{"y": request["x"]} for request in requests]
 
-    warm_up(Model(spec, infer), spec)
+    warm_up(WorkerModel(spec, infer), spec)
     assert [len(batch) for batch in seen] == [3, 1, 1, 2]
     assert all(one["x"].shape == (1, 2) for batch in seen for one in batch)
     assert not np.any([one["x"] for one in seen[0]])
@@ -169,7 +175,7 @@ def test_a_configured_warm_up_that_cannot_be_made_fails_the_load(
     (tmp_path / "warmup" / "short").write_bytes(b"abc")
     spec = configured(tmp_path, {**sample(), **change})
     with pytest.raises(WarmupError, match=r"model m: its warm-up 'first' failed: ") as caught:
-        warm_up(Model(spec, lambda requests: []), spec)
+        warm_up(WorkerModel(spec, lambda requests: []), spec)
     assert said in str(caught.value)
 
 
@@ -220,9 +226,9 @@ class Forgets(Returns):
             request.get_response_sender().send(reply(request))
 
 
-def python_model(spec: ModelSpec, instance: Any) -> batches.PythonModel:
+def python_model(spec: ModelSpec, instance: Any) -> batches.LoadedPythonModel:
     pb_utils.install()
-    return batches.PythonModel(spec, instance, "m_0_0")
+    return batches.LoadedPythonModel(spec, instance, "m_0_0")
 
 
 @pytest.mark.parametrize("streams", [False, True])

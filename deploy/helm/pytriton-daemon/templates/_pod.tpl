@@ -206,7 +206,7 @@ spec:
         - "--grpc-address={{ .Values.listenAddress }}"
         - "--metrics-address={{ .Values.listenAddress }}"
         - "--openai-address={{ .Values.listenAddress }}"
-        - {{ printf "--operations=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.ports.operations) | quote }}
+        - {{ printf "--management-address=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.ports.management) | quote }}
         {{- if .Values.control.enabled }}
         - {{ printf "--control-tcp=%s:%d" (ternary (printf "[%s]" .Values.listenAddress) .Values.listenAddress (contains ":" .Values.listenAddress)) (int .Values.control.port) | quote }}
         - --keys-dir=/run/pytriton/keys
@@ -246,7 +246,7 @@ spec:
         preStop:
           exec:
             # Report not ready and keep serving until load balancers have noticed. SIGTERM then stops the daemon.
-            command: [pytriton-daemon, drain, --stay, --settle, {{ int .Values.preStopSeconds | quote }}]
+            command: [pytriton-daemon, drain, --keep-running, --settle, {{ int .Values.preStopSeconds | quote }}]
       volumeMounts:
         {{- include "pytriton.mounts" . | nindent 8 }}
   volumes:

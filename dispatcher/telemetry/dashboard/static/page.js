@@ -17,8 +17,8 @@ const COLUMNS = [
   ["p99 ms", (r) => r.rates.p99],
   ["busy", (r) => r.rates.busy],
   ["memory", (r) => r.resident],
-  ["exits", (r) => r.ends],
-  ["last exit", (r) => r.last_end],
+  ["exits", (r) => r.exits],
+  ["last exit", (r) => r.last_exit],
 ];
 let rows = [];
 let chosen = null;
@@ -57,8 +57,8 @@ const number = (value, digits = 1) =>
   value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
 
 function stateClass(state) {
-  if (["ready", "spare", "asleep", "serving"].includes(state)) return "good";
-  return ["failed", "given up", "lost", "degraded"].includes(state) ? "bad" : "warn";
+  if (["ready", "standby", "suspended", "serving"].includes(state)) return "good";
+  return ["failed", "lost", "degraded"].includes(state) ? "bad" : "warn";
 }
 
 function parsed(text) {
@@ -245,16 +245,16 @@ function cells(row) {
     count.append(" ", element("span", `+${coming}`, "warn"));
     count.title = `${coming} loading`;
   }
-  const last = element("td", row.last_end, "last");
-  last.title = row.last_end;
+  const last = element("td", row.last_exit, "last");
+  last.title = row.last_exit;
   const state = element("td", row.state, `left ${stateClass(row.state)}`);
-  if (row.state !== "ready" && row.last_end) state.title = row.last_end;
+  if (row.state !== "ready" && row.last_exit) state.title = row.last_exit;
   return [
     nameCell(row), state, count, requests, plot,
     element("td", row.waiting === null ? "–" : row.waiting), element("td", number(rates.rows)),
     element("td", milliseconds(rates.wait_p50)), element("td", milliseconds(rates.p50)),
     element("td", milliseconds(rates.p99)), element("td", `${(rates.busy * 100).toFixed(0)} %`),
-    element("td", size(row.resident)), element("td", row.ends, row.ends ? "bad" : ""), last,
+    element("td", size(row.resident)), element("td", row.exits, row.exits ? "bad" : ""), last,
   ];
 }
 
@@ -532,8 +532,8 @@ async function showModel() {
     histogram("Batch wait time", found.histograms.wait_s, (s) => `${milliseconds(s)} ms`),
     histogram("Rows per call", found.histograms.rows, (n) => number(n, 0)),
   );
-  byId("errors").replaceChildren(...(found.errors.length || found.ends.length ? [] : [element("p", "none")]),
-    ...found.ends.map((end) => element("pre", `instance ${end.instance}: ${end.last_exit} (${end.restarts} restarts)`)),
+  byId("errors").replaceChildren(...(found.errors.length || found.exits.length ? [] : [element("p", "none")]),
+    ...found.exits.map((end) => element("pre", `instance ${end.instance}: ${end.last_exit} (${end.restarts} restarts)`)),
     ...found.errors.map((one) => element("pre",
       [one.timestamp, one.event, one.exception].filter(Boolean).join("\n"))));
   byId("slowest").replaceChildren(requestTable(found.slowest));

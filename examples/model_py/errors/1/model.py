@@ -73,14 +73,16 @@ class TritonPythonModel:
     def about_request(self, requests):
         """Tell about the request, in the error's text."""
         one = requests[0]
-        told = [
+        fields = [
             one.request_id(),
             one.correlation_id(),
             one.timeout(),
             one.flags(),
             json.loads(one.parameters()),  # in whatever order
         ]
-        told.append(sorted(one.requested_output_names()))
+        fields.append(sorted(one.requested_output_names()))
         return [
-            pb_utils.InferenceResponse(error=pb_utils.TritonError(json.dumps(told, sort_keys=True)))
+            pb_utils.InferenceResponse(
+                error=pb_utils.TritonError(json.dumps(fields, sort_keys=True))
+            )
         ]

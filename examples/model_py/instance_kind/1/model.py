@@ -13,8 +13,10 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Keep the arguments."""
-        self.told = np.array([args[name].encode() for name in NAMES], np.object_)
+        self.values = np.array([args[name].encode() for name in NAMES], np.object_)
 
     def execute(self, requests):
         """Tell them."""
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("ARGS", self.told)]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("ARGS", self.values)]) for _ in requests
+        ]

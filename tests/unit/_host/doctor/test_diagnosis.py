@@ -15,7 +15,7 @@ import pytest
 from pytriton._host.doctor import diagnosis, machine_checks
 from pytriton._host.doctor.check_result import Check
 from pytriton._host.doctor.diagnosis import run_checks
-from pytriton._host.install import compiled_front, interpreters
+from pytriton._host.install import compiled_frontend, interpreters
 from pytriton._host.install.server_choice import ServerChoice, choice_of
 from pytriton._host.settings.declarations import DaemonConfig
 
@@ -64,7 +64,7 @@ def test_every_check_says_something_and_leaves_nothing(
         "tritonserver",
         "known faults",
         "proxy",
-        "front",
+        "frontend",
         "cache",
         "port http_port",
         "port grpc_port",
@@ -79,8 +79,8 @@ def test_every_check_says_something_and_leaves_nothing(
         assert check.detail
         assert check.mend or check.status == "ok"
         assert "check itself failed" not in check.detail
-        told = json.loads(json.dumps(check.as_dict()))
-        assert told == {
+        reported = json.loads(json.dumps(check.as_dict()))
+        assert reported == {
             "name": check.name,
             "status": check.status,
             "detail": check.detail,
@@ -148,7 +148,7 @@ def test_known_faults_matter_where_others_reach_the_ports(
     assert unclear.status == "warning"
     assert "the bulletins do not name the affected part" in unclear.detail
     assert "upgrade tritonserver" in unclear.mend
-    choice = replace(choice, front="triton")
+    choice = replace(choice, frontend="triton")
     apart = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
     assert apart.status == "ok"
     assert "only this machine can reach it" in apart.detail
@@ -161,7 +161,7 @@ def test_known_faults_matter_where_others_reach_the_ports(
 
 
 @pytest.mark.parametrize(
-    ("front", "compiler", "status", "words"),
+    ("frontend", "compiler", "status", "words"),
     [
         ("auto", "/usr/bin/gcc", "ok", "with /usr/bin/gcc"),
         ("auto", None, "warning", "NVIDIA's executable is used"),
@@ -173,17 +173,17 @@ def test_the_front_that_will_serve(
     choice: ServerChoice,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    front: str,
+    frontend: str,
     compiler: str | None,
     status: str,
     words: str,
 ) -> None:
     monkeypatch.setattr(diagnosis, "compiler", lambda: compiler)
-    monkeypatch.setattr(compiled_front, "is_built", lambda _: False)
-    checks = by_name(run_checks(replace(choice, front=front), runtime_dir=tmp_path / "run"))
-    assert checks["front"].status == status
-    assert words in checks["front"].detail
-    assert bool(checks["front"].mend) is (status != "ok")
+    monkeypatch.setattr(compiled_frontend, "is_built", lambda _: False)
+    checks = by_name(run_checks(replace(choice, frontend=frontend), runtime_dir=tmp_path / "run"))
+    assert checks["frontend"].status == status
+    assert words in checks["frontend"].detail
+    assert bool(checks["frontend"].mend) is (status != "ok")
 
 
 def test_wrong_settings_are_problems(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_wrong_settings_are_problems(tmp_path: Path) -> None:
         ({}, True, "problem"),
     ],
 )
-def test_a_python_for_the_proxy_is_missed_only_by_who_needs_it(
+def test_a_missing_proxy_python_affects_only_models_that_need_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, str | list[str]],

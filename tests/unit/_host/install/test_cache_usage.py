@@ -47,7 +47,7 @@ def test_entries_show_their_size_and_what_uses_them(tmp_path: Path) -> None:
     make(cache, "environments/archive-failed").joinpath(".complete").unlink()
     make(cache, "native-proxy/1234")
     make(cache, "native-proxy/.5678.tmp-draft")
-    made = make(cache, "native-front/.9abc.tmp-draft")
+    made = make(cache, "native-frontend/.9abc.tmp-draft")
     make(cache, "of-somebody-else/thing")
     config = DaemonConfig(cache_dir=str(cache), state_dir=str(tmp_path / "state"))
     (tmp_path / "state" / "models").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_entries_show_their_size_and_what_uses_them(tmp_path: Path) -> None:
         entries = cache_entries(config)
         process.kill()
     assert states(entries) == {
-        "native-front/.9abc.tmp-draft": "being made",
+        "native-frontend/.9abc.tmp-draft": "being made",
         "native-proxy/.5678.tmp-draft": "incomplete",
         "native-proxy/1234": "unused",
         "environments/archive-failed": "incomplete",
@@ -78,7 +78,7 @@ def test_entries_show_their_size_and_what_uses_them(tmp_path: Path) -> None:
     assert all(entry.size >= 10_240 for entry in entries)
 
 
-def test_what_was_not_used_for_long_or_failed_is_removed(tmp_path: Path) -> None:
+def test_stale_and_failed_entries_are_removed(tmp_path: Path) -> None:
     make(tmp_path, "server/old", days=31)
     make(tmp_path, "server/new", days=29)
     make(tmp_path, "environments/requirements-old", days=31)
@@ -96,7 +96,7 @@ def test_what_was_not_used_for_long_or_failed_is_removed(tmp_path: Path) -> None
     assert sorted(left) == ["new", "requirements-kept"]
 
 
-def test_what_is_used_or_made_before_it_is_removed_stays(tmp_path: Path) -> None:
+def test_entries_in_use_are_kept(tmp_path: Path) -> None:
     used = make(tmp_path, "server/used", days=31)
     locked = make(tmp_path, "native-proxy/locked", days=31)
     entries = entries_of(tmp_path, [])

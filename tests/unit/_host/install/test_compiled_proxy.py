@@ -24,7 +24,7 @@ from pytriton._host.install.server_tree import ServerTree, read_tree
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources that are compiled in no time."""
-    folder = tmp_path / "native"
+    folder = tmp_path / "backend"
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "one.h").write_text("int one(void);\n")
     (folder / "room" / "one.c").write_text('#include "room/one.h"\nint one(void) { return 1; }\n')
@@ -32,7 +32,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_is_built_once_and_anew_when_the_sources_change(small: Path, tmp_path: Path) -> None:
+def test_it_is_built_once_and_rebuilt_when_the_sources_change(small: Path, tmp_path: Path) -> None:
     said: list[str] = []
     cache = tmp_path / "cache"
     assert not compiled_proxy.is_built(cache)
@@ -57,7 +57,7 @@ def test_one_that_a_wheel_has_brought_is_taken(small: Path, tmp_path: Path) -> N
     assert compiled_proxy.build(tmp_path / "cache", pytest.fail) == small
 
 
-def test_one_for_another_machine_is_built_anew(small: Path, tmp_path: Path) -> None:
+def test_one_for_another_machine_is_rebuilt(small: Path, tmp_path: Path) -> None:
     (small / LIBRARY).write_bytes(b"\x7fELF of something else")
     assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != small
 
@@ -75,13 +75,13 @@ def test_without_a_compiler_the_text_says_so(
     assert demanded.status == "problem"
 
 
-def test_what_the_compiler_says_is_told(small: Path, tmp_path: Path) -> None:
+def test_compiler_output_is_reported(small: Path, tmp_path: Path) -> None:
     (small / "two.c").write_text("this is no C\n")
     with pytest.raises(BuildError, match=r"two\.c"):
         compile_library(small, tmp_path / LIBRARY)
 
 
-def test_a_tritonserver_that_lacks_a_function_is_told(tmp_path: Path) -> None:
+def test_a_tritonserver_that_lacks_a_function_is_reported(tmp_path: Path) -> None:
     """The real library fits the real tritonserver; one that has only half of its functions is refused by name."""
     native = compiled_proxy.build(cache_dir(), lambda _: None)
     (tmp_path / "lib").mkdir()

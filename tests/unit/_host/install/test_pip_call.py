@@ -95,12 +95,12 @@ def test_progress_is_a_line_for_each_quarter_of_what_is_large(environment: Envir
     steps = [f"Progress {done} of 200000000" for done in range(0, 200_000_001, 10_000_000)]
     small = [f"Progress {done} of 9000000" for done in range(0, 9_000_001, 1_000_000)]
     environment.says("\n".join(["Collecting x", *steps, *small, "Progress", "Progress x of y"]))
-    told: list[str] = []
-    run_pip(environment.python, ["install"], told.append)
-    assert told == [f"downloaded {done} of 200 MB" for done in (50, 100, 150, 200)]
+    reported: list[str] = []
+    run_pip(environment.python, ["install"], reported.append)
+    assert reported == [f"downloaded {done} of 200 MB" for done in (50, 100, 150, 200)]
 
 
-def test_a_pip_that_fails_is_told_with_its_last_lines_and_the_mend(
+def test_a_pip_that_fails_is_reported_with_its_last_lines_and_the_fix(
     environment: Environment,
 ) -> None:
     lines = [f"line {number}" for number in range(30)]
@@ -131,7 +131,7 @@ def test_pip_ends_with_the_process_that_started_it(environment: Environment) -> 
     assert "the process that started pip is gone" in done.stderr
 
 
-def test_an_environment_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 132\n")
     broken.chmod(0o755)

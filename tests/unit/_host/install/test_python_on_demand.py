@@ -68,7 +68,7 @@ def python_of(folder: Path) -> PythonBackend:
     return PythonBackend(folder / "stub", ProxyEnvironment(folder / "env", interpreter))
 
 
-def test_who_needs_it(backends: Path) -> None:
+def test_which_models_need_python(backends: Path) -> None:
     async def test() -> None:
         one = on_demand(backends)
         names = ["python", "written-in-python", "onnxruntime", "ensemble", ""]

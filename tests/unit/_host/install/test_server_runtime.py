@@ -20,7 +20,7 @@ import pytest
 from support.ports import lasting_port
 
 from pytriton._host.install import interpreters, server_runtime
-from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.install.interpreters import Interpreter
 from pytriton._host.install.proxy_env import ProxyEnvironment
 from pytriton._host.install.server_runtime import (
@@ -87,7 +87,7 @@ def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(as_folder) == found(as_binary) == (setting, "setting")
 
 
-def test_what_surrounds_a_server_is_found(tmp_path: Path) -> None:
+def test_the_files_around_a_server_are_found(tmp_path: Path) -> None:
     root = make_server(tmp_path / "server")
     result = find_server(ServerChoice(tritonserver=root), print)
     assert result is not None
@@ -146,28 +146,28 @@ def test_the_library_alone_is_enough_for_the_native_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that was made smaller: NVIDIA's executable and its backends are not there."""
-    made = NativeProgram(tmp_path / "front", tmp_path / "core", {})
+    made = NativeProgram(tmp_path / "frontend", tmp_path / "core", {})
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
     monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
-    monkeypatch.setattr(server_runtime, "make_front", lambda *_: made)
+    monkeypatch.setattr(server_runtime, "make_frontend", lambda *_: made)
     library = tmp_path / "server" / "lib" / "libtritonserver.so"
     library.parent.mkdir(parents=True)
     library.touch()
     choice = ServerChoice(tritonserver=tmp_path / "server", cache_dir=tmp_path / "cache")
     runtime = find_or_install_server(choice, print)
-    assert (runtime.front, runtime.tree.program) == (made, library)
+    assert (runtime.frontend, runtime.tree.program) == (made, library)
     assert runtime.tree.libraries == (library.parent,)
     backends = lay_out_backends(runtime, tmp_path / "run")
     assert sorted(one.name for one in backends.iterdir()) == ["pytriton", "pytriton_native"]
     with pytest.raises(
-        ServerRuntimeError, match=r"holds no bin/tritonserver, which front = triton"
+        ServerRuntimeError, match=r"holds no bin/tritonserver, which frontend = triton"
     ):
-        find_or_install_server(replace(choice, front="triton"), print)
+        find_or_install_server(replace(choice, frontend="triton"), print)
 
     def unusable(*_: object) -> NativeProgram:
         raise ServerRuntimeError("no C compiler")
 
-    monkeypatch.setattr(server_runtime, "make_front", unusable)
+    monkeypatch.setattr(server_runtime, "make_frontend", unusable)
     with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):  # nothing can take its place
         find_or_install_server(choice, print)
 
@@ -202,7 +202,7 @@ def test_nvidias_executable_is_asked_for_its_options(
     root = make_server(tmp_path / "server")
     script = root / "bin" / "tritonserver"
     script.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{help_text}\nEND\nexit 1\n")
-    wanted = ServerChoice(tritonserver=root, cache_dir=tmp_path / "c", front="triton", **choice)
+    wanted = ServerChoice(tritonserver=root, cache_dir=tmp_path / "c", frontend="triton", **choice)
     if failure:
         with pytest.raises(ServerRuntimeError, match=failure):
             find_or_install_server(wanted, print)
@@ -334,7 +334,7 @@ def test_with_the_compiled_proxy_no_python_is_looked_for(
         make_python_backend(runtime, print)
 
 
-def test_where_neither_proxy_can_be_had_both_mends_are_told(
+def test_without_any_proxy_both_fixes_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_compiler(*_: object) -> Path:
@@ -358,13 +358,13 @@ def test_nvidias_front_takes_the_place_of_one_that_cannot_be_had(
     monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
     choice = ServerChoice(tritonserver=make_server(tmp_path / "server"), cache_dir=tmp_path / "c")
     said: list[str] = []
-    assert find_or_install_server(choice, said.append).front is None
+    assert find_or_install_server(choice, said.append).frontend is None
     assert [one for one in said if "using NVIDIA's frontend: " in one]
     said.clear()
-    assert find_or_install_server(replace(choice, front="triton"), said.append).front is None
+    assert find_or_install_server(replace(choice, frontend="triton"), said.append).frontend is None
     assert said == []
     with pytest.raises(ServerRuntimeError, match=r"no libtritonserver\.so"):
-        find_or_install_server(replace(choice, front="native"), print)
+        find_or_install_server(replace(choice, frontend="native"), print)
 
 
 def test_the_copied_modules_need_nothing_else_of_this_package(

@@ -142,7 +142,7 @@ def test_a_second_start_does_nothing(tmp_path: Path, wheel: Wheel) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_a_damaged_tree_is_made_anew(tmp_path: Path, wheel: Wheel, damage: str) -> None:
+def test_a_damaged_tree_is_rebuilt(tmp_path: Path, wheel: Wheel, damage: str) -> None:
     tree = install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     library = tree / "nvidia_pytriton.libs/libx-123.so.1"
     if damage == "missing":

@@ -38,7 +38,7 @@ def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
-def test_who_listens_on_its_port_gets_it(given: socket.socket) -> None:
+def test_a_socket_is_matched_by_its_port(given: socket.socket) -> None:
     environ = variables()
     socket_activation.take(environ)
     assert environ == {"OTHER": "1"}  # no child has them
@@ -81,7 +81,7 @@ def test_a_number_that_is_none(count: str) -> None:
         socket_activation.take(variables(count))
 
 
-def test_what_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unusable_socket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (
         open(tmp_path / "file", "wb") as file,
         socket.socket() as silent,
@@ -107,7 +107,7 @@ def test_each_has_to_be_for_something(given: socket.socket) -> None:
     named = [
         ports,
         {**ports, "http_port": 0, "openai_port": port},
-        {**ports, "http_port": 0, "operations": f"127.0.0.1:{port}"},
+        {**ports, "http_port": 0, "management_address": f"127.0.0.1:{port}"},
     ]
     number = os.dup(given.fileno())
     for settings in named:
@@ -159,8 +159,10 @@ def test_another_address_than_the_settings_name_is_refused(given: socket.socket)
     socket_activation.forget()
     os.dup2(number, socket_activation._FIRST)
     os.close(number)
-    other = {**settings, "http_port": 0, "openai_port": 0, "operations": f"0.0.0.0:{port}"}
-    with pytest.raises(SocketActivationError, match=r"the setting operations says 0\.0\.0\.0"):
+    other = {**settings, "http_port": 0, "openai_port": 0, "management_address": f"0.0.0.0:{port}"}
+    with pytest.raises(
+        SocketActivationError, match=r"the setting management_address says 0\.0\.0\.0"
+    ):
         take_held_sockets(DaemonConfig(**other), variables())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton._host.service_manager.systemd import Notifier, State
+from pytriton._host.service_manager.systemd import Notifier, ServiceState
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def test_announcements_come_later_and_in_order(manager: socket.socket) -> None:
     assert read_all(manager) == []
 
     async def go_on() -> tuple[str, str]:
-        telling = asyncio.create_task(
-            notifier.keep(lambda: State("stopping: for fun", healthy=True, busy=False))
+        notify_task = asyncio.create_task(
+            notifier.keep(lambda: ServiceState("stopping: for fun", healthy=True, busy=False))
         )
         try:
             first = await asyncio.to_thread(manager.recv, 4096)
             return first.decode(), (await asyncio.to_thread(manager.recv, 4096)).decode()
         finally:
-            telling.cancel()
+            notify_task.cancel()
 
     first, second = asyncio.run(go_on())
     assert first == "READY=1\nSTATUS=ready: no models"

@@ -67,7 +67,9 @@ def test_versions(version: str | None, faulty: bool) -> None:
         ("2.66.0", "CVE-2026-24173", "CVE-2026-24207"),
     ],
 )
-def test_a_fault_is_told_until_the_release_without_it(version: str, mended: str, left: str) -> None:
+def test_a_fault_is_reported_until_the_release_without_it(
+    version: str, mended: str, left: str
+) -> None:
     ids = [one.id for one in advisories.faults(version)]
     assert left in ids
     assert mended not in ids

@@ -27,15 +27,20 @@ def test_the_defaults_contradict_nothing() -> None:
         ({"http_port": 9000, "grpc_port": 9000}, "http_port and grpc_port are both 9000"),
         ({"http_port": 9000, "metrics_port": 9000}, "http_port and metrics_port are both 9000"),
         (
-            {"front": "native", "http_certificate": "/c"},
+            {"frontend": "native", "http_certificate": "/c"},
             "http_certificate and http_key go together",
         ),
-        ({"front": "native", "http_client_authorities": "/c"}, "needs http_certificate"),
-        ({"front": "native", "grpc_unix": "/s", "allow_grpc": False}, "allow_grpc is false"),
+        ({"frontend": "native", "http_client_authorities": "/c"}, "needs http_certificate"),
+        (
+            {"frontend": "native", "grpc_unix_socket": "/s", "allow_grpc": False},
+            "allow_grpc is false",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_contradiction_is_told_with_its_settings(settings: dict[str, Any], words: str) -> None:
+def test_a_contradiction_is_reported_with_its_settings(
+    settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         DaemonConfig(**settings)
 
@@ -50,5 +55,5 @@ def test_a_contradiction_is_told_with_its_settings(settings: dict[str, Any], wor
     ],
     ids=lambda value: next(iter(value)),
 )
-def test_what_only_looks_like_one_is_allowed(settings: dict[str, Any]) -> None:
+def test_apparent_contradictions_are_allowed(settings: dict[str, Any]) -> None:
     assert contradictions(DaemonConfig(**settings)) == []

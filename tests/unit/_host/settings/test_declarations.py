@@ -70,7 +70,7 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "told"),
+    ("name", "raw", "reported"),
     [
         ("allow_http", "maybe", "'maybe' is not one of true"),
         ("http_port", "65536", "a whole number from 0 to 65535"),
@@ -105,8 +105,8 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", 7, "is neither a table of options"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_told_with_source_and_what_is_allowed(
-    name: str, raw: object, told: str, tmp_path: Path
+def test_a_wrong_value_is_reported_with_source_and_what_is_allowed(
+    name: str, raw: object, reported: str, tmp_path: Path
 ) -> None:
     if raw == []:  # no flags at all
         write(tmp_path, f"{name} = []")
@@ -115,10 +115,10 @@ def test_a_wrong_value_is_told_with_source_and_what_is_allowed(
     else:
         text = error_of(tmp_path, flags={name: raw})
         assert text.startswith(f"flag {flag_name(name)}: ")
-    assert told in text
+    assert reported in text
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     write(tmp_path, "http_prt = 1\ngrpc_port = 'x'\n")
     text = error_of(
         tmp_path,
@@ -138,18 +138,18 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         ({"http_port": 9, "grpc_port": 9}, "http_port and grpc_port are both 9"),
         ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
         ({"worker_backoff_s": 5, "worker_backoff_max_s": 1}, "is less than worker_backoff_s"),
     ],
 )
-def test_contradictions_are_told_with_their_sources(
-    flags: dict[str, object], told: str, tmp_path: Path
+def test_contradictions_are_reported_with_their_sources(
+    flags: dict[str, object], reported: str, tmp_path: Path
 ) -> None:
     text = error_of(tmp_path, flags=flags)
-    assert told in text
+    assert reported in text
     assert all(f"{name}: flag {flag_name(name)}" in text for name in flags)
 
 
@@ -169,7 +169,7 @@ CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         ({"tritonserver_options": {"grpc-use-ssl": True}}, "gRPC with TLS needs grpc-server-cert"),
         ({"tritonserver_options": {"grpc-use-ssl": 1, **CERTS, "grpc-server-key": "k.pem"}},
@@ -181,8 +181,8 @@ CERTS = {"grpc-server-cert": "/c.pem", "grpc-server-key": "/c.key"}
         ({"server_probe_timeout_s": 0}, "to switch the probe off, set server_probe_interval_s to 0"),
     ],
 )  # fmt: skip
-def test_contradictions_of_tls_and_probe(flags: Any, told: str, tmp_path: Path) -> None:
-    assert told in error_of(tmp_path, flags)
+def test_contradictions_of_tls_and_probe(flags: Any, reported: str, tmp_path: Path) -> None:
+    assert reported in error_of(tmp_path, flags)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_contradictions_of_tls_and_probe(flags: Any, told: str, tmp_path: Path) 
         {"server_probe_timeout_s": 0, "server_probe_interval_s": 0},
     ],
 )
-def test_what_is_enough_for_tls_and_probe(flags: Any, tmp_path: Path) -> None:
+def test_sufficient_settings_for_tls_and_probes(flags: Any, tmp_path: Path) -> None:
     assert load({**flags}, EMPTY_ENV, tmp_path)
 
 
@@ -210,14 +210,14 @@ def test_no_restriction_in_the_settings_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", ["trace,model-repo", ["trace", "model-repo"]])
-def test_an_unknown_endpoint_is_told_with_the_nearest(raw: object, tmp_path: Path) -> None:
+def test_an_unknown_endpoint_is_reported_with_the_nearest(raw: object, tmp_path: Path) -> None:
     text = error_of(tmp_path, {"restricted_endpoints": raw})
     assert "flag --restricted-endpoints: 'model-repo' is none of model-repository," in text
     assert "(did you mean model-repository?)" in text
 
 
 @pytest.mark.parametrize("raw", [7, [1], {"trace": 1}])
-def test_what_is_no_list_of_endpoints(raw: object, tmp_path: Path) -> None:
+def test_invalid_endpoint_lists_are_refused(raw: object, tmp_path: Path) -> None:
     assert "model-repository, shared-memory" in error_of(tmp_path, {"restricted_endpoints": raw})
 
 
@@ -257,7 +257,7 @@ def test_the_daemon_process_gets_the_same_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"http_prt": 1}', b'{"http_port": -1}', b"[]"])
-def test_settings_that_cannot_be_read_are_told(data: bytes) -> None:
+def test_settings_that_cannot_be_read_are_reported(data: bytes) -> None:
     with pytest.raises(ConfigError, match="settings that it cannot read"):
         DaemonConfig.from_json(data)
 

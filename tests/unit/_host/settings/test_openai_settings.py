@@ -1,4 +1,4 @@
-"""Settings of the OpenAI front: what is taken, and that a page's browser and they mean the same origin."""
+"""Settings of the OpenAI frontend: what is taken, and that a page's browser and they mean the same origin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_page_may_ask_however_its_origin_is_written(written: str, origin: str)
         ("openai_address", "two words"),
     ],
 )
-def test_what_the_front_could_not_do_is_refused(name: str, value: object) -> None:
+def test_impossible_openai_settings_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         DaemonConfig(**{name: value})  # type: ignore[arg-type]  # that is what is tried
 

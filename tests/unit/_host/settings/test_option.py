@@ -6,7 +6,7 @@ import pytest
 
 from pytriton._host.settings import parsing
 from pytriton._host.settings.declarations import DaemonConfig, options
-from pytriton._host.settings.front_settings import FrontSettings
+from pytriton._host.settings.frontend_settings import FrontendSettings
 from pytriton._host.settings.option import PORT, SECONDS, Option
 from pytriton._host.settings.place_settings import PlaceSettings
 from pytriton._host.settings.server_settings import ServerSettings
@@ -16,7 +16,7 @@ def test_the_files_declare_one_list_of_settings() -> None:
     """Each goes on where the one below it ends, and each setting has its help and what is allowed."""
     parts = [
         one.__struct_fields__
-        for one in (PlaceSettings, FrontSettings, ServerSettings, DaemonConfig)
+        for one in (PlaceSettings, FrontendSettings, ServerSettings, DaemonConfig)
     ]
     for lower, upper in zip(parts, parts[1:]):
         assert upper[: len(lower)] == lower
@@ -33,7 +33,7 @@ def test_a_default_is_a_value_that_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "told"),
+    ("kind", "value", "reported"),
     [
         (PORT, 65536, "^http_port: .*65535"),
         (PORT, -1, "^http_port: .*0"),
@@ -42,10 +42,10 @@ def test_a_default_is_a_value_that_is_allowed(name: str) -> None:
         (parsing.choice("a", "b"), "c", "^http_port: .*a.*b"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_told_with_the_setting(
-    kind: parsing.Kind, value: object, told: str
+def test_a_value_that_is_not_allowed_is_reported_with_the_setting(
+    kind: parsing.Kind, value: object, reported: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=reported):
         Option("Help.", kind).check("http_port", value)
 
 

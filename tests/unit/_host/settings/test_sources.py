@@ -35,13 +35,13 @@ def test_the_last_source_wins(
         write(cwd, f"http_port = {in_file}\n")
     env = {**EMPTY_ENV, **({} if in_env is None else {"PYTRITON_DAEMON_HTTP_PORT": str(in_env)})}
     loaded = load({"http_port": in_flags}, env, cwd)
-    told = [
+    reported = [
         (in_flags, "flag --http-port"),
         (in_env, "environment PYTRITON_DAEMON_HTTP_PORT"),
         (in_file, f"file {cwd}/pytriton-daemon.toml"),
         (8000, "default"),
     ]
-    value, source = next(pair for pair in told if pair[0] is not None)
+    value, source = next(pair for pair in reported if pair[0] is not None)
     assert (loaded.config.http_port, loaded.sources["http_port"]) == (value, source)
 
 
@@ -77,7 +77,7 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     "name",
     ["PORT", "PORT_1_TCP", "PORT_1_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP"],
 )  # fmt: skip
-def test_what_kubernetes_sets_for_a_service_is_passed_over(name: str, tmp_path: Path) -> None:
+def test_kubernetes_service_variables_are_ignored(name: str, tmp_path: Path) -> None:
     env = {**EMPTY_ENV, f"PYTRITON_DAEMON_{name}": "tcp://10.0.0.1:8000"}
     assert load_config({}, env, tmp_path).http_port == 8000
 
@@ -106,21 +106,21 @@ def test_a_named_file_wins_over_a_found_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (b"http_port = \n", "line 1"),
         (b"# \xff\n", "is not TOML"),
         (b"a = 1\na = 2\n", "is not TOML"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_with_its_path(
-    content: bytes, told: str, tmp_path: Path
+def test_a_file_that_is_no_toml_is_reported_with_its_path(
+    content: bytes, reported: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "pytriton-daemon.toml"
     path.write_bytes(content)
     text = error_of(tmp_path)
     assert str(path) in text
-    assert told in text
+    assert reported in text
 
 
 def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
     )
 
 
-def test_a_named_folder_is_told(tmp_path: Path) -> None:
+def test_naming_a_folder_is_reported(tmp_path: Path) -> None:
     assert "cannot read the settings file" in error_of(
         tmp_path, env={"PYTRITON_DAEMON_CONFIG": "."}
     )

@@ -54,7 +54,7 @@ def test_strangers_are_found_below(tmp_path: Path) -> None:
     assert tmp_path / "link" in strangers(tmp_path)
 
 
-def test_workers_library_is_made_anew(short_dir: Path) -> None:
+def test_workers_library_is_rebuilt(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir)
     rundir.create()
     rundir.library.mkdir()

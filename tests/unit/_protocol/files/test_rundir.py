@@ -76,7 +76,7 @@ def test_then_by_user(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert default_runtime_dir() == tmp_path / "pytriton-daemon-1234"
 
 
-def test_clients_find_the_systems_service_where_nobody_told_them_a_place(
+def test_clients_find_the_system_service_by_default(
     clean_environment: pytest.MonkeyPatch, short_dir: Path
 ) -> None:
     """If no daemon runs where this user's would: the shell of a service's user has a session of its own."""
@@ -168,7 +168,7 @@ def test_directory_that_others_may_write_is_used_only_empty(short_dir: Path, giv
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("name", ["daemon.lock", "logs/model-m.log", "state/models/m.registration"])
-def test_what_belongs_to_somebody_else_is_refused(short_dir: Path, name: str) -> None:
+def test_directories_of_other_users_are_refused(short_dir: Path, name: str) -> None:
     rundir = RuntimeDir(short_dir)
     rundir.create()
     planted = short_dir / name
@@ -269,7 +269,7 @@ def test_longest_path_whose_sockets_still_work(short_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "é"])
-def test_path_too_long_for_a_socket_is_refused_with_the_mend(short_dir: Path, name: str) -> None:
+def test_path_too_long_for_a_socket_is_refused_with_the_fix(short_dir: Path, name: str) -> None:
     rest = MAX_SOCKET_PATH - len("/l/w99999999.sock")
     path = short_dir / (name * (rest - len(str(short_dir))))
     excess = len(os.fsencode(path)) - rest

@@ -217,7 +217,7 @@ def test_closed_arena_leaves_nothing() -> None:
     st.lists(st.integers(0, 40_000), max_size=12),
 )
 @settings(max_examples=examples(50), deadline=None)
-def test_what_is_kept_over_a_reset_is_not_handed_out_again(
+def test_memory_kept_across_a_reset_is_not_reused(
     first: list[tuple[int, bool]], then: list[int]
 ) -> None:
     with closing(Arena("test")) as arena:
@@ -256,7 +256,7 @@ def pages(arena: Arena) -> int:
         os.close(fd)
 
 
-def test_what_has_not_been_needed_for_a_while_is_given_back(
+def test_unused_memory_is_released_after_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reader's mapping stays, and what is written there anew is read."""
@@ -282,7 +282,7 @@ def test_what_has_not_been_needed_for_a_while_is_given_back(
             assert pages(arena) == held
 
 
-def test_what_is_kept_over_a_reset_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_kept_across_a_reset_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton._protocol.lanes.arena.KEPT", 1 << 16)
     monkeypatch.setattr("pytriton._protocol.lanes.arena.KEPT_S", 0.0)
     with closing(Arena("test")) as arena:

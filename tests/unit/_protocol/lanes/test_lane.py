@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.fakes.raw_lanes import (
+from fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
     TENSOR,
@@ -153,11 +153,11 @@ def test_a_received_descriptor_is_no_childs_from_the_beginning(
         inheritable.append(os.get_inheritable(fd))
         return MappedMemory(fd, writer_trusted=writer_trusted)
 
-    def not_told_later(fd: int, inheritable: bool) -> None:
+    def fail_late(fd: int, inheritable: bool) -> None:
         pass
 
     monkeypatch.setattr(lane_module, "MappedMemory", seen)
-    monkeypatch.setattr(os, "set_inheritable", not_told_later)
+    monkeypatch.setattr(os, "set_inheritable", fail_late)
     fd = sealed_memory(b"data")
     announce_raw(peer, 1, [fd])
     send_raw(peer, BATCH_BYTES)
@@ -185,7 +185,7 @@ def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lan
             lane.send(BATCH)
 
 
-def test_an_end_tells_whether_the_last_message_was_read() -> None:
+def test_a_close_reports_whether_the_last_message_was_read() -> None:
     """Then something may have been done about it; else nothing has."""
     for read in (False, True):
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -205,7 +205,7 @@ def test_an_end_tells_whether_the_last_message_was_read() -> None:
             assert end.value.unread
 
 
-def test_patience(lanes: tuple[Lane, Lane]) -> None:
+def test_service_manager_timeouts(lanes: tuple[Lane, Lane]) -> None:
     """Waiting ends when nothing came in time, and only then."""
     lane, peer = lanes
     lane.set_patience(0.05)

@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 import pytest
-from support.fakes.raw_lanes import (
+from fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
     announce_raw,
@@ -18,7 +18,7 @@ from support.fakes.raw_lanes import (
 from support.models.descriptors import leaves_open
 
 from pytriton._protocol import linux
-from pytriton._protocol.lanes.lane import MOST_MEMORIES, Lane, LaneError
+from pytriton._protocol.lanes.lane import MAX_MEMORIES, Lane, LaneError
 from pytriton._protocol.lanes.lane_messages import (
     ARENA,
     Announce,
@@ -165,10 +165,10 @@ def test_no_more_memories_are_taken_than_there_may_be(
 ) -> None:
     """Each would hold a descriptor."""
     lane, peer = end_and_socket
-    with leaves_open(MOST_MEMORIES):
+    with leaves_open(MAX_MEMORIES):
         fd = sealed_memory(b"data")
-        for number in range(MOST_MEMORIES + 1):
+        for number in range(MAX_MEMORIES + 1):
             announce_raw(peer, number, [fd])
         os.close(fd)
-        with pytest.raises(LaneError, match=f"more than {MOST_MEMORIES} memories"):
+        with pytest.raises(LaneError, match=f"more than {MAX_MEMORIES} memories"):
             lane.receive()

@@ -100,7 +100,7 @@ def test_peek_knows_only_batches(lanes: tuple[Lane, Lane]) -> None:
 
 
 @pytest.mark.parametrize("unread", [False, True])
-def test_after_a_peek_at_a_closed_lane_receive_tells(unread: bool) -> None:
+def test_receive_reports_a_closed_lane_after_a_peek(unread: bool) -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(Lane(ends[0], peer_trusted=True)) as lane:
         peer = Lane(ends[1], peer_trusted=True)
@@ -113,7 +113,7 @@ def test_after_a_peek_at_a_closed_lane_receive_tells(unread: bool) -> None:
             lane.receive(wait=False)
 
 
-def test_what_was_sent_before_the_end_is_seen() -> None:
+def test_messages_sent_before_the_end_are_seen() -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(Lane(ends[0], peer_trusted=True)) as lane:
         peer = Lane(ends[1], peer_trusted=True)
@@ -139,7 +139,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("with_descriptors", [0, 2])
 @pytest.mark.parametrize("case", MALFORMED)
-def test_after_a_peek_at_a_malformed_message_receive_tells(
+def test_receive_reports_a_malformed_message_after_a_peek(
     end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
 ) -> None:
     lane, peer = end_and_socket

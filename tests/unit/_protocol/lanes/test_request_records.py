@@ -19,7 +19,7 @@ from pytriton._protocol.lanes.request_records import (
     RequestRecords,
     decoded,
 )
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 
 Ends = tuple[RequestRecords, RequestRecords]
 
@@ -46,7 +46,7 @@ def taken(dispatcher: RequestRecords) -> list[str]:
     return [one.id for message in dispatcher.take().messages for one in decoded(message) or ()]
 
 
-def test_what_is_written_is_taken_once_and_in_order_all_the_way_round(ends: Ends) -> None:
+def test_records_are_taken_once_and_in_order_around_the_ring(ends: Ends) -> None:
     worker, dispatcher = ends
     seed = random.Random(7)
     written: list[str] = []
@@ -64,7 +64,7 @@ def test_what_is_written_is_taken_once_and_in_order_all_the_way_round(ends: Ends
     assert dispatcher.take() == ((), 0) or dispatcher.take() == ([], 0)
 
 
-def test_what_has_no_room_is_left_out_and_counted(ends: Ends) -> None:
+def test_records_without_room_are_dropped_and_counted(ends: Ends) -> None:
     worker, dispatcher = ends
     for number in range(100):
         worker.write([record(f"{number}" + "x" * (RING // 50))] * 2)
@@ -115,7 +115,7 @@ def test_whatever_the_memory_holds_nothing_but_records_comes_of_it(
     assert dispatcher.take().messages == []
 
 
-def test_what_a_worker_says_it_left_out_adds_up_to_what_a_message_carries(
+def test_dropped_record_counts_saturate_at_the_field_s_maximum(
     ends: Ends, memory: bytearray
 ) -> None:
     _, dispatcher = ends
@@ -148,15 +148,17 @@ def test_bytes_that_are_no_records_are_none() -> None:
 
 
 @pytest.fixture
-def gauges() -> Iterator[tuple[Gauge, Gauge]]:
-    near, descriptor = Gauge.create()
-    far = Gauge(descriptor)
+def gauges() -> Iterator[tuple[WorkerStatsPage, WorkerStatsPage]]:
+    near, descriptor = WorkerStatsPage.create()
+    far = WorkerStatsPage(descriptor)
     yield far, near
     near.close()
     far.close()
 
 
-def test_a_gauge_calls_for_records_of_calls_that_are_wanted(gauges: tuple[Gauge, Gauge]) -> None:
+def test_a_gauge_calls_for_records_of_calls_that_are_wanted(
+    gauges: tuple[WorkerStatsPage, WorkerStatsPage],
+) -> None:
     worker, dispatcher = gauges
     seen: list[object] = []
     worker.on_record = lambda begun_ns, ended_ns, parts, answers: seen.append(answers)
@@ -171,13 +173,13 @@ def test_a_gauge_calls_for_records_of_calls_that_are_wanted(gauges: tuple[Gauge,
     assert seen == ["long", "failed"]
 
 
-def test_what_was_left_out_is_told_once_though_another_dispatcher_takes_over() -> None:
-    former, descriptor = Gauge.create()
-    worker = Gauge(os.dup(descriptor))
+def test_dropped_records_are_reported_once_across_a_takeover() -> None:
+    former, descriptor = WorkerStatsPage.create()
+    worker = WorkerStatsPage(os.dup(descriptor))
     former.records.want(0, UNBOUNDED)
     worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
     assert former.records.take().left_out == 1
-    following = Gauge.adopt(descriptor)
+    following = WorkerStatsPage.adopt(descriptor)
     assert following.records.take().left_out == 0
     worker.records.write([RequestRecord("x" * RING, "ok", 1, 1, 1, 1, 1, 1, 1)])
     assert following.records.take().left_out == 1

@@ -1,4 +1,4 @@
-"""The gauge: what the worker's end writes, the dispatcher's end reads."""
+"""The statistics page: what the worker's end writes, the dispatcher's end reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytriton._protocol.lanes.histograms import (
     coarse,
     quantile,
 )
-from pytriton._protocol.lanes.stats_page import FAILURES, Counts, Gauge
+from pytriton._protocol.lanes.stats_page import FAILURES, Counts, WorkerStatsPage
 
 MS = 1_000_000
 
@@ -44,10 +44,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Gauge, Gauge]]:
+def ends() -> Iterator[tuple[WorkerStatsPage, WorkerStatsPage]]:
     """The worker's end and the dispatcher's."""
-    near, descriptor = Gauge.create()
-    far = Gauge(descriptor)
+    near, descriptor = WorkerStatsPage.create()
+    far = WorkerStatsPage(descriptor)
     yield far, near
     near.close()
     far.close()
@@ -59,7 +59,9 @@ def bucket_of(buckets: tuple[int, ...]) -> int:
     return buckets.index(1)
 
 
-def test_what_a_batch_took_and_waited_is_counted(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_batch_durations_and_waits_are_counted(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     begun_ns = worker.begin(3, 10, clock.now - 7 * MS)
     clock.now += 100 * MS
@@ -78,7 +80,7 @@ def test_what_a_batch_took_and_waited_is_counted(ends: tuple[Gauge, Gauge], cloc
     [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1024, 1024), (1025, 2048), (1 << 16, 1 << 16)],
 )
 def test_sizes_are_counted_up_to_their_bound(
-    ends: tuple[Gauge, Gauge], rows: int, bound: int
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], rows: int, bound: int
 ) -> None:
     ends[0].begin(1, rows)
     assert SIZE_BOUNDS[bucket_of(ends[1].counts().size_buckets)] == bound
@@ -86,7 +88,7 @@ def test_sizes_are_counted_up_to_their_bound(
 
 @pytest.mark.parametrize("rows", [(1 << 16) + 1, 1 << 31])
 def test_sizes_beyond_all_bounds_are_in_the_last_bucket(
-    ends: tuple[Gauge, Gauge], rows: int
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], rows: int
 ) -> None:
     ends[0].begin(1, rows)
     assert bucket_of(ends[1].counts().size_buckets) == SIZE_BUCKETS - 1
@@ -95,8 +97,8 @@ def test_sizes_beyond_all_bounds_are_in_the_last_bucket(
 @pytest.mark.parametrize(
     ("rows", "taken_ns"), [(-1, -1), (-(1 << 63), 1 << 62), ((1 << 63) - 1, (1 << 64) - 1), (0, 0)]
 )
-def test_what_no_proxy_would_say_is_not_believed(
-    ends: tuple[Gauge, Gauge], rows: int, taken_ns: int
+def test_implausible_proxy_values_are_ignored(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], rows: int, taken_ns: int
 ) -> None:
     worker, dispatcher = ends
     worker.begin(2, rows, taken_ns)
@@ -106,7 +108,7 @@ def test_what_no_proxy_would_say_is_not_believed(
 
 
 def test_durations_beyond_the_bounds_are_in_the_first_and_the_last_bucket(
-    ends: tuple[Gauge, Gauge], clock: Clock
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
 ) -> None:
     worker, dispatcher = ends
     for took_ns in (1, 3_000_000 * MS):
@@ -118,7 +120,9 @@ def test_durations_beyond_the_bounds_are_in_the_first_and_the_last_bucket(
     assert len(buckets) == DURATION_BUCKETS == len(BOUNDS_NS) + 1
 
 
-def test_a_batch_at_hand_counts_as_busy(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_a_batch_at_hand_counts_as_busy(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     worker.begin(1)
     clock.now += 50 * MS
@@ -126,7 +130,9 @@ def test_a_batch_at_hand_counts_as_busy(ends: tuple[Gauge, Gauge], clock: Clock)
     assert dispatcher.read().busy_s == pytest.approx(0.05)
 
 
-def test_batches_that_overlap_count_as_busy_once(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_batches_that_overlap_count_as_busy_once(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     first = worker.begin(1)
     clock.now += 10 * MS
@@ -141,7 +147,9 @@ def test_batches_that_overlap_count_as_busy_once(ends: tuple[Gauge, Gauge], cloc
     assert counts.call_ns == 40 * MS
 
 
-def test_between_batches_nothing_is_at_hand(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_between_batches_nothing_is_at_hand(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     for _ in range(2):
         begun_ns = worker.begin(1)
@@ -160,8 +168,8 @@ STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=60)
 @given(steps=STEPS)
 def test_busy_is_the_time_with_a_call_under_way(steps: list[tuple[int, int]]) -> None:
     """Whether calls overlap, or follow one another; looked at in between, with or without one under way."""
-    clock, (dispatcher, descriptor) = Clock(), Gauge.create()
-    worker = Gauge(descriptor)
+    clock, (dispatcher, descriptor) = Clock(), WorkerStatsPage.create()
+    worker = WorkerStatsPage(descriptor)
     under_way: list[int] = []
     busy = took = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -182,7 +190,7 @@ def test_busy_is_the_time_with_a_call_under_way(steps: list[tuple[int, int]]) ->
     dispatcher.close()
 
 
-def test_busy_time_never_falls(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_busy_time_never_falls(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
     """Between two stores of the worker's, a batch may be seen as done, and its time not added yet."""
     worker, dispatcher = ends
     worker.begin(1)
@@ -192,7 +200,9 @@ def test_busy_time_never_falls(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
     assert dispatcher.counts().busy_ns == before == 10 * MS
 
 
-def test_merged_batches_wait_each(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_merged_batches_wait_each(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     worker.begin(4, 4, clock.now - MS)
     worker.merged(clock.now - 3 * MS)
@@ -205,7 +215,7 @@ def test_merged_batches_wait_each(ends: tuple[Gauge, Gauge], clock: Clock) -> No
     )
 
 
-def test_responses_of_streams(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_responses_of_streams(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
     worker, dispatcher = ends
     begun_ns = worker.begin(1)
     clock.now += 20 * MS
@@ -217,7 +227,7 @@ def test_responses_of_streams(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
     assert sum(counts.first_buckets) == sum(counts.between_buckets) == 1
 
 
-def test_failures_by_kind(ends: tuple[Gauge, Gauge]) -> None:
+def test_failures_by_kind(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> None:
     for requests, kind in enumerate(FAILURES, start=1):
         ends[0].failed(kind, requests)
     assert ends[1].counts().failed == tuple(range(1, len(FAILURES) + 1))
@@ -225,14 +235,14 @@ def test_failures_by_kind(ends: tuple[Gauge, Gauge]) -> None:
         ends[0].failed("other", 1)
 
 
-def test_loading_and_memory(ends: tuple[Gauge, Gauge]) -> None:
+def test_loading_and_memory(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> None:
     worker, dispatcher = ends
     worker.loaded(1500 * MS, 250 * MS)
     worker.holds(1 << 40)
     assert (dispatcher.load_s, dispatcher.warmup_s, dispatcher.arena_bytes) == (1.5, 0.25, 1 << 40)
 
 
-def test_a_page_of_nonsense_is_read(ends: tuple[Gauge, Gauge]) -> None:
+def test_a_page_of_nonsense_is_read(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> None:
     """The page belongs to a user's process: whatever lies in it, reading it does no harm."""
     worker, dispatcher = ends
     worker._map[:] = os.urandom(len(worker._map))
@@ -241,7 +251,7 @@ def test_a_page_of_nonsense_is_read(ends: tuple[Gauge, Gauge]) -> None:
     dispatcher.read()
 
 
-def test_counts_add_up(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_counts_add_up(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
     worker, dispatcher = ends
     begun_ns = worker.begin(3, 10, clock.now - 7 * MS)
     worker.failed("result", 3)
@@ -261,7 +271,9 @@ def test_quantiles() -> None:
     assert quantile(0.99, [0, 0, 5], [1.0, 2.0]) == 2.0
 
 
-def test_a_quantile_is_off_by_a_tenth_at_most(ends: tuple[Gauge, Gauge], clock: Clock) -> None:
+def test_a_quantile_is_off_by_a_tenth_at_most(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     for _ in range(100):
         begun_ns = worker.begin(1)
@@ -294,7 +306,7 @@ def test_one_that_cannot_be_made_leaves_no_descriptor(
     open_before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(module, name.split(".")[1], fails)
     with pytest.raises(OSError, match="Too many"):
-        Gauge.create()
+        WorkerStatsPage.create()
     assert os.listdir("/proc/self/fd") == open_before
 
 
@@ -304,7 +316,7 @@ def test_one_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (mmap.PAGESIZE, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            Gauge.create_file(tmp_path / "w1.gauge")
+            WorkerStatsPage.create_file(tmp_path / "w1.stats")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []

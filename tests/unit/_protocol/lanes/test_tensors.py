@@ -138,7 +138,7 @@ def test_write_casts_to_the_declared_dtype(lanes: tuple[Lane, Lane]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (0,), ()])
-def test_what_is_read_cannot_be_written(lanes: tuple[Lane, Lane], shape: tuple[int, ...]) -> None:
+def test_read_arrays_are_read_only(lanes: tuple[Lane, Lane], shape: tuple[int, ...]) -> None:
     read = there_and_back(lanes, np.ones(shape), np.dtype(np.float64))
     assert not read.flags.writeable
 

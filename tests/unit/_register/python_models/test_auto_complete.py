@@ -29,7 +29,7 @@ def complete(folder: Path, body: str, limit_s: float = 60) -> dict[str, Any]:
     question = {
         "sys_path": [], "folder": str(folder), "file": "model.py", "config": {"name": "m"},
     }  # fmt: skip
-    world = messages.World(sys.executable, [], str(folder), dict(os.environ))
+    world = messages.WorkerEnvironment(sys.executable, [], str(folder), dict(os.environ))
     return auto_complete.ask_model(question, world, "m", limit_s)
 
 
@@ -60,7 +60,7 @@ def test_one_that_does_not_return_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_what_json_lacks_is_told_as_the_model_s_fault(tmp_path: Path) -> None:
+def test_values_that_json_lacks_are_the_model_s_error(tmp_path: Path) -> None:
     with pytest.raises(
         PyTritonValidationError, match=r"failed: TypeError: Object of type set is not JSON"
     ):
@@ -93,7 +93,7 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def test_what_an_editor_leaves_in_a_model_s_folder_is_no_source(tmp_path: Path) -> None:
+def test_editor_files_are_not_model_sources(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "m")
     (folder / "1" / ".#model.py").symlink_to("me@host.4242:1")
     (folder / "1" / "folder.py").mkdir()
@@ -103,7 +103,7 @@ def test_what_an_editor_leaves_in_a_model_s_folder_is_no_source(tmp_path: Path) 
     assert spec.python_model.streams
 
 
-def test_a_configuration_in_another_encoding_is_told(tmp_path: Path) -> None:
+def test_a_configuration_in_another_encoding_is_reported(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "m")
     (folder / "config.pbtxt").write_bytes(b"# caf\xe9\n")
     with pytest.raises(

@@ -26,7 +26,7 @@ default_model_filename: "other.py"
 """
 
 
-def test_what_tritonserver_is_told() -> None:
+def test_the_configuration_for_tritonserver() -> None:
     assert model_dir.config_for_triton(model_dir.parse_config(TEXT, "it"), [3]) == {
         "max_batch_size": 8,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3]}],
@@ -42,18 +42,18 @@ def test_what_tritonserver_is_told() -> None:
     }
 
 
-def test_what_the_model_is_told() -> None:
-    told = json.loads(model_dir.config_for_model(model_dir.parse_config(TEXT, "it")))
-    assert told["input"][0] == {
+def test_the_configuration_for_the_model() -> None:
+    reported = json.loads(model_dir.config_for_model(model_dir.parse_config(TEXT, "it")))
+    assert reported["input"][0] == {
         "name": "x", "data_type": "TYPE_FP32", "format": "FORMAT_NONE", "dims": [-1, 3],
         "is_shape_tensor": False, "allow_ragged_batch": False, "optional": False,
         "is_non_linear_format_io": False,
     }  # fmt: skip
-    assert told["default_model_filename"] == "other.py"
-    assert set(told["parameters"]) == {"size", "EXECUTION_ENV_PATH"}
-    assert [group["name"] for group in told["instance_group"]] == ["m_0", "c"]
-    assert told["version_policy"] == {"all": {}}
-    assert "ensemble_scheduling" not in told
+    assert reported["default_model_filename"] == "other.py"
+    assert set(reported["parameters"]) == {"size", "EXECUTION_ENV_PATH"}
+    assert [group["name"] for group in reported["instance_group"]] == ["m_0", "c"]
+    assert reported["version_policy"] == {"all": {}}
+    assert "ensemble_scheduling" not in reported
 
 
 def test_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["max_batch: 3", "max_batch_size: x", "input [ {"])
-def test_malformed_configurations_are_told_with_their_place(text: str) -> None:
+def test_malformed_configurations_are_reported_with_their_place(text: str) -> None:
     with pytest.raises(
         PyTritonBadParameterError, match=r"here\.pbtxt is not a valid model configuration: 1:"
     ):

@@ -70,7 +70,7 @@ def register(repository: Path, client: Client, failing: str = "", **options: Any
     return [one.name for one in served]
 
 
-def test_what_is_a_repository(repository: Path) -> None:
+def test_model_repositories_are_recognized(repository: Path) -> None:
     assert is_repository(repository)
     assert not is_repository(repository / "a")  # a model
     assert not is_repository(repository / "empty")
@@ -91,7 +91,9 @@ def test_an_option_of_one_model_is_refused(repository: Path) -> None:
         PyTritonBadParameterError, match="version can be set for a single model only"
     ):
         repository_of(repository, {"version": 2, "config": None})
-    assert repository_of(repository, {"version": None, "spares": 1}).options == {"spares": 1}
+    assert repository_of(repository, {"version": None, "standby_workers": 1}).options == {
+        "standby_workers": 1
+    }
 
 
 def test_when_one_fails_the_others_are_taken_back(repository: Path) -> None:
@@ -104,7 +106,7 @@ def test_when_one_fails_the_others_are_taken_back(repository: Path) -> None:
     assert "Registered before it: b was unregistered; a was rolled back." in text
 
 
-def test_what_cannot_be_taken_back_is_told(repository: Path) -> None:
+def test_a_failed_rollback_is_reported(repository: Path) -> None:
     client = Client()
     client.broken = {"a"}
     with pytest.raises(

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from support.fakes.triton.fake_triton import MODEL, FakeTriton, Received
+from fakes.triton.fake_triton import MODEL, FakeTriton, Received
 
 from pytriton.client import (
     AsyncioModelClient,
@@ -193,7 +193,7 @@ def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> N
         ("grpc-timeout", "1S", "begin with 'grpc-', which is gRPC's own"),
     ],
 )
-def test_what_grpc_cannot_carry_is_told(name: str, value: str, said: str) -> None:
+def test_values_that_grpc_cannot_carry_are_reported(name: str, value: str, said: str) -> None:
     with (
         ModelClient(
             "grpc://127.0.0.1:1", MODEL, model_config=CONFIG, ensure_model_is_ready=False
@@ -212,7 +212,7 @@ def test_what_grpc_cannot_carry_is_told(name: str, value: str, said: str) -> Non
         (DecoupledModelClient, replace(CONFIG, decoupled=True, batching=False)),
     ],
 )
-def test_missing_inputs_are_told_before_all_that_may_be_wrong_besides(
+def test_missing_inputs_are_reported_before_all_that_may_be_wrong_besides(
     client: Any, config: TritonModelConfig
 ) -> None:
     asking = client("grpc://127.0.0.1:1", MODEL, model_config=config, ensure_model_is_ready=False)
@@ -316,7 +316,7 @@ def test_an_input_may_have_any_name(fake: FakeTriton, name: str) -> None:
         assert values(sent) == more.get("parameters", {})
 
 
-def test_what_does_not_fit_is_not_sent_again_while_the_model_is_the_same(fake: FakeTriton) -> None:
+def test_mismatched_inputs_are_not_resent_to_an_unchanged_model(fake: FakeTriton) -> None:
     fake.error = (400, grpc.StatusCode.INVALID_ARGUMENT, "unexpected shape for input 'x'")
     with ModelClient(fake.url, MODEL) as client:
         for asked in (2, 3):  # the configuration was read, and is read again after each failure
@@ -326,7 +326,7 @@ def test_what_does_not_fit_is_not_sent_again_while_the_model_is_the_same(fake: F
     assert len(fake.inferences()) == 2
 
 
-def test_what_the_callable_says_is_no_reason_to_read_the_configuration(fake: FakeTriton) -> None:
+def test_errors_of_the_callable_do_not_refetch_the_configuration(fake: FakeTriton) -> None:
     fake.error = (500, grpc.StatusCode.INTERNAL, "ValueError: no")
     with ModelClient(fake.url, MODEL) as client:
         for _ in range(2):

@@ -86,7 +86,7 @@ def test_the_order_of_bytes_is_this_machines() -> None:
         ([], {"x": np.array([b"a", "b"], object)}, RuntimeError, r"holds str \('b'\)"),
     ],
 )
-def test_what_is_no_input_is_told(
+def test_invalid_inputs_are_reported(
     positional: list[Any], named: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):

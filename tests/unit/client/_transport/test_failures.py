@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytriton.client._transport.call_errors import call_error, waiting_error
-from pytriton.client._transport.failures import CallFailed, Kind, describe
+from pytriton.client._transport.failures import CallFailed, FailureKind, describe
 from pytriton.client.exceptions import (
     PyTritonClientError,
     PyTritonClientInferenceServerError,
@@ -58,62 +58,75 @@ UNAVAILABLE = "StatusCode.UNAVAILABLE"
 REFUSED_CERTIFICATE = ClientConnectorError()
 REFUSED_CERTIFICATE.os_error = ssl.SSLCertVerificationError()
 
-MEANINGS: list[tuple[BaseException, Kind]] = [
-    (ServerSaid("Request for unknown model: 'm' is not found"), Kind.UNKNOWN_MODEL),
-    (ServerSaid("Model 'm' version 1 is not at ready state"), Kind.NOT_READY),
-    (ServerSaid("This protocol is restricted, expecting header 'x'"), Kind.RESTRICTED),
-    (ServerSaid("out of range", "400"), Kind.MISFIT),
-    (ServerSaid("unexpected shape", "StatusCode.INVALID_ARGUMENT"), Kind.MISFIT),
-    (ServerSaid("decoupled", "StatusCode.UNIMPLEMENTED"), Kind.MISFIT),
-    (ServerSaid("ValueError: no", "500"), Kind.REFUSED),
-    (ServerSaid("Deadline", "StatusCode.DEADLINE_EXCEEDED"), Kind.TIMEOUT),
-    (ServerSaid("failed to connect to all addresses", UNAVAILABLE), Kind.UNREACHABLE),
-    (ServerSaid("Socket closed", UNAVAILABLE), Kind.BROKEN),
-    (ServerSaid("Ssl handshake failed: CERTIFICATE_VERIFY_FAILED", UNAVAILABLE), Kind.TLS),
-    (ServerSaid("Exceeds maximum queue size", UNAVAILABLE), Kind.REFUSED),  # Triton's own word
-    (ServerSaid("connection refused by the model", "400"), Kind.MISFIT),
-    (GrpcSaid("recvmsg: it is gone", UNAVAILABLE), Kind.BROKEN),
-    (socket.timeout("timed out"), Kind.TIMEOUT),
-    (asyncio.TimeoutError(), Kind.TIMEOUT),
-    (ssl.SSLError("wrong version"), Kind.TLS),
-    (REFUSED_CERTIFICATE, Kind.TLS),
-    (ConnectionRefusedError(), Kind.UNREACHABLE),
-    (socket.gaierror(-2, "no such host"), Kind.UNREACHABLE),
-    (ClientConnectorError("no route"), Kind.UNREACHABLE),
-    (ConnectionResetError(), Kind.BROKEN),
+MEANINGS: list[tuple[BaseException, FailureKind]] = [
+    (ServerSaid("Request for unknown model: 'm' is not found"), FailureKind.UNKNOWN_MODEL),
+    (ServerSaid("Model 'm' version 1 is not at ready state"), FailureKind.NOT_READY),
+    (ServerSaid("This protocol is restricted, expecting header 'x'"), FailureKind.RESTRICTED),
+    (ServerSaid("out of range", "400"), FailureKind.MISFIT),
+    (ServerSaid("unexpected shape", "StatusCode.INVALID_ARGUMENT"), FailureKind.MISFIT),
+    (ServerSaid("decoupled", "StatusCode.UNIMPLEMENTED"), FailureKind.MISFIT),
+    (ServerSaid("ValueError: no", "500"), FailureKind.REFUSED),
+    (ServerSaid("Deadline", "StatusCode.DEADLINE_EXCEEDED"), FailureKind.TIMEOUT),
+    (ServerSaid("failed to connect to all addresses", UNAVAILABLE), FailureKind.UNREACHABLE),
+    (ServerSaid("Socket closed", UNAVAILABLE), FailureKind.BROKEN),
+    (ServerSaid("Ssl handshake failed: CERTIFICATE_VERIFY_FAILED", UNAVAILABLE), FailureKind.TLS),
+    (
+        ServerSaid("Exceeds maximum queue size", UNAVAILABLE),
+        FailureKind.REFUSED,
+    ),  # Triton's own word
+    (ServerSaid("connection refused by the model", "400"), FailureKind.MISFIT),
+    (GrpcSaid("recvmsg: it is gone", UNAVAILABLE), FailureKind.BROKEN),
+    (socket.timeout("timed out"), FailureKind.TIMEOUT),
+    (asyncio.TimeoutError(), FailureKind.TIMEOUT),
+    (ssl.SSLError("wrong version"), FailureKind.TLS),
+    (REFUSED_CERTIFICATE, FailureKind.TLS),
+    (ConnectionRefusedError(), FailureKind.UNREACHABLE),
+    (socket.gaierror(-2, "no such host"), FailureKind.UNREACHABLE),
+    (ClientConnectorError("no route"), FailureKind.UNREACHABLE),
+    (ConnectionResetError(), FailureKind.BROKEN),
 ]
 
 
 @pytest.mark.parametrize(("error", "kind"), MEANINGS, ids=lambda one: str(one)[:40])
-def test_what_an_exception_means(error: BaseException, kind: Kind) -> None:
+def test_exceptions_map_to_failures(error: BaseException, kind: FailureKind) -> None:
     found = describe(error)
     assert found is not None
     assert found.kind is kind
     assert str(error) in found.text
 
 
-def test_what_has_nothing_to_do_with_a_connection_is_passed_on() -> None:
+def test_unrelated_exceptions_are_reraised() -> None:
     assert describe(ValueError("a fault")) is None
-    failure = CallFailed(Kind.TLS, "known already")
+    failure = CallFailed(FailureKind.TLS, "known already")
     assert describe(failure) is failure
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "words"),
     [
-        (Kind.TIMEOUT, PyTritonClientTimeoutError, "u did not respond in time (x)"),
-        (Kind.UNREACHABLE, PyTritonClientTimeoutError, "cannot connect to u: x"),
-        (Kind.BROKEN, PyTritonClientTimeoutError, "the connection to u ended before the response"),
-        (Kind.TLS, PyTritonClientTlsError, "No secure connection to u: x. Pass tls="),
-        (Kind.RESTRICTED, PyTritonClientInferenceServerError, "Message: x. Pass access_token="),
+        (FailureKind.TIMEOUT, PyTritonClientTimeoutError, "u did not respond in time (x)"),
+        (FailureKind.UNREACHABLE, PyTritonClientTimeoutError, "cannot connect to u: x"),
         (
-            Kind.REFUSED,
+            FailureKind.BROKEN,
+            PyTritonClientTimeoutError,
+            "the connection to u ended before the response",
+        ),
+        (FailureKind.TLS, PyTritonClientTlsError, "No secure connection to u: x. Pass tls="),
+        (
+            FailureKind.RESTRICTED,
+            PyTritonClientInferenceServerError,
+            "Message: x. Pass access_token=",
+        ),
+        (
+            FailureKind.REFUSED,
             PyTritonClientInferenceServerError,
             "Error occurred during asking. Message: x",
         ),
     ],
 )
-def test_the_exception_of_a_call(kind: Kind, error: type[PyTritonClientError], words: str) -> None:
+def test_the_exception_of_a_call(
+    kind: FailureKind, error: type[PyTritonClientError], words: str
+) -> None:
     made = call_error(CallFailed(kind, "x"), "u", "asking", 1.5)
     assert type(made) is error
     assert words in made.message
@@ -125,14 +138,18 @@ def test_the_exception_of_a_call(kind: Kind, error: type[PyTritonClientError], w
 @pytest.mark.parametrize(
     ("what", "kinds", "error"),
     [
-        ("model m", [Kind.UNREACHABLE], PyTritonClientTimeoutError),
-        ("model m", [Kind.UNREACHABLE, Kind.NOT_READY], PyTritonClientModelUnavailableError),
-        ("model m", [Kind.REFUSED], PyTritonClientModelUnavailableError),
-        ("server", [Kind.NOT_READY], PyTritonClientTimeoutError),
+        ("model m", [FailureKind.UNREACHABLE], PyTritonClientTimeoutError),
+        (
+            "model m",
+            [FailureKind.UNREACHABLE, FailureKind.NOT_READY],
+            PyTritonClientModelUnavailableError,
+        ),
+        ("model m", [FailureKind.REFUSED], PyTritonClientModelUnavailableError),
+        ("server", [FailureKind.NOT_READY], PyTritonClientTimeoutError),
     ],
 )
 def test_the_exception_of_a_wait(
-    what: str, kinds: list[Kind], error: type[PyTritonClientError]
+    what: str, kinds: list[FailureKind], error: type[PyTritonClientError]
 ) -> None:
     problems = [(f"u{number}", CallFailed(kind, "x")) for number, kind in enumerate(kinds)]
     made = waiting_error(what, problems, 2.0, "Do this.")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.fakes.triton.fake_triton import MODEL, fake_triton
+from fakes.triton.fake_triton import MODEL, fake_triton
 
 #: Asks, forks, and asks in both processes: a client from before the fork, and one that is new.
 PROGRAM = """

@@ -15,10 +15,10 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from support.fakes.short_waits import wait_for_one_answer
-from support.fakes.triton.fake_triton import MODEL, FakeTriton, fake_triton
+from fakes.short_waits import wait_for_one_answer
+from fakes.triton.fake_triton import MODEL, FakeTriton, fake_triton
 from support.models.inference import Array
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton.client import AsyncioModelClient, FuturesModelClient, ModelClient, RequestOptions
 from pytriton.client.exceptions import (
@@ -162,7 +162,7 @@ def test_closing_with_wait_answers_all(fake: FakeTriton) -> None:
             call()
 
 
-def test_closing_without_wait_drops_what_waits(fake: FakeTriton) -> None:
+def test_closing_without_wait_drops_pending_requests(fake: FakeTriton) -> None:
     fake.gate.clear()
     client = FuturesModelClient(fake.url, MODEL, max_workers=1)
     first, second = client.infer_sample(X), client.infer_sample(X)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytriton.client._transport.failures import CallFailed, Kind
-from pytriton.client._transport.steps import Call, Pause, Steps, arun, run
+from pytriton.client._transport.failures import CallFailed, FailureKind
+from pytriton.client._transport.steps import CallStep, Pause, Steps, arun, run
 
-LATE = CallFailed(Kind.TIMEOUT, "late")
+LATE = CallFailed(FailureKind.TIMEOUT, "late")
 
 
 class Connection:
@@ -53,9 +53,9 @@ def test_steps_are_done_in_order_and_get_their_answers(awaited: bool) -> None:
     pauses: list[float] = []
 
     def both() -> Steps[list[str]]:
-        first = yield Call(connection, "first", 5.0, {"a": 1}, {"h": "x"})
+        first = yield CallStep(connection, "first", 5.0, {"a": 1}, {"h": "x"})
         yield Pause(0.5)
-        second = yield Call(connection, "second", 1.0)
+        second = yield CallStep(connection, "second", 1.0)
         return [first, second]
 
     assert do(both(), pauses, awaited=awaited) == ["first", "second"]
@@ -68,9 +68,9 @@ def test_a_failed_call_is_the_steps_business(awaited: bool) -> None:
 
     def again() -> Steps[str]:
         try:
-            yield Call(connection, "ask", 1.0)
+            yield CallStep(connection, "ask", 1.0)
         except CallFailed as failure:
-            said = yield Call(connection, failure.text, 1.0)
+            said = yield CallStep(connection, failure.text, 1.0)
             return f"after that: {said}"
         raise AssertionError("it did not fail")
 
@@ -81,7 +81,7 @@ def test_a_failure_that_nobody_takes_comes_out(awaited: bool) -> None:
     connection = Connection(awaited=awaited, fails=[LATE])
 
     def once() -> Steps[str]:
-        answer: str = yield Call(connection, "ask", 1.0)
+        answer: str = yield CallStep(connection, "ask", 1.0)
         return answer
 
     with pytest.raises(CallFailed) as caught:
@@ -95,7 +95,7 @@ def test_another_exception_ends_the_steps(awaited: bool) -> None:
 
     def once() -> Steps[None]:
         try:
-            yield Call(connection, "ask", 1.0)
+            yield CallStep(connection, "ask", 1.0)
         except ZeroDivisionError as error:
             raise AssertionError("it is not the steps' business") from error
 

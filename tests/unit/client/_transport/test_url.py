@@ -27,7 +27,7 @@ from pytriton.client.utils import TritonUrl, create_client_from_url
         ("my_host:9", "http://my_host:9"),
     ],
 )
-def test_what_a_url_means(url: str, meaning: str) -> None:
+def test_urls_are_parsed(url: str, meaning: str) -> None:
     parsed = TritonUrl.from_url(url)
     assert parsed.with_scheme == meaning
     assert parsed.with_scheme == f"{parsed.scheme}://{parsed.without_scheme}"
@@ -72,7 +72,7 @@ def test_tritonclients_own_client() -> None:
         assert type(client).__module__.startswith("tritonclient.http")
 
 
-def test_the_address_of_a_model_is_told_from_that_of_a_server() -> None:
+def test_model_urls_are_distinguished_from_server_urls() -> None:
     """`register` prints it; asked for, it would be waited for in vain."""
     with pytest.raises(
         PyTritonClientInvalidUrlError, match=r"address of a model.*server's, http://h:1/base, and"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.fakes.triton.fake_triton import MODEL, fake_triton
+from fakes.triton.fake_triton import MODEL, fake_triton
 
 from pytriton.client import AsyncioModelClient, ModelClient
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.fakes.fake_processes import FakeProcesses
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_processes import FakeProcesses
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind
-from pytriton.dispatcher.control.peers import Refused
-from pytriton.dispatcher.control.pending_requests import MOST_UNDER_WAY, Requests, when_ended
+from pytriton.dispatcher.control.peers import MessageRefused
+from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY, PendingRequests, when_ended
 
 ME, OTHER = b"me", b"other"
 
@@ -20,7 +20,7 @@ class Asked:
     """Requests that last until they are answered; `undone` counts how often one was told to stop."""
 
     def __init__(self) -> None:
-        self.requests = Requests()
+        self.requests = PendingRequests()
         self.answers: dict[bytes, asyncio.Event] = {}
         self.undone: list[bytes] = []
 
@@ -56,12 +56,14 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
 
 
 def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked: Asked) -> None:
-    for number in range(MOST_UNDER_WAY - 1):
+    for number in range(MAX_UNDER_WAY - 1):
         loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
-    with pytest.raises(Refused, match="request 00 of this connection is under way already"):
+    with pytest.raises(MessageRefused, match="request 00 of this connection is under way already"):
         asked.requests.check(ME, b"\0")
     loop.ask(lambda: asked.begin(b"last"))
-    with pytest.raises(Refused, match=f"{MOST_UNDER_WAY} requests of this connection") as caught:
+    with pytest.raises(
+        MessageRefused, match=f"{MAX_UNDER_WAY} requests of this connection"
+    ) as caught:
         asked.requests.check(ME, b"one more")
     assert caught.value.kind is ErrorKind.UNAVAILABLE
     asked.requests.check(OTHER, b"\0")
@@ -100,7 +102,7 @@ def test_a_request_goes_with_its_clients_process(
     assert asked.undone == [b"1", b"3"]
 
 
-def test_at_the_end_all_are_told_to_stop_and_waited_for(loop: VirtualLoop, asked: Asked) -> None:
+def test_at_shutdown_all_are_cancelled_and_awaited(loop: VirtualLoop, asked: Asked) -> None:
     loop.ask(lambda: asked.begin(b"1", abandonable=False))
     loop.ask(lambda: asked.begin(b"2", peer=OTHER))
     ending = loop.create_task(asked.requests.end())
@@ -112,25 +114,25 @@ def test_at_the_end_all_are_told_to_stop_and_waited_for(loop: VirtualLoop, asked
     loop.run(ending)
 
 
-def test_a_watch_that_is_stopped_tells_nothing(loop: VirtualLoop, processes: FakeProcesses) -> None:
+def test_a_stopped_watch_reports_nothing(loop: VirtualLoop, processes: FakeProcesses) -> None:
     pid = processes.start()
-    told: list[str] = []
-    loop.ask(lambda: when_ended(pid, lambda: told.append("stopped")))()
-    loop.ask(lambda: when_ended(pid, lambda: told.append("watching")))
+    reported: list[str] = []
+    loop.ask(lambda: when_ended(pid, lambda: reported.append("stopped")))()
+    loop.ask(lambda: when_ended(pid, lambda: reported.append("watching")))
     processes.end(pid)
     loop.advance(1.0)
-    assert told == ["watching"]
+    assert reported == ["watching"]
 
 
-def test_where_processes_cannot_be_watched_nothing_is_told(
+def test_without_process_watching_nothing_is_reported(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("pytriton._protocol.linux.pidfd_open", refuse)
-    told: list[str] = []
-    stop = loop.ask(lambda: when_ended(1, lambda: told.append("")))
+    reported: list[str] = []
+    stop = loop.ask(lambda: when_ended(1, lambda: reported.append("")))
     loop.advance(1.0)
     stop()
-    assert told == []
+    assert reported == []

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from pytriton.dispatcher.elastic.memory import (
-    LEAST_ESTIMATE,
     MEMORY,
+    MIN_ESTIMATE,
     PATIENCE_S,
     Amounts,
     Claim,
-    Holder,
-    Plan,
+    MemoryHolder,
+    MemoryPlan,
     added,
     amounts_text,
     estimate,
@@ -32,15 +32,15 @@ def claim(key: str, size: int, waited_s: float = 0.0) -> Claim:
     return Claim(key, {MEMORY: size}, NOW - waited_s)
 
 
-def holder(key: str, size: int, quiet_s: float, *, idle: bool = True) -> Holder:
-    return Holder(key, {MEMORY: size}, NOW - quiet_s, idle)
+def holder(key: str, size: int, quiet_s: float, *, idle: bool = True) -> MemoryHolder:
+    return MemoryHolder(key, {MEMORY: size}, NOW - quiet_s, idle)
 
 
 def planned(
-    claims: Sequence[Claim], holders: Sequence[Holder], free: int, coming: int = 0
+    claims: Sequence[Claim], holders: Sequence[MemoryHolder], free: int, coming: int = 0
 ) -> tuple[list[str], list[str]]:
     found = plan(claims, holders, {MEMORY: free}, {MEMORY: coming}, NOW)
-    return list(found.granted), list(found.sleep)
+    return list(found.granted), list(found.suspend)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def planned(
         ),
         pytest.param(
             [claim("a", 6, PATIENCE_S), claim("b", 5)],
-            [Holder("stays", {MEMORY: 1}, NOW, False, False)],
+            [MemoryHolder("stays", {MEMORY: 1}, NOW, False, False)],
             5,
             0,
             (["b"], []),
@@ -104,7 +104,7 @@ def planned(
         ),
         pytest.param(
             [claim("a", 9, PATIENCE_S), claim("b", 1)],
-            [holder("1", 3, 9), Holder("stays", {MEMORY: 6}, NOW, False, False)],
+            [holder("1", 3, 9), MemoryHolder("stays", {MEMORY: 6}, NOW, False, False)],
             1,
             0,
             (["b"], []),
@@ -119,7 +119,7 @@ def planned(
             id="nor with what it has itself",
         ),
         pytest.param(
-            [claim("a", 3)], [holder("1", 3, 9)], 0, 3, ([], []), id="one falls asleep already"
+            [claim("a", 3)], [holder("1", 3, 9)], 0, 3, ([], []), id="one is suspended already"
         ),
         pytest.param(
             [claim("a", 3), claim("b", 3)],
@@ -150,7 +150,7 @@ def planned(
 )
 def test_plans(
     claims: list[Claim],
-    holders: list[Holder],
+    holders: list[MemoryHolder],
     free: int,
     coming: int,
     expected: tuple[list[str], list[str]],
@@ -161,20 +161,22 @@ def test_plans(
 def test_each_gpu_has_room_of_its_own() -> None:
     claims = [Claim("a", {MEMORY: 1, "0": 4}, NOW), Claim("b", {MEMORY: 1, "1": 4}, NOW)]
     holders = [
-        Holder("on 1", {MEMORY: 1, "1": 4}, NOW - 9, True),
-        Holder("on 0", {MEMORY: 1, "0": 4}, NOW - 5, True),
+        MemoryHolder("on 1", {MEMORY: 1, "1": 4}, NOW - 9, True),
+        MemoryHolder("on 0", {MEMORY: 1, "0": 4}, NOW - 5, True),
     ]
     found = plan(claims, holders, {MEMORY: 9, "0": 0, "1": 4}, {}, NOW)
-    assert found == Plan(["b"], {"on 0": "a"})
+    assert found == MemoryPlan(["b"], {"on 0": "a"})
 
 
-def test_what_has_no_budget_is_not_bounded() -> None:
-    assert plan([Claim("a", {MEMORY: 9, "0": 5}, NOW)], [], {"0": 5}, {}, NOW) == Plan(["a"], {})
+def test_models_without_a_budget_are_unbounded() -> None:
+    assert plan([Claim("a", {MEMORY: 9, "0": 5}, NOW)], [], {"0": 5}, {}, NOW) == MemoryPlan(
+        ["a"], {}
+    )
 
 
 def test_an_estimate() -> None:
     assert estimate([], 10, 1000 * MIB) == 250 * MIB
-    assert estimate([], 10, 100 * MIB) == LEAST_ESTIMATE
+    assert estimate([], 10, 100 * MIB) == MIN_ESTIMATE
     assert estimate([], 10, 10 * MIB) == 10 * MIB
     assert estimate([10 * MIB], 100 * MIB, 1000 * MIB) == 200 * MIB
     assert estimate([100 * MIB, 900 * MIB, 300 * MIB], 10, 10**10) == 900 * MIB
@@ -208,13 +210,13 @@ def test_never_more_than_there_is_and_the_least_recently_used_first(
     found = plan(wishes, have, {MEMORY: free}, {MEMORY: coming}, NOW)
     sizes = {one.key: one.needs[MEMORY] for one in wishes}
     assert sum(sizes[key] for key in found.granted) <= max(0, free)
-    slept = [one for one in have if one.key in found.sleep]
+    slept = [one for one in have if one.key in found.suspend]
     assert all(one.idle for one in slept)
     stayed = [one for one in have if one.idle and one not in slept]
     for one in slept:
         assert all(one.used_at <= other.used_at for other in stayed)
     for one in slept:  # nobody sleeps for somebody who gets room without it
-        assert found.sleep[one.key] not in found.granted
+        assert found.suspend[one.key] not in found.granted
 
 
 class _World:
@@ -246,7 +248,7 @@ class _World:
             if self.now >= until:
                 del self.falling[key]
         holders = [
-            Holder(
+            MemoryHolder(
                 key,
                 {MEMORY: size},
                 max(used, self.busy_until[key]),
@@ -261,7 +263,7 @@ class _World:
             self.waited.append(self.now - one.since)
             self.loaded[one.key] = (one.needs[MEMORY], self.now)
             self.busy_until[one.key] = self.now + self.dice.uniform(0.2, 1.0)
-        for key in found.sleep:
+        for key in found.suspend:
             self.falling[key] = (self.loaded.pop(key)[0], self.now + self.dice.uniform(0.1, 0.5))
         assert self.used() <= self.budget
 

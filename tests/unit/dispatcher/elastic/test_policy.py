@@ -86,7 +86,7 @@ def test_to_zero(
     assert decide(rules, window, now).instances == wanted
 
 
-def test_what_was_seen_before_a_change_does_not_count() -> None:
+def test_observations_before_a_change_are_ignored() -> None:
     loaded = [(60.0, 2.0, 9.0)]
     assert decide(RULES, seen(*loaded, instances=2), 2).instances == 4
     assert decide(RULES, seen(*loaded, instances=2, changed_at=59.0), 2).instances == 2
@@ -106,7 +106,7 @@ def test_requests_that_wait_count_by_the_size_of_batches() -> None:
     assert decide(RULES, window, 1).seen.waiting == pytest.approx(2.0)
 
 
-def test_a_decision_tells_its_numbers() -> None:
+def test_a_decision_reports_its_figures() -> None:
     window = seen((60, 0.8, 0), instances=1)
     assert decide(RULES, window, 1).text(1).startswith("1 → 2 instances (load): load 0.8 instances")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from multidict import CIMultiDict
-from support.other_sites import CASES, Sent
+from support.cross_site_requests import CASES, Sent
 
 from pytriton.dispatcher.http_server.browsers import Foreign, foreign_request
 
@@ -27,7 +27,7 @@ def test_requests_to_a_loopback_address(sent: Sent) -> None:
         (("::ffff:127.0.0.1", 9090, 0, 0), True),
         (("192.0.2.7", 9090), False),
         (("fe80::1%eth0", 9090, 0, 2), False),
-        ("/run/pytriton-daemon/operations.sock", False),
+        ("/run/pytriton-daemon/management.sock", False),
         (None, False),
     ],
 )

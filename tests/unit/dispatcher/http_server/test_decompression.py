@@ -38,6 +38,6 @@ def test_bodies_are_inflated_piece_by_piece() -> None:
     "body", [b"no gzip", gzip.compress(b"x" * 99)[:-9], gzip.compress(b"") * 1_001],
     ids=["nonsense", "cut off", "many compressed streams"],
 )  # fmt: skip
-def test_what_cannot_be_inflated_is_refused(body: bytes) -> None:
+def test_corrupt_compressed_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(zlib.error):
         inflated("gzip", body)

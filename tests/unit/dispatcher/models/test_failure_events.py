@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.fakes.fake_clients import model_spec
+from fakes.fake_clients import model_spec
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages.events import Event
-from pytriton.dispatcher.models.failure_events import failure_told, registration_told
+from pytriton.dispatcher.models.failure_events import emit_on_failure, emit_on_register_failure
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 
@@ -22,40 +22,45 @@ from pytriton.dispatcher.telemetry.events.events import Events
         (asyncio.CancelledError(), "its client cancelled it or exited"),
     ],
 )
-def test_a_failure_is_told_and_goes_on(error: BaseException, reason: str) -> None:
-    told: list[Event] = []
+def test_a_failure_is_reported_and_goes_on(error: BaseException, reason: str) -> None:
+    reported: list[Event] = []
     with (
         pytest.raises(type(error)),
-        failure_told(Events([told.append]), kinds.NOT_LOADED, "m", {"instances": 2}),
+        emit_on_failure(
+            Events([reported.append]), kinds.REPOSITORY_LOAD_FAILED, "m", {"instances": 2}
+        ),
     ):
         raise error
-    (event,) = told
-    assert (event.kind, event.model, event.reason) == ("not_loaded", "m", reason)
+    (event,) = reported
+    assert (event.kind, event.model, event.reason) == ("repository_load_failed", "m", reason)
     assert event.numbers == {"instances": 2}
 
 
-def test_what_goes_well_is_not_told() -> None:
-    told: list[Event] = []
-    with failure_told(Events([told.append]), kinds.NOT_LOADED, "m"):
+def test_success_emits_no_event() -> None:
+    reported: list[Event] = []
+    with emit_on_failure(Events([reported.append]), kinds.REPOSITORY_LOAD_FAILED, "m"):
         pass
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize(
     ("replace", "served", "kind"),
     [
-        (False, [], "not_registered"),
-        (True, [], "not_registered"),
-        (False, ["m"], "not_registered"),
-        (True, ["m"], "not_replaced"),
+        (False, [], "registration_failed"),
+        (True, [], "registration_failed"),
+        (False, ["m"], "registration_failed"),
+        (True, ["m"], "replace_failed"),
     ],
 )
 def test_a_registration_that_fails_says_whether_it_was_to_replace(
     replace: bool, served: list[str], kind: str
 ) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
     request = messages.Register(model_spec("m"), replace=replace)
     failure = RemoteFailure(ErrorKind.INVALID, "no")
-    with pytest.raises(RemoteFailure), registration_told(Events([told.append]), request, served):
+    with (
+        pytest.raises(RemoteFailure),
+        emit_on_register_failure(Events([reported.append]), request, served),
+    ):
         raise failure
-    assert [one.kind for one in told] == [kind]
+    assert [one.kind for one in reported] == [kind]

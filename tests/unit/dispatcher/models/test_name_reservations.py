@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.name_reservations import Reservations
@@ -53,7 +53,7 @@ def test_a_name_is_free_again_whatever_happens(loop: VirtualLoop) -> None:
     loop.run(main())
 
 
-def test_who_waits_for_what_is_being_undone_does_not_wait_for_what_is_being_done(
+def test_waiting_for_an_undo_ignores_new_changes(
     loop: VirtualLoop,
 ) -> None:
     names = Reservations()

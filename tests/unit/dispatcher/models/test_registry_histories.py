@@ -1,6 +1,6 @@
 """Random histories of the registry: models come, are replaced, scaled and go; workers, tritonserver and clients end.
 
-The whole daemon on a virtual clock (support/fakes/brain.py). After every step all is run until it waits, and what must
+The whole daemon on a virtual clock (fakes/simulated_daemon.py). After every step all is run until it waits, and what must
 always hold is looked at.
 """
 
@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 import structlog
+from fakes.fake_clients import Client, Request
+from fakes.fake_worker import FakeWorker
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import Obstacle
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.examples import examples
-from support.fakes.brain import Brain
-from support.fakes.fake_clients import Client, Request
-from support.fakes.fake_worker import FakeWorker
-from support.fakes.triton.fake_server import Obstacle
 
 from pytriton._protocol import messages
 
 _NAMES = st.sampled_from(["a", "b"])
-_MOST = 3
+_MAX_INSTANCES = 3
 #: So many steps are to happen to one daemon before it is started again.
 _LONG = 12
 
@@ -43,8 +43,8 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model here follows its load or is on trial: who looks for such would be half of each history."""
-    for name in ("scaling.autoscaler._TICK_S", "models.leases._LOOK_S"):
+    """No model here follows its load or is provisional: who looks for such would be half of each history."""
+    for name in ("scaling.autoscaler._TICK_S", "models.leases._POLL_INTERVAL_S"):
         monkeypatch.setattr(f"pytriton.dispatcher.{name}", 10.0)
 
 
@@ -66,27 +66,27 @@ class RegistryHistories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory(prefix="brain-")
+        self.folder = tempfile.TemporaryDirectory(prefix="sim-")
         self.asked: list[Asked] = []
         self.obstacles: list[Obstacle] = []
         self.begin()
 
     def begin(self, plan: str = "serves") -> None:
-        self.brain = Brain(Path(self.folder.name), usual_plan=plan)
+        self.sim = SimulatedDaemon(Path(self.folder.name), usual_plan=plan)
         self.steps = 0
-        self.clients = [self.brain.client, self.brain.connect()]
-        self.brain.advance(2.0)
+        self.clients = [self.sim.client, self.sim.connect()]
+        self.sim.advance(2.0)
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────
 
     def ask(self, client: Client, request: Request) -> None:
         self.asked.append(Asked(request, client))
-        self.brain.settle()
+        self.sim.settle()
 
     def client(self, data: Any) -> Client:
         live = [client for client in self.clients if client.lives]
         if not live:
-            live = [self.brain.connect()]
+            live = [self.sim.connect()]
             self.clients += live
         picked: Client = data.draw(st.sampled_from(live))
         return picked
@@ -95,8 +95,8 @@ class RegistryHistories(RuleBasedStateMachine):
         data=st.data(),
         name=_NAMES,
         replace=st.booleans(),
-        how=st.sampled_from(["kept", "kept", "kept", "temporary", "thread"]),
-        instances=st.integers(1, _MOST),
+        how=st.sampled_from(["kept", "kept", "kept", "ephemeral", "thread"]),
+        instances=st.integers(1, _MAX_INSTANCES),
     )
     def is_registered(self, data: Any, name: str, replace: bool, how: str, instances: int) -> None:
         client = self.client(data)
@@ -104,14 +104,14 @@ class RegistryHistories(RuleBasedStateMachine):
         request = client.register(
             name,
             replace=replace,
-            temporary=how == "temporary",
+            ephemeral=how == "ephemeral",
             instances=instances,
             isolation=isolation,
         )
         self.ask(client, request)
 
     @precondition(lambda self: self.known())
-    @rule(data=st.data(), instances=st.integers(1, _MOST))
+    @rule(data=st.data(), instances=st.integers(1, _MAX_INSTANCES))
     def a_kept_one_is_replaced(self, data: Any, instances: int) -> None:
         client = self.client(data)
         name = data.draw(st.sampled_from(self.known()))
@@ -119,8 +119,8 @@ class RegistryHistories(RuleBasedStateMachine):
 
     def known(self) -> list[str]:
         """Return the models that somebody can ask for, or all."""
-        registry = self.brain.daemon.registry
-        busy = self.brain.being_changed()
+        registry = self.sim.daemon.registry
+        busy = self.sim.being_changed()
         return [
             name
             for name in ("a", "b")
@@ -128,7 +128,7 @@ class RegistryHistories(RuleBasedStateMachine):
         ]
 
     @precondition(lambda self: self.known())
-    @rule(data=st.data(), instances=st.integers(1, _MOST))
+    @rule(data=st.data(), instances=st.integers(1, _MAX_INSTANCES))
     def is_scaled(self, data: Any, instances: int) -> None:
         client = self.client(data)
         name = data.draw(st.sampled_from(self.known()))
@@ -157,7 +157,7 @@ class RegistryHistories(RuleBasedStateMachine):
         asked = data.draw(st.sampled_from([one for one in self.asked if one.pending]))
         asked.given_up = True
         asked.client.give_up(asked.request)
-        self.brain.settle()
+        self.sim.settle()
 
     def has_clients(self) -> bool:
         return any(client.lives for client in self.clients)
@@ -166,19 +166,19 @@ class RegistryHistories(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_client_ends(self, data: Any) -> None:
         self.client(data).end_process()
-        self.brain.settle()
+        self.sim.settle()
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     @rule(plan=st.sampled_from(["serves", "serves", "fails", "crashes", "hangs"]))
     def workers_change(self, plan: str) -> None:
-        self.brain.usual_plan = plan
+        self.sim.usual_plan = plan
 
     def hang(self) -> list[FakeWorker]:
-        return [one for one in self.brain.alive() if not one.ready.done()]
+        return [one for one in self.sim.alive() if not one.ready.done()]
 
     def serve(self) -> list[FakeWorker]:
-        return [one for one in self.brain.alive() if one.ready.done()]
+        return [one for one in self.sim.alive() if one.ready.done()]
 
     @precondition(lambda self: self.hang())
     @rule(data=st.data(), how=st.sampled_from(["serves", "fails", "crashes"]))
@@ -190,46 +190,46 @@ class RegistryHistories(RuleBasedStateMachine):
             worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
         else:
             worker.end()
-        self.brain.settle()
+        self.sim.settle()
 
     @precondition(lambda self: self.serve())
     @rule(data=st.data(), in_batch=st.booleans())
     def a_worker_crashes(self, data: Any, in_batch: bool) -> None:
         data.draw(st.sampled_from(self.serve())).end(in_batch=in_batch)
-        self.brain.settle()
+        self.sim.settle()
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
 
     @rule(name=_NAMES, what=st.sampled_from(["refuse", "hang", "end"]), times=st.integers(1, 3))
     def a_load_meets(self, name: str, what: str, times: int) -> None:
         self.obstacles.append(Obstacle(what, times))
-        self.brain.server.obstacles[name] = self.obstacles[-1]
+        self.sim.server.obstacles[name] = self.obstacles[-1]
 
     @precondition(lambda self: any(not one.gone.is_set() for one in self.obstacles))
     @rule()
     def loads_go_on(self) -> None:
         for obstacle in self.obstacles:
             obstacle.gone.set()
-        self.brain.settle()
+        self.sim.settle()
 
-    @precondition(lambda self: self.brain.server.ready)
+    @precondition(lambda self: self.sim.server.ready)
     @rule(starts_fail=st.integers(0, 2))
     def tritonserver_ends(self, starts_fail: int) -> None:
-        self.brain.server.starts_fail = starts_fail
-        self.brain.server.end()
-        self.brain.settle()
+        self.sim.server.starts_fail = starts_fail
+        self.sim.server.end()
+        self.sim.settle()
 
     @rule(hold=st.booleans())
     def batches_take_long(self, hold: bool) -> None:
-        self.brain.server.hold_proxies = hold
+        self.sim.server.hold_proxies = hold
         if not hold:
-            self.brain.let_batches_end()
+            self.sim.let_batches_end()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 40.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
-        self.brain.advance(seconds)
+        self.sim.advance(seconds)
 
     @precondition(lambda self: self.steps > _LONG)
     @rule(plan=st.sampled_from(["serves", "serves", "fails", "crashes", "hangs"]))
@@ -237,8 +237,8 @@ class RegistryHistories(RuleBasedStateMachine):
         """What is registered then is restored, if it can be; what is under way is given up."""
         before = self.end_daemon()
         self.begin(plan)
-        self.brain.advance(5.0)
-        registry = self.brain.daemon.registry
+        self.sim.advance(5.0)
+        registry = self.sim.daemon.registry
         if plan == "serves":
             assert {one.spec.name for one in registry} == set(before)
         else:
@@ -246,11 +246,11 @@ class RegistryHistories(RuleBasedStateMachine):
 
     def end_daemon(self) -> dict[str, Any]:
         self.be_well()
-        self.brain.stop()
+        self.sim.stop()
         for asked in self.asked:
             assert asked.given_up or not asked.client.lives or asked.request.answers
-        kept = self.brain.kept()
-        self.brain.close()
+        kept = self.sim.persisted()
+        self.sim.close()
         self.asked.clear()
         self.obstacles.clear()
         return kept
@@ -263,28 +263,28 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def there_are_never_more_workers_than_asked_for(self) -> None:
-        for registration in self.brain.daemon.registry.keys.values():
+        for registration in self.sim.daemon.registry.keys.values():
             pool = registration.pool
             alive = [one for one in pool._workers.values() if one.alive]
             count = registration.spec.instances
-            if registration.spec.name not in self.brain.being_changed():
+            if registration.spec.name not in self.sim.being_changed():
                 assert len(alive) <= count, f"{len(alive)} workers for {count} instances"
-            assert len(alive) <= _MOST
+            assert len(alive) <= _MAX_INSTANCES
 
     @invariant()
     def an_unregistered_model_leaves_nothing(self) -> None:
-        registry = self.brain.daemon.registry
+        registry = self.sim.daemon.registry
         for name in ("a", "b"):
             gone = name not in registry and not registry.restoring.knows(name)
-            if gone and name not in self.brain.being_changed():
-                assert self.brain.is_clean(name)
+            if gone and name not in self.sim.being_changed():
+                assert self.sim.is_clean(name)
 
     @invariant()
     def what_is_kept_is_what_is_registered(self) -> None:
-        registry = self.brain.daemon.registry
-        kept = self.brain.kept()
+        registry = self.sim.daemon.registry
+        kept = self.sim.persisted()
         for name in ("a", "b"):
-            if name in self.brain.being_changed() or registry.restoring.knows(name):
+            if name in self.sim.being_changed() or registry.restoring.knows(name):
                 continue
             registration = registry.get(name)
             if registration is None or not registration.kept:
@@ -295,56 +295,56 @@ class RegistryHistories(RuleBasedStateMachine):
     @invariant()
     def a_model_that_is_ready_is_served(self) -> None:
         """By the registration that counts: the old one or the new one, never none."""
-        if not self.brain.server.ready:
+        if not self.sim.server.ready:
             return
-        for registration in self.brain.daemon.registry:
+        for registration in self.sim.daemon.registry:
             if registration.ready and registration.in_triton.mark() is not None:
-                assert self.brain.is_served(registration.spec.name)
-                proxies = self.brain.server.models[registration.spec.name].proxies
+                assert self.sim.is_served(registration.spec.name)
+                proxies = self.sim.server.models[registration.spec.name].proxies
                 assert len(proxies) == registration.spec.instances
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def be_well(self) -> None:
         """From now on everything goes well; what waits goes on."""
-        brain = self.brain
-        brain.usual_plan = "serves"
-        brain.server.starts_fail = 0
-        brain.server.obstacles.clear()
+        sim = self.sim
+        sim.usual_plan = "serves"
+        sim.server.starts_fail = 0
+        sim.server.obstacles.clear()
         for obstacle in self.obstacles:
             obstacle.gone.set()
         for worker in self.hang():
             worker.loaded()
-        brain.let_batches_end()
+        sim.let_batches_end()
 
     def teardown(self) -> None:
         """Given time, all is answered, all that is registered is served, and all of it can be ended."""
         try:
             self.look_at_the_end()
         finally:
-            self.brain.close()
+            self.sim.close()
             self.folder.cleanup()
 
     def look_at_the_end(self) -> None:
-        brain = self.brain
+        sim = self.sim
         self.be_well()
-        brain.advance(700.0)
+        sim.advance(700.0)
         assert [one for one in self.asked if one.pending] == []
-        if brain.server.ready:  # what could not be restored is tried again in the next tritonserver
-            brain.server.end()
-        brain.advance(100.0)
-        registry = brain.daemon.registry
-        assert brain.server.gate_open
+        if sim.server.ready:  # what could not be restored is tried again in the next tritonserver
+            sim.server.end()
+        sim.advance(100.0)
+        registry = sim.daemon.registry
+        assert sim.server.gate_open
         for registration in registry:
-            assert (registration.state, brain.is_served(registration.spec.name)) == ("ready", True)
+            assert (registration.state, sim.is_served(registration.spec.name)) == ("ready", True)
             alive = [one for one in registration.pool._workers.values() if one.alive]
             assert len(alive) == registration.spec.instances
-        client = brain.connect()
+        client = sim.connect()
         for name in [one.spec.name for one in registry]:
-            assert brain.answered(client.ask(messages.Unregister(name))) == messages.Done()
-        assert brain.is_clean("a")
-        assert brain.is_clean("b")
-        assert list((brain.state / "models").iterdir()) == []
+            assert sim.answered(client.ask(messages.Unregister(name))) == messages.Done()
+        assert sim.is_clean("a")
+        assert sim.is_clean("b")
+        assert list((sim.state / "models").iterdir()) == []
 
 
 TestRegistryHistories = RegistryHistories.TestCase

@@ -27,7 +27,9 @@ def registration(name: str, *workers: str, registrant: object = None) -> Any:
 @pytest.fixture
 def served(tmp_path: Path) -> ServedModels:
     """Two models that serve, one of which is just being replaced; one waits to be restored."""
-    entry = Entry(1, 0.0, messages.ModelSpec("late", 1, {}, messages.World("python")), [b""])
+    entry = Entry(
+        1, 0.0, messages.ModelSpec("late", 1, {}, messages.WorkerEnvironment("python")), [b""]
+    )
     (tmp_path / "native").symlink_to(tmp_path)
     one = ServedModels(tmp_path, Restorer(Content([entry], [])))
     old, new, other = (
@@ -40,7 +42,7 @@ def served(tmp_path: Path) -> ServedModels:
     return one
 
 
-def test_what_is_there_is_found(served: ServedModels) -> None:
+def test_existing_models_are_found(served: ServedModels) -> None:
     assert [one.spec.name for one in served] == ["m", "n"]
     assert ("m" in served, "late" in served) == (True, False)
     assert served.get("late") is None
@@ -65,7 +67,7 @@ def test_what_is_there_is_found(served: ServedModels) -> None:
         (lambda one: one.by_name("\0"), "is registered; registered models: m, n"),
     ],
 )
-def test_what_is_not_there_is_told(
+def test_missing_models_are_reported(
     served: ServedModels, look: Callable[[ServedModels], object], words: str
 ) -> None:
     with pytest.raises(RemoteFailure, match=re.escape(words)) as caught:

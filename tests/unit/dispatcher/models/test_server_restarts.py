@@ -3,98 +3,100 @@
 from __future__ import annotations
 
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.fake_clients import model_spec
-from support.fakes.triton.fake_server import Obstacle
+from fakes.fake_clients import model_spec
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import Obstacle
 
 from pytriton._protocol import messages
 
 
-def test_tritonserver_ends_and_has_all_models_again(brain: Brain) -> None:
+def test_tritonserver_ends_and_has_all_models_again(sim: SimulatedDaemon) -> None:
     """Also those that it did not take at once; their workers notice nothing."""
     for name in ("a", "b", "c"):
-        brain.served(brain.client.register(name))
-    workers = brain.alive()
-    brain.server.obstacles["b"] = Obstacle("refuse", 3)
-    brain.server.starts_fail = 2
-    brain.server.end()
-    brain.settle()
-    states = {brain.state_of(name) for name in ("a", "b", "c")}
-    assert states == {"unready"}
-    brain.advance(100.0)
-    assert all(brain.is_served(name) for name in ("a", "b", "c"))
-    assert {brain.state_of(name) for name in ("a", "b", "c")} == {"ready"}
-    assert brain.alive() == workers
-    assert brain.server.gate_open
+        sim.served(sim.client.register(name))
+    workers = sim.alive()
+    sim.server.obstacles["b"] = Obstacle("refuse", 3)
+    sim.server.starts_fail = 2
+    sim.server.end()
+    sim.settle()
+    states = {sim.state_of(name) for name in ("a", "b", "c")}
+    assert states == {"not_ready"}
+    sim.advance(100.0)
+    assert all(sim.is_served(name) for name in ("a", "b", "c"))
+    assert {sim.state_of(name) for name in ("a", "b", "c")} == {"ready"}
+    assert sim.alive() == workers
+    assert sim.server.gate_open
 
 
-def test_a_model_that_a_new_tritonserver_refuses_can_be_unregistered(brain: Brain) -> None:
+def test_a_model_that_a_new_tritonserver_refuses_can_be_unregistered(sim: SimulatedDaemon) -> None:
     """The load that failed is forgotten with it: tritonserver would never be ready again."""
-    brain.served(brain.client.register("m"))
-    brain.server.obstacles["m"] = Obstacle("refuse", 100)
-    brain.server.end()
-    brain.advance(10.0)
-    assert brain.server.failures == {"m"}
-    assert brain.answered(brain.client.ask(messages.Unregister("m"))) == messages.Done()
-    assert brain.is_clean("m")
+    sim.served(sim.client.register("m"))
+    sim.server.obstacles["m"] = Obstacle("refuse", 100)
+    sim.server.end()
+    sim.advance(10.0)
+    assert sim.server.failures == {"m"}
+    assert sim.answered(sim.client.ask(messages.Unregister("m"))) == messages.Done()
+    assert sim.is_clean("m")
 
 
-def test_a_model_without_a_worker_does_not_hold_up_tritonservers_start(brain: Brain) -> None:
+def test_a_model_without_a_worker_does_not_hold_up_tritonservers_start(
+    sim: SimulatedDaemon,
+) -> None:
     for name in ("a", "b"):
-        brain.served(brain.client.register(name))
-    brain.usual_plan = "hangs"
-    brain.alive("a")[0].end()
-    brain.settle()
-    brain.server.end()
-    brain.advance(20.0)
-    assert brain.is_served("b")
-    assert "a" not in brain.server.models
-    brain.alive("a")[0].loaded()
-    brain.advance(10.0)
-    assert brain.is_served("a")
+        sim.served(sim.client.register(name))
+    sim.usual_plan = "hangs"
+    sim.alive("a")[0].end()
+    sim.settle()
+    sim.server.end()
+    sim.advance(20.0)
+    assert sim.is_served("b")
+    assert "a" not in sim.server.models
+    sim.alive("a")[0].loaded()
+    sim.advance(10.0)
+    assert sim.is_served("a")
 
 
 @pytest.mark.parametrize("proxies", ["attached", "slow"])
 def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
-    brain: Brain, proxies: str
+    sim: SimulatedDaemon, proxies: str
 ) -> None:
     """tritonserver has loaded it by then, and it is not known to be up yet."""
-    brain.served(brain.client.register("m"))
-    brain.served(brain.client.register("other"))
-    brain.server.unseen_s = 5.0
-    brain.server.end()
-    brain.advance(2.0)
-    assert set(brain.server.models) == {"m", "other"}
-    assert not brain.server.ready
+    sim.served(sim.client.register("m"))
+    sim.served(sim.client.register("other"))
+    sim.server.unseen_s = 5.0
+    sim.server.end()
+    sim.advance(2.0)
+    assert set(sim.server.models) == {"m", "other"}
+    assert not sim.server.ready
     if proxies == "slow":  # to say that they are there
-        brain.loop.ask(lambda: brain.daemon.registry.by_name("m").in_triton.forget_proxies())
-    request = brain.client.ask(messages.Unregister("m"))
-    brain.advance(6.0)
+        sim.loop.ask(lambda: sim.daemon.registry.by_name("m").in_triton.forget_proxies())
+    request = sim.client.ask(messages.Unregister("m"))
+    sim.advance(6.0)
     assert request.answer == messages.Done()
-    assert set(brain.server.models) == {"other"}
-    assert brain.is_served("other")
-    assert brain.alive("m") == []
+    assert set(sim.server.models) == {"other"}
+    assert sim.is_served("other")
+    assert sim.alive("m") == []
 
 
 def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_the_next(
-    brain: Brain,
+    sim: SimulatedDaemon,
 ) -> None:
-    brain.served(brain.client.register("m"))
-    brain.server.unseen_s = 3.0 * brain.config.unready_after_s
-    brain.plans = ["fails"] * 12
-    brain.server.end()
-    brain.advance(1.5)
-    brain.alive("m")[0].end()
-    brain.advance(brain.server.unseen_s)
-    assert brain.state_of("m") == "unready"
-    assert "m" not in brain.server.models
-    brain.plans = []
-    brain.advance(700.0)
-    assert brain.is_served("m")
+    sim.served(sim.client.register("m"))
+    sim.server.unseen_s = 3.0 * sim.config.not_ready_after_s
+    sim.plans = ["fails"] * 12
+    sim.server.end()
+    sim.advance(1.5)
+    sim.alive("m")[0].end()
+    sim.advance(sim.server.unseen_s)
+    assert sim.state_of("m") == "not_ready"
+    assert "m" not in sim.server.models
+    sim.plans = []
+    sim.advance(700.0)
+    assert sim.is_served("m")
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reported"),
     [
         (messages.Register(model_spec("m"), replace=True), "load m"),
         (messages.Register(model_spec("n")), "load n"),
@@ -106,37 +108,37 @@ def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_th
     ids=["replace", "register", "scale", "unregister", "load", "unload"],
 )
 def test_models_do_not_change_while_another_tritonserver_takes_its_place(
-    brain: Brain, message: messages.AnyMessage, told: str | None
+    sim: SimulatedDaemon, message: messages.AnyMessage, reported: str | None
 ) -> None:
     """What only one of the two is told would be lost with it."""
-    brain.served(brain.client.register("m"))
-    brain.server.history.clear()
-    brain.server.placed.clear()
+    sim.served(sim.client.register("m"))
+    sim.server.history.clear()
+    sim.server.placed.clear()
     payloads = [b"callable"] if isinstance(message, messages.Register) else []
-    asked = brain.client.ask(message, payloads)
-    brain.advance(50.0)
-    assert (asked.answer, brain.server.history) == (None, [])
-    brain.server.placed.set()
-    brain.server.news.tell()
-    brain.answered(asked)
-    assert told is None or told in brain.server.history
+    asked = sim.client.ask(message, payloads)
+    sim.advance(50.0)
+    assert (asked.answer, sim.server.history) == (None, [])
+    sim.server.placed.set()
+    sim.server.changes.notify()
+    sim.answered(asked)
+    assert reported is None or reported in sim.server.history
 
 
-def test_nor_with_a_client_or_with_load(brain: Brain) -> None:
-    """A temporary model ends later, and the autoscaler waits."""
-    brain.served(brain.client.register("m", autoscale=messages.Autoscale(1, 4)))
-    other = brain.connect()
-    brain.served(other.register("n", temporary=True))
-    brain.server.history.clear()
-    brain.server.placed.clear()
+def test_nor_with_a_client_or_with_load(sim: SimulatedDaemon) -> None:
+    """An ephemeral model ends later, and the autoscaler waits."""
+    sim.served(sim.client.register("m", autoscale=messages.Autoscale(1, 4)))
+    other = sim.connect()
+    sim.served(other.register("n", ephemeral=True))
+    sim.server.history.clear()
+    sim.server.placed.clear()
     other.end_process()
-    registration = brain.daemon.registry.by_name("m")
-    follow_load = brain.daemon.registry.adaptations.follow_load
-    assert not brain.loop.run(follow_load(registration, 3))
-    brain.advance(5.0)
-    assert (brain.server.history, brain.is_served("n")) == ([], True)
-    brain.server.placed.set()
-    brain.server.news.tell()
-    brain.settle()
-    assert brain.loop.run(follow_load(registration, 3))
-    assert brain.is_clean("n")
+    registration = sim.daemon.registry.by_name("m")
+    follow_load = sim.daemon.registry.adaptations.follow_load
+    assert not sim.loop.run(follow_load(registration, 3))
+    sim.advance(5.0)
+    assert (sim.server.history, sim.is_served("n")) == ([], True)
+    sim.server.placed.set()
+    sim.server.changes.notify()
+    sim.settle()
+    assert sim.loop.run(follow_load(registration, 3))
+    assert sim.is_clean("n")

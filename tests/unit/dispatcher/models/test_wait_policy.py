@@ -23,13 +23,13 @@ class Server:
 
     def __init__(self) -> None:
         self.ready = self.ends = False
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self.placed = asyncio.Event()
         self.placed.set()
 
     def be(self, *, ready: bool = False, ends: bool = False) -> None:
         self.ready, self.ends = ready, ends
-        self.news.tell()
+        self.changes.notify()
 
 
 class Client:
@@ -37,15 +37,15 @@ class Client:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
 
     async def __call__(self, event: messages.Progress) -> None:
         self.texts.append(event.text)
-        self.told.set()
+        self.reported.set()
 
 
 def _kept(*names: str, slots: LoadSlots | None = None) -> Restorer:
-    world = messages.World("python")
+    world = messages.WorkerEnvironment("python")
     return Restorer(
         Content(
             [Entry(0, 0.0, messages.ModelSpec(name, 1, {}, world), [b""]) for name in names], []
@@ -65,7 +65,7 @@ async def _after(
     waiting: Coroutine[Any, Any, None], client: Client, *changes: tuple[Server, dict[str, bool]]
 ) -> None:
     task = asyncio.ensure_future(waiting)
-    await client.told.wait()
+    await client.reported.wait()
     assert not task.done()
     for server, change in changes:
         server.be(**change)
@@ -102,7 +102,7 @@ def test_there_is_a_limit() -> None:
     with pytest.raises(RemoteFailure) as caught:
         asyncio.run(main())
     assert caught.value.kind is ErrorKind.UNAVAILABLE
-    assert "for 0.01 s (busy_timeout_s), tritonserver is being started" in str(caught.value)
+    assert "for 0.01 s (server_wait_timeout_s), tritonserver is being started" in str(caught.value)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -114,7 +114,7 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
         waiting = asyncio.ensure_future(_patience(server, client, restoring).until_restored("m"))
 
         async def register(entry: Entry) -> None:
-            await client.told.wait()
+            await client.reported.wait()
             if fails:
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, "no")
 

@@ -1,4 +1,4 @@
-"""Workers that answer nonsense, and clients that leave or do not read: what the front says, counts and keeps."""
+"""Workers that answer nonsense, and clients that leave or do not read: what the frontend says, counts and keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionResetError, ClientError
-from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, post
+from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 
 from pytriton.dispatcher.openai.completions import Sending
 
@@ -37,7 +37,7 @@ def test_nonsense_is_one_clear_error(said: str) -> None:
         status, _, text = await post(client, HELLO)
         assert (status, json.loads(text)["error"]["code"]) == (500, "model_error")
 
-    Rig([said]).run(before)
+    OpenAIHarness([said]).run(before)
 
     async def within(client: Client) -> None:
         status, _, text = await post(client, STREAM)
@@ -45,9 +45,9 @@ def test_nonsense_is_one_clear_error(said: str) -> None:
         assert (status, events[0], events[-1]) == (200, "data: a", "data: [DONE]")
         assert json.loads(events[1][6:])["error"]["code"] == "model_error"
         assert len(events) == 3
-        assert rig.front.meters.active == 0
+        assert rig.frontend.meters.active == 0
 
-    rig = Rig(["sdata: a\n\n", said])
+    rig = OpenAIHarness(["sdata: a\n\n", said])
     rig.run(within)
 
 
@@ -57,15 +57,15 @@ def test_the_error_of_a_response_has_the_next_number() -> None:
     async def test(client: Client) -> None:
         body = {"model": "m", "input": "x", "stream": True}
         _, _, text = await post(client, body, "/v1/responses")
-        told = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
-        assert [one["sequence_number"] for one in told] == [0, 1, 2, 3]
-        assert (told[-1]["type"], told[-1]["code"]) == ("error", "model_error")
+        reported = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+        assert [one["sequence_number"] for one in reported] == [0, 1, 2, 3]
+        assert (reported[-1]["type"], reported[-1]["code"]) == ("error", "model_error")
 
-    Rig([f"s{events}", {"error": "it broke"}]).run(test)
+    OpenAIHarness([f"s{events}", {"error": "it broke"}]).run(test)
 
 
 def test_codes_of_workers_make_no_series_without_end() -> None:
-    rig = Rig([])
+    rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:
         for number in range(200):
@@ -74,7 +74,7 @@ def test_codes_of_workers_make_no_series_without_end() -> None:
                 error["code"] = f"c{number}"
             rig.script[:] = [f"e{json.dumps(error)}"]
             await post(client, HELLO)
-        text = rig.front.meters.text()
+        text = rig.frontend.meters.text()
         assert text.count("gen_ai_server_request_duration_seconds_count") <= 65
         assert 'error_type="_OTHER"' in text
         assert 'error_type="c2"' in text
@@ -91,7 +91,7 @@ def test_a_failure_is_one_short_line_of_the_log() -> None:
         assert line.startswith("model m, request mine: The model failed: a b x")
         assert len(line) < 600
 
-    rig = Rig([{"error": "a\nb\r\n" + "x" * 10_000}])
+    rig = OpenAIHarness([{"error": "a\nb\r\n" + "x" * 10_000}])
     rig.run(test)
 
 
@@ -105,12 +105,12 @@ def test_a_client_that_goes_is_no_failure_of_the_server(monkeypatch: pytest.Monk
         monkeypatch.setattr(Sending, "_write", gone)
         with contextlib.suppress(ClientError):
             await post(client, STREAM)
-        while rig.front.meters.active:
+        while rig.frontend.meters.active:
             await asyncio.sleep(0)
         assert rig.said == []
-        assert "server_unavailable" not in rig.front.meters.text()
+        assert "server_unavailable" not in rig.frontend.meters.text()
 
-    rig = Rig(["sdata: a\n\n", f"u{USAGE}\n"])
+    rig = OpenAIHarness(["sdata: a\n\n", f"u{USAGE}\n"])
     rig.run(test)
 
 
@@ -121,7 +121,7 @@ def test_a_client_that_does_not_read_the_end_does_not_keep_its_place(
     monkeypatch.setattr("pytriton.dispatcher.openai.completions._END_S", 0.2)
     much = "sdata: " + "x" * (1 << 20) + "\n\n"
     script: list[Any] = [much] * 64 if ends == "timeout" else [much, {"error": "it broke"}]
-    rig = Rig(script, timeout_s=0.5)
+    rig = OpenAIHarness(script, timeout_s=0.5)
 
     async def test(client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +134,7 @@ def test_a_client_that_does_not_read_the_end_does_not_keep_its_place(
             await loop.sock_sendall(mine, f"{head}\r\n\r\n".encode() + body)
             while not rig.asked:
                 await asyncio.sleep(0.01)
-            while rig.front.meters.active:  # until the test's own time is over
+            while rig.frontend.meters.active:  # until the test's own time is over
                 await asyncio.sleep(0.01)
 
     rig.run(test)

@@ -1,4 +1,4 @@
-"""Of the front: pages in browsers, and what HTTP asks of its answers."""
+"""Of the frontend: pages in browsers, and what HTTP asks of its answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 from multidict import CIMultiDict
-from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, post
 
 from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
 from pytriton.openai.errors import APIError
@@ -85,9 +85,9 @@ def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -
 )
 def test_only_names_of_headers_are_given_back(asks: str, may: bool) -> None:
     asked = request("OPTIONS", origin="https://a", access_control_request_headers=asks)
-    told = headers_for_pages(asked, ("https://a",))["Access-Control-Allow-Headers"]
-    assert (told == asks) is may
-    assert may or told.startswith("authorization")
+    reported = headers_for_pages(asked, ("https://a",))["Access-Control-Allow-Headers"]
+    assert (reported == asks) is may
+    assert may or reported.startswith("authorization")
 
 
 def test_caches_keep_answers_of_different_pages_apart() -> None:
@@ -112,13 +112,13 @@ def test_a_page_may_send_the_headers_of_its_library() -> None:
         _, headers, _ = await post(client, HELLO)
         assert headers["Vary"] == "Origin"
 
-    Rig([f"u{USAGE}\n{{}}"], cors_origins=("https://a",)).run(test)
+    OpenAIHarness([f"u{USAGE}\n{{}}"], cors_origins=("https://a",)).run(test)
 
 
 @pytest.mark.parametrize("allowed", [(), ("https://other",)])
 def test_other_pages_cannot_have_models_work(allowed: tuple[str, ...]) -> None:
     """A browser sends this without asking: it is called plain text."""
-    rig = Rig([f"u{USAGE}\n{{}}"], cors_origins=allowed)
+    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], cors_origins=allowed)
 
     async def test(client: Client) -> None:
         for site in ("cross-site", "same-site"):
@@ -133,10 +133,10 @@ def test_other_pages_cannot_have_models_work(allowed: tuple[str, ...]) -> None:
     rig.run(test)
 
 
-def test_what_http_asks_of_answers(tmp_path: Path) -> None:
+def test_responses_follow_http(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 1\n')
-    rig = Rig([f"u{USAGE}\n{{}}"], keys_file=str(path))
+    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=str(path))
 
     async def test(client: Client) -> None:
         async with client.get(ROUTE) as answer:
@@ -176,7 +176,7 @@ def test_a_body_is_asked_for_once_the_key_is_right(key: str, said: bytes, tmp_pa
             assert b" 400 " in await reader.readline()
         writer.close()
 
-    Rig([], keys_file=str(path)).run(test)
+    OpenAIHarness([], keys_file=str(path)).run(test)
 
 
 def test_a_server_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ def test_a_server_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> No
             asked.append(1)
             return bool(await asyncio.Event().wait())
 
-        monkeypatch.setattr(rig.front.triton, "is_ready", hang)
+        monkeypatch.setattr(rig.frontend.triton, "is_ready", hang)
         answers = await asyncio.gather(*(client.get("/health") for _ in range(20)))
         assert {one.status for one in answers} == {503}
         assert len(asked) < 20  # they wait for the same
 
-    rig = Rig([])
+    rig = OpenAIHarness([])
     rig.run(test)

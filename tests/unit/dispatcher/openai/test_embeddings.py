@@ -1,4 +1,4 @@
-"""Of the front: how many texts a request for embeddings may have, and how many batches are under way at a time."""
+"""Of the frontend: how many texts a request for embeddings may have, and how many batches are under way at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from pytriton._protocol.messages import OpenAICard
 from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
-from pytriton.dispatcher.openai.server import Asking, Front
-from pytriton.dispatcher.openai.state import Answering, Served, State, Upstream
+from pytriton.dispatcher.openai.server import ApiServer, Asking
+from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.openai.upstream import Vectors
 from pytriton.openai import APIError
 
@@ -45,17 +45,19 @@ def answered(answer: Any, data: bytes, embedder: Embedder) -> Any:
     """Return what a route answers to a body."""
 
     async def ask() -> Any:
-        models = [Served("m", OpenAICard(["embeddings"]), most_texts=2)]
-        front: Any = Front(State(Answering(), Upstream("http://127.0.0.1"), models), print)
-        await front.triton.close()
-        front.triton = embedder
+        models = [ApiModel("m", OpenAICard(["embeddings"]), most_texts=2)]
+        frontend: Any = ApiServer(
+            ApiState(ApiSettings(), Upstream("http://127.0.0.1"), models), print
+        )
+        await frontend.triton.close()
+        frontend.triton = embedder
         request: Any = SimpleNamespace(match_info={"name": "m"})
 
         async def asking(_: Any) -> Asking:
-            return Asking(request, data, None, front.clock())
+            return Asking(request, data, None, frontend.clock())
 
-        front.asking = asking
-        return await answer(front, request)
+        frontend.asking = asking
+        return await answer(frontend, request)
 
     return asyncio.run(ask())
 

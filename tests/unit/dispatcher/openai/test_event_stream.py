@@ -68,7 +68,7 @@ def test_answers_are_read_however_they_are_cut(case: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_broken_is_told(case: str) -> None:
+def test_broken_streams_are_reported(case: str) -> None:
     with pytest.raises((BrokenAnswer, ConnectionError)):
         asyncio.run(answered(BROKEN[case], 1 << 16))
 
@@ -105,7 +105,7 @@ def test_an_answer_that_nobody_takes_is_not_read_on() -> None:
     asyncio.run(test())
 
 
-def test_a_tap_gets_what_comes_while_somebody_waits() -> None:
+def test_a_tap_receives_events_while_a_reader_waits() -> None:
     async def test() -> None:
         stream = EventStream()
         stream.connection_made(cast(asyncio.Transport, Paused()))

@@ -1,4 +1,4 @@
-"""The front's metrics in the daemon's own: asked for over the socket between both, and told in all formats."""
+"""The frontend's metrics in the daemon's own: asked for over the socket between both, and told in all formats."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ import pytest
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.openai import supervisor
 from pytriton.dispatcher.openai.meters import Meters
-from pytriton.dispatcher.openai.state import METRICS, READY, Answering, State, Told, Upstream
+from pytriton.dispatcher.openai.state import (
+    METRICS,
+    READY,
+    ApiSettings,
+    ApiState,
+    MetricData,
+    Upstream,
+)
 from pytriton.dispatcher.runtime.child import Child
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, UserMetrics, add_front
+from pytriton.dispatcher.telemetry.metrics.user_metrics import (
+    MergedFamily,
+    MergedUserMetrics,
+    add_frontend,
+)
 
-FAMILY = Told("gen_ai_x", "gauge", "Something.", [([("a", "b")], [("", "", 5.0)])])
+FAMILY = MetricData("gen_ai_x", "gauge", "Something.", [([("a", "b")], [("", "", 5.0)])])
 
 
 class FakeChild:
@@ -33,26 +44,26 @@ class FakeChild:
 
 
 class Process:
-    """What the daemon has of the front, and the front's end of their socket, which the test plays."""
+    """What the daemon has of the frontend, and the frontend's end of their socket, which the test plays."""
 
     def __init__(self) -> None:
         anything: Any = None
-        state = State(Answering(), Upstream("http://x"))
-        self.front = supervisor.OpenAIFront(
-            DaemonConfig(), anything, anything, describe=lambda: state, news=()
+        state = ApiState(ApiSettings(), Upstream("http://x"))
+        self.frontend = supervisor.OpenAIFront(
+            DaemonConfig(), anything, anything, describe=lambda: state, changes=()
         )
 
     async def begin(self) -> None:
         ours, theirs = socket.socketpair()
         self.child = FakeChild()
-        self.living = asyncio.ensure_future(self.front._live(cast(Child, self.child), ours))
+        self.living = asyncio.ensure_future(self.frontend._live(cast(Child, self.child), ours))
         self.reader, self.writer = await asyncio.open_connection(sock=theirs)
         assert b"upstream" in await self.reader.readline()
         self.writer.write(READY)
-        while self.front._writer is None:
+        while self.frontend._writer is None:
             await asyncio.sleep(0)
 
-    def tell(self, *metrics: Told) -> None:
+    def report(self, *metrics: MetricData) -> None:
         self.writer.write(msgspec.json.encode(metrics) + b"\n")
 
     async def end(self) -> None:
@@ -65,23 +76,23 @@ class Process:
 def run(test: Callable[[Process], Awaitable[None]]) -> None:
     async def around() -> None:
         process = Process()
-        assert await process.front.metrics() == []  # there is no front yet
+        assert await process.frontend.metrics() == []  # there is no frontend yet
         await process.begin()
         try:
             await test(process)
         finally:
             await process.end()
-        assert await process.front.metrics() == []
+        assert await process.frontend.metrics() == []
 
     asyncio.run(around())
 
 
-def test_who_asks_at_the_same_time_shares_an_answer() -> None:
+def test_concurrent_requests_share_one_response() -> None:
     async def test(process: Process) -> None:
         for _ in range(2):
-            asked = [asyncio.ensure_future(process.front.metrics()) for _ in range(2)]
+            asked = [asyncio.ensure_future(process.frontend.metrics()) for _ in range(2)]
             assert await process.reader.readline() == METRICS
-            process.tell(FAMILY)
+            process.report(FAMILY)
             assert await asyncio.gather(*asked) == [[FAMILY], [FAMILY]]
 
     run(test)
@@ -95,7 +106,7 @@ def test_the_first_line_of_a_process_is_its_state() -> None:
 
         async def scrape() -> None:
             while True:
-                await process.front.metrics()
+                await process.frontend.metrics()
                 await asyncio.sleep(0)
 
         scraping = asyncio.ensure_future(scrape())
@@ -111,13 +122,13 @@ def test_a_front_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
     monkeypatch.setattr(supervisor, "_METRICS_S", 0.01)
 
     async def test(process: Process) -> None:
-        assert await process.front.metrics() == []
-        assert await process.front.metrics() == []
+        assert await process.frontend.metrics() == []
+        assert await process.frontend.metrics() == []
         assert await process.reader.readline() == METRICS  # asked once: the second waited, too
         monkeypatch.setattr(supervisor, "_METRICS_S", 60.0)
-        asked = asyncio.ensure_future(process.front.metrics())
+        asked = asyncio.ensure_future(process.frontend.metrics())
         await asyncio.sleep(0)  # it waits, too
-        process.tell(FAMILY)
+        process.report(FAMILY)
         assert await asked == [FAMILY]
 
     run(test)
@@ -126,7 +137,7 @@ def test_a_front_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("end", ["nonsense", "its end"])
 def test_a_front_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> None:
     async def test(process: Process) -> None:
-        asked = asyncio.ensure_future(process.front.metrics())
+        asked = asyncio.ensure_future(process.frontend.metrics())
         assert await process.reader.readline() == METRICS
         if end == "nonsense":
             process.writer.write(b'"}]\n')
@@ -142,13 +153,13 @@ def test_a_line_of_which_half_is_written_is_not_handed_over() -> None:
     line = bytes(4 << 20)  # more than a socket takes
 
     async def test(process: Process) -> None:
-        front: Any = process.front
-        with socket.socket() as front._listener:
-            assert front.settled
-            front._writer.write(line)
-            assert not front.settled
+        frontend: Any = process.frontend
+        with socket.socket() as frontend._listener:
+            assert frontend.is_quiescent
+            frontend._writer.write(line)
+            assert not frontend.is_quiescent
             await process.reader.readexactly(len(line))
-            while not front.settled:
+            while not frontend.is_quiescent:
                 await asyncio.sleep(0)
 
     run(test)
@@ -158,10 +169,12 @@ def test_they_stand_among_the_metrics_of_callables() -> None:
     meters = Meters(lambda: 1234.5)
     meters.answered("m", "chat", 0.5, first_s=0.1, prompt_tokens=3, completion_tokens=5)
     meters.refuse("overloaded")
-    users = UserMetrics(
+    users = MergedUserMetrics(
         {"gen_ai_client_token_usage": MergedFamily("gen_ai_client_token_usage", "gauge", "Own.")}
     )
-    add_front(users, msgspec.json.decode(msgspec.json.encode(meters.told()), type=list[Told]))
+    add_frontend(
+        users, msgspec.json.decode(msgspec.json.encode(meters.collect()), type=list[MetricData])
+    )
     first = users.families["gen_ai_server_time_to_first_token_seconds"]
     labels = (("gen_ai_operation_name", "chat"), ("gen_ai_request_model", "m"))
     values = first.series[labels]

@@ -13,7 +13,7 @@ from pytriton.dispatcher.openai.protocol import Protocol
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "reported"),
     [
         # Of aiohttp's parser in C.
         ("Invalid method encountered:\n\n  b'sk-1 here'\n    ^", "Invalid method encountered"),
@@ -51,8 +51,8 @@ from pytriton.dispatcher.openai.protocol import Protocol
         (None, ""),
     ],
 )
-def test_what_is_wrong_is_told_without_the_bytes(
-    monkeypatch: pytest.MonkeyPatch, message: str | None, told: str
+def test_errors_do_not_echo_the_input(
+    monkeypatch: pytest.MonkeyPatch, message: str | None, reported: str
 ) -> None:
     logged: list[object] = []
     monkeypatch.setattr(
@@ -68,7 +68,7 @@ def test_what_is_wrong_is_told_without_the_bytes(
     protocol._answer = answer
     request, error = cast(Any, object()), ValueError()
     response = protocol.handle_error(request, 400, error, message)
-    assert answers == [(400, told)]
+    assert answers == [(400, reported)]
     assert response.status == 400
     assert not response.keep_alive  # what follows on the connection is no request
     assert logged == [(request, 400, error, message)]  # as aiohttp does
@@ -134,7 +134,7 @@ def _connected(test: Test) -> None:
     asyncio.run(run())
 
 
-def test_who_sends_no_more_gets_the_answers_to_all_it_has_sent() -> None:
+def test_a_half_closed_client_gets_all_its_responses() -> None:
     async def test(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_ASK + _ASK)
         await held.begun.wait()
@@ -146,7 +146,7 @@ def test_who_sends_no_more_gets_the_answers_to_all_it_has_sent() -> None:
     _connected(test)
 
 
-def test_who_sends_no_more_at_once_is_answered() -> None:
+def test_an_immediately_half_closed_client_is_answered() -> None:
     """The end comes together with the request, before anybody has looked at that."""
 
     async def test(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ def test_who_sends_no_more_at_once_is_answered() -> None:
     _connected(test)
 
 
-def test_who_has_closed_its_connection_is_cancelled() -> None:
+def test_requests_of_a_closed_connection_are_cancelled() -> None:
     async def test(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_ASK)
         await held.begun.wait()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.openai_rig import HELLO, USAGE, Client, Rig, post
+from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 
 from pytriton.dispatcher.openai.estimates import tokens_of
-from pytriton.dispatcher.openai.keys import Caller, KeyFile
+from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner
 from pytriton.openai.bodies import BODIES, TensorsBody, read_body
 from pytriton.openai.errors import APIError
 
@@ -27,7 +27,7 @@ def keys_in(folder: Path, tokens: int) -> str:
 
 
 def test_requests_at_the_same_time_do_not_overdraw_a_quota(tmp_path: Path) -> None:
-    rig = Rig([], keys_file=keys_in(tmp_path, 100))
+    rig = OpenAIHarness([], keys_file=keys_in(tmp_path, 100))
 
     async def test(client: Client) -> None:
         answers = asyncio.Event()
@@ -53,8 +53,8 @@ def test_requests_at_the_same_time_do_not_overdraw_a_quota(tmp_path: Path) -> No
     rig.run(test)
 
 
-def test_what_is_refused_uses_nothing(tmp_path: Path) -> None:
-    rig = Rig([], keys_file=keys_in(tmp_path, 100), max_requests=0)
+def test_refused_requests_use_no_quota(tmp_path: Path) -> None:
+    rig = OpenAIHarness([], keys_file=keys_in(tmp_path, 100), max_requests=0)
     remote = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}
     message = {"role": "user", "content": [remote]}
 
@@ -69,7 +69,7 @@ def test_what_is_refused_uses_nothing(tmp_path: Path) -> None:
     rig.run(test)
 
 
-def a_caller(folder: Path, tokens: int) -> Caller:
+def a_caller(folder: Path, tokens: int) -> KeyOwner:
     found = KeyFile(Path(keys_in(folder, tokens)), print, lambda: 100.0).caller(
         MINE["Authorization"]
     )
@@ -87,7 +87,7 @@ def test_one_that_asks_for_more_than_all_is_admitted_alone(tmp_path: Path) -> No
     assert caller.headers()[REMAINING] == "50"
 
 
-def test_who_does_not_say_how_long_an_answer_may_be_holds_what_is_usual(tmp_path: Path) -> None:
+def test_requests_without_a_limit_reserve_the_default(tmp_path: Path) -> None:
     caller = a_caller(tmp_path, 100_000)
     for _ in range(50):
         caller.admit(lambda usual: usual).settle(10)
@@ -134,11 +134,11 @@ def said(*contents: Any) -> list[dict[str, Any]]:
         ("embeddings", {"input": ["x" * 8, "y" * 8]}, 4),
     ],
 )
-def test_what_a_request_may_use(kind: str, body: dict[str, Any], tokens: int) -> None:
+def test_estimated_tokens_of_a_request(kind: str, body: dict[str, Any], tokens: int) -> None:
     read = read_body(json.dumps({"model": "m", **body}).encode(), BODIES[kind])
     assert tokens_of(read, 100) == tokens
 
 
-def test_what_tensors_of_texts_may_use() -> None:
+def test_estimated_tokens_of_string_tensors() -> None:
     body = {"inputs": [{"name": "input_text", "data": ["x" * 8, "y" * 8]}]}
     assert tokens_of(read_body(json.dumps(body).encode(), TensorsBody), 100) == 4

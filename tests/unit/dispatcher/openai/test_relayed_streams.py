@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from support.fakes.openai_rig import HELLO, USAGE, Client, Rig
+from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness
 
 from pytriton.dispatcher.openai.completions import Sending
 
@@ -47,14 +47,14 @@ async def read_stepwise(client: Client, script: list[Any]) -> str:
 
 
 def test_events_are_passed_on_without_the_task(relayed: list[Any]) -> None:
-    rig = Rig([])
+    rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:
         rig.script[:] = stepwise(*[f"sdata: {n}\n\n" for n in range(4)], END)
         got = await read_stepwise(client, rig.script)
         assert got == "".join(f"data: {n}\n\n" for n in [*range(4), "end", "[DONE]"])
         assert 'time_to_first_token_seconds_count{gen_ai_operation_name="chat"' in (
-            rig.front.meters.text()
+            rig.frontend.meters.text()
         )
 
     rig.run(test)
@@ -74,7 +74,7 @@ def test_events_are_passed_on_without_the_task(relayed: list[Any]) -> None:
 def test_an_error_behind_events_that_were_passed_on(
     relayed: list[Any], last: Any, code: str
 ) -> None:
-    rig = Rig([])
+    rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:
         rig.script[:] = stepwise("sdata: 0\n\n", "sdata: 1\n\n", last)
@@ -88,7 +88,7 @@ def test_an_error_behind_events_that_were_passed_on(
 
 def test_a_client_that_reads_slowly_gets_all_of_it(relayed: list[Any]) -> None:
     events = [f"data: {n} {'x' * (1 << 20)}\n\n" for n in range(24)]  # more than sockets hold
-    rig = Rig([])
+    rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:
         rig.script[:] = [*(f"s{event}" for event in events), END]

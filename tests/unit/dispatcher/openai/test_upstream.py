@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytriton.dispatcher.openai.upstream import Texts, error_of
+from pytriton.dispatcher.openai.upstream import AnswerTexts, error_of
 
 SAID = ["sdata: a\n\n", "s", "s" + "\u00e9" * 50, 'u{}\n{"b":"\\n\\n"}']
 SENT = b"".join(f"data: {json.dumps({'text_output': one})}\n\n".encode() for one in SAID)
@@ -31,7 +31,7 @@ class Answer:
 def texts_in(pieces: Sequence[bytes]) -> list[str]:
     async def collected() -> list[str]:
         answer: Any = Answer(pieces)
-        return [text async for texts in Texts(answer) for text in texts]
+        return [text async for texts in AnswerTexts(answer) for text in texts]
 
     return asyncio.run(collected())
 
@@ -48,9 +48,9 @@ def test_an_end_may_stand_in_two_pieces() -> None:
 
 
 def test_the_pieces_of_a_large_text_are_looked_at_once() -> None:
-    """To put each to the former ones took a minute of the front for a text of 50 MB."""
+    """To put each to the former ones took a minute of the frontend for a text of 50 MB."""
     answer: Any = Answer(())
-    texts = Texts(answer)
+    texts = AnswerTexts(answer)
     head = b'data: {"text_output": "'
     pieces = [head, *(bytes([65 + number % 26]) * 1000 for number in range(500))]
     for piece in pieces:
@@ -75,5 +75,5 @@ def test_the_pieces_of_a_large_text_are_looked_at_once() -> None:
         ("model m: no worker is there", 503),
     ],
 )
-def test_what_a_callable_raised_is_its_failure_whatever_it_says(text: str, status: int) -> None:
+def test_exceptions_of_a_callable_are_its_failure(text: str, status: int) -> None:
     assert error_of(text).status == status

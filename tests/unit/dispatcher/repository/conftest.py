@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.fakes.brain import Brain, one_after_the_other
-from support.fakes.fake_clients import model_spec
+from fakes.fake_clients import model_spec
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 from support.models import repositories
 
 from pytriton._protocol import messages
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel
 
-Start = Callable[..., Brain]
+Start = Callable[..., SimulatedDaemon]
 
 
 async def _specification(
@@ -39,8 +39,8 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts one daemon after the other that is given the repository; 10 seconds later it has loaded its models."""
-    loading = "pytriton.dispatcher.repository.model_loading.specification"
+    loading = "pytriton.dispatcher.repository.model_loader.specification"
     monkeypatch.setattr(loading, _specification)
     usual = {"model_repository": (str(repository),)}
-    with one_after_the_other(tmp_path, settles_s=10.0, **usual) as start:
+    with successive_daemons(tmp_path, settles_s=10.0, **usual) as start:
         yield start

@@ -34,7 +34,7 @@ class Repository:
     """A repository with the models a, b and c: c is an ensemble of a, which was loaded by itself, and b."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.served = {"a", "b", "c"}
         self.failure: Exception | None = None
         self.known = self
@@ -56,10 +56,10 @@ class Repository:
     ) -> None:
         if self.failure is not None:
             raise self.failure
-        self.told.append(("load", name, config, files))
+        self.reported.append(("load", name, config, files))
 
     async def unload(self, name: str) -> None:
-        self.told.append(("unload", name))
+        self.reported.append(("unload", name))
         self.served.discard(name)
 
 
@@ -118,7 +118,7 @@ _CONFIG = {"backend": "python"}
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer", "told"),
+    ("request_", "answer", "reported"),
     [
         # "a" is registered, too: by the repository itself.
         ([b"load", b"a", b""], "done", [("load", "a", None, None)]),
@@ -145,24 +145,24 @@ _CONFIG = {"backend": "python"}
         ([b"unload", b"c", b"dependents"], "done", [("unload", "c"), ("unload", "b")]),
     ],
 )
-def test_what_concerns_a_repository_is_carried_out(
-    tmp_path: Path, request_: list[bytes], answer: str, told: list[Any]
+def test_repository_requests_are_carried_out(
+    tmp_path: Path, request_: list[bytes], answer: str, reported: list[Any]
 ) -> None:
     async def scene(one: Scene) -> None:
         status, text = await one.ask(framed(*request_))
         assert status == answer
         assert bool(text) is answer.isdecimal()
-        assert one.repository.told == told
+        assert one.repository.reported == reported
 
     play(tmp_path, scene)
 
 
-def test_what_the_daemon_itself_tells_tritonserver_is_the_core_s_business(tmp_path: Path) -> None:
+def test_the_daemon_s_own_requests_are_passed_through(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         one.changing.add("a")
         for action in (b"load", b"unload"):
             assert await one.ask(framed(action, b"a", b"")) == ["core", ""]
-        assert one.repository.told == []
+        assert one.repository.reported == []
 
     play(tmp_path, scene)
 
@@ -204,11 +204,11 @@ def test_why_a_load_failed_reaches_the_client(
         struct.pack("=QQ", 3, 1 << 50),
     ],
 )
-def test_what_is_no_request_gets_no_answer_and_harms_nobody(tmp_path: Path, sent: bytes) -> None:
+def test_malformed_requests_are_ignored(tmp_path: Path, sent: bytes) -> None:
     async def scene(one: Scene) -> None:
         assert await one.ask(sent) == []
         assert await one.ask(framed(b"load", b"a", b"")) == ["done", ""]
-        assert one.repository.told == [("load", "a", None, None)]
+        assert one.repository.reported == [("load", "a", None, None)]
 
     play(tmp_path, scene)
 
@@ -217,7 +217,7 @@ def test_only_tritonserver_is_answered(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         one.from_server = False
         assert await one.ask(framed(b"load", b"a", b"")) == []
-        assert one.repository.told == []
+        assert one.repository.reported == []
 
     play(tmp_path, scene)
 

@@ -68,7 +68,7 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
     asyncio.run(load())
 
 
-def test_what_there_is_is_named_without_what_is_ours(tmp_path: Path) -> None:
+def test_available_backends_exclude_our_own(tmp_path: Path) -> None:
     """With the kind and the traceback of what tritonserver said; also where it has no backend at all."""
     said = RemoteFailure(ErrorKind.UNAVAILABLE, "it said no\n", "its traceback")
     bare = explained(said, tmp_path)

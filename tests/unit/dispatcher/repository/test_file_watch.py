@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.virtual_time import VirtualLoop
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.virtual_time import VirtualLoop
 from support.models import repositories
 
 from pytriton.dispatcher.repository.file_watch import FileWatch
@@ -19,7 +19,7 @@ from pytriton.dispatcher.repository.repository_places import Placed, Places
 from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 
 EVERY_S = 5.0
-Start = Callable[..., Brain]
+Start = Callable[..., SimulatedDaemon]
 
 
 class Files:
@@ -44,13 +44,13 @@ class Watched:
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         self.files = Files(there)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.fails = False
         self.then = ""  #: what is there when a load is over
         self.watch = FileWatch(cast(Places, self.files), EVERY_S, self._follow)
 
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
-        self.told.append(
+        self.reported.append(
             " ".join([*(f"+{name}" for name in changed), *(f"-{one}" for one in gone)])
         )
         self.files.there = self.then or self.files.there
@@ -65,9 +65,9 @@ class Watched:
 
     def look(self, there: str) -> str:
         """Return what is told at the next look, when that is there."""
-        self.files.there, self.told = there, []
+        self.files.there, self.reported = there, []
         self.loop.advance(EVERY_S)
-        return self.told[0] if self.told else "no look"
+        return self.reported[0] if self.reported else "no look"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def watched() -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize(
-    ("looks", "told"),
+    ("looks", "reported"),
     [
         (["a1", "a1"], ["", ""]),
         (["a2", "a2"], ["+a", ""]),
@@ -92,15 +92,15 @@ def watched() -> Iterator[Watched]:
         (["a2 c1 b1", "b1 a2"], ["+a +c +b", "-c"]),
     ],
 )
-def test_each_look_tells_what_has_changed_since_the_one_before(
-    watched: Watched, looks: list[str], told: list[str]
+def test_each_poll_reports_the_changes_since_the_last(
+    watched: Watched, looks: list[str], reported: list[str]
 ) -> None:
     watched.begin()
     watched.run()
-    assert [watched.look(there) for there in looks] == told
+    assert [watched.look(there) for there in looks] == reported
 
 
-def test_what_changes_before_it_runs_is_told_at_its_first_look(watched: Watched) -> None:
+def test_changes_before_the_start_are_seen_by_the_first_poll(watched: Watched) -> None:
     """Models are loaded between the two, which may take minutes."""
     watched.begin()
     watched.files.there = "a2 b1"
@@ -108,7 +108,7 @@ def test_what_changes_before_it_runs_is_told_at_its_first_look(watched: Watched)
     assert watched.look("a2 b1") == "+a +b"
 
 
-def test_where_it_could_not_be_followed_it_is_told_again(watched: Watched) -> None:
+def test_a_failed_poll_is_reported_again(watched: Watched) -> None:
     watched.begin()
     watched.run()
     watched.fails = True
@@ -117,7 +117,7 @@ def test_where_it_could_not_be_followed_it_is_told_again(watched: Watched) -> No
     assert [watched.look("a2"), watched.look("a2")] == ["+a", ""]
 
 
-def test_what_changes_while_it_is_followed_is_told_at_the_next_look(watched: Watched) -> None:
+def test_changes_are_seen_by_the_next_poll(watched: Watched) -> None:
     """Also what the load of the model has written: whoever did is not known."""
     watched.begin()
     watched.run()
@@ -134,7 +134,7 @@ def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched
     assert [watched.look("a2"), watched.look("")] == ["no look", "no look"]
     watched.watch.release()
     watched.loop.settle()
-    assert watched.told == ["-a"]
+    assert watched.reported == ["-a"]
 
 
 def test_the_next_version_goes_on_from_what_this_one_has_seen(watched: Watched) -> None:
@@ -152,31 +152,31 @@ def test_the_next_version_goes_on_from_what_this_one_has_seen(watched: Watched) 
 # ── in a daemon ──────────────────────────────────────────────────────────────────────────────────
 
 
-def states(brain: Brain) -> dict[str, str]:
-    models: Any = brain.loop.run(brain.daemon.repository_models.index())
+def states(sim: SimulatedDaemon) -> dict[str, str]:
+    models: Any = sim.loop.run(sim.daemon.repository_models.index())
     return {one.name: one.state for one in models}
 
 
 def test_a_model_that_comes_while_others_are_loaded_is_served(
     start: Start, repository: Path
 ) -> None:
-    brain = start(model_control_mode="poll", repository_poll_s=5.0, usual_plan="hangs")
+    sim = start(model_control_mode="poll", repository_poll_s=5.0, usual_plan="hangs")
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
-    brain.usual_plan = "serves"
-    brain.loop.ask(brain.alive("py")[0].loaded)
-    brain.advance(6.0)
-    assert brain.is_served("late")
+    sim.usual_plan = "serves"
+    sim.loop.ask(sim.alive("py")[0].loaded)
+    sim.advance(6.0)
+    assert sim.is_served("late")
 
 
 def test_a_model_that_could_not_be_loaded_and_goes_keeps_nobody_from_being_ready(
     start: Start, repository: Path
 ) -> None:
-    brain = start(model_control_mode="poll", repository_poll_s=5.0)
-    assert (states(brain)["odd"], brain.server.gate_open) == ("failed", False)
+    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    assert (states(sim)["odd"], sim.server.gate_open) == ("failed", False)
     (repository / "odd").rename(repository / ".away")
-    brain.advance(6.0)
-    assert (states(brain)["odd"], brain.server.gate_open) == ("unloaded", True)
+    sim.advance(6.0)
+    assert (states(sim)["odd"], sim.server.gate_open) == ("unloaded", True)
     (repository / ".away").rename(repository / "odd")
-    brain.advance(6.0)
-    assert states(brain)["odd"] == "failed"
-    assert brain.server.gate_open  # what serves is not taken from its clients
+    sim.advance(6.0)
+    assert states(sim)["odd"] == "failed"
+    assert sim.server.gate_open  # what serves is not taken from its clients

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.repository.index_watch import IndexWatch
@@ -36,13 +36,13 @@ class Model:
         self.spec = self.in_triton = self
         self.name = name
         self.marked: object = "unchanged"
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
 
     def mark(self) -> object:
         return self.marked
 
     def seen(self, loaded: bool) -> None:
-        self.told.append(loaded)
+        self.reported.append(loaded)
 
 
 class Records(list[Model]):
@@ -60,17 +60,17 @@ class Watched:
         self.watch = IndexWatch(*parts)
 
     def seen(self) -> list[list[bool]]:
-        return [self.m.told, self.n.told, self.own.told]
+        return [self.m.reported, self.n.reported, self.own.reported]
 
 
-def test_all_models_are_told_what_the_index_says(loop: VirtualLoop) -> None:
+def test_all_models_get_the_index_s_state(loop: VirtualLoop) -> None:
     watched = Watched()
     watched.server.index = {"m": "READY", "n": "UNAVAILABLE"}
     loop.run(watched.watch.look())
     assert watched.seen() == [[True], [False], [False]]
 
 
-def test_what_the_daemon_does_meanwhile_makes_an_answer_worthless(loop: VirtualLoop) -> None:
+def test_concurrent_changes_invalidate_the_index(loop: VirtualLoop) -> None:
     watched = Watched()
     watched.server.takes_s = 0.5
     watched.n.marked = None  # it is being loaded
@@ -83,7 +83,9 @@ def test_what_the_daemon_does_meanwhile_makes_an_answer_worthless(loop: VirtualL
 
 
 @pytest.mark.parametrize("trouble", ["down", "ends", "slow"])
-def test_a_tritonserver_that_does_not_answer_tells_nothing(loop: VirtualLoop, trouble: str) -> None:
+def test_an_unresponsive_tritonserver_contributes_no_metrics(
+    loop: VirtualLoop, trouble: str
+) -> None:
     watched = Watched()
     watched.server.ready = trouble != "down"
     if trouble == "ends":
@@ -100,6 +102,6 @@ def test_it_looks_now_and_then(loop: VirtualLoop) -> None:
     watched = Watched()
     running = loop.create_task(watched.watch.run())
     loop.advance(21.0)
-    assert watched.m.told == [True] * 4
+    assert watched.m.reported == [True] * 4
     running.cancel()
     loop.settle()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.load_slots import EXTRA_SLOT_AFTER_S, LoadSlots
@@ -15,7 +15,7 @@ from pytriton.dispatcher.repository.load_queue import LoadQueue
 from pytriton.dispatcher.repository.model_records import TRITONSERVER, ModelRecords
 from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.server.server_process import ServerLost
-from pytriton.dispatcher.telemetry.events.kind import Kind
+from pytriton.dispatcher.telemetry.events.kind import EventKind
 
 #: tritonserver is up again after so long; a load takes so long.
 _DOWN_S, _LOAD_S = 10.0, 1.0
@@ -34,12 +34,12 @@ class Loads(list[Any]):
 
     def __init__(self, loop: VirtualLoop, fates: dict[str, list[str]]) -> None:
         self.loop, self.fates = loop, fates
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self.ready = True
         self.tries: list[str] = []
         self.under_way: set[str] = set()
         self.most = 0
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.waits_for_memory: set[str] = set()
         self.hangs: set[str] = set()
         self.load_slots = LoadSlots(self.until_put_off, most=4)
@@ -47,8 +47,8 @@ class Loads(list[Any]):
         self.known = ModelRecords(anyone, anyone)
         self.loads = LoadQueue(self.load, self.known, anyone, anyone, anyone)
 
-    def tell(self, kind: Kind, *, model: str, reason: str) -> None:
-        self.told.append(f"{kind.name} {model}")
+    def emit(self, kind: EventKind, *, model: str, reason: str) -> None:
+        self.reported.append(f"{kind.name} {model}")
 
     async def load(self, name: str) -> None:
         assert self.ready, "tritonserver is down"
@@ -76,12 +76,12 @@ class Loads(list[Any]):
             raise KeyError("backend")
         if fate == "ends it" and self.ready:
             self.ready = False
-            self.news.tell()
+            self.changes.notify()
             self.loop.call_later(_DOWN_S, self._is_up)
 
     def _is_up(self) -> None:
         self.ready = True
-        self.news.tell()
+        self.changes.notify()
 
     async def until_put_off(self, loading: asyncio.Task[Any], name: str) -> None:
         if name not in self.waits_for_memory:
@@ -109,7 +109,7 @@ def at_start(loads: Loads, names: str, ensembles: Mapping[str, Sequence[str]] = 
         ({"a": ["ends it", "ends it"], "b": ["is refused"]}, "a b c a a c", "b"),
     ],
 )
-def test_what_cannot_be_loaded_fails_alone(
+def test_a_failed_load_affects_no_other_model(
     loop: VirtualLoop, fates: dict[str, list[str]], tries: str, failed: str
 ) -> None:
     loads = Loads(loop, fates)
@@ -117,7 +117,7 @@ def test_what_cannot_be_loaded_fails_alone(
     states = loads.states()
     assert [name for name, state in states.items() if state == "failed"] == failed.split()
     assert all(state in ("ready", "failed") for state in states.values())
-    assert [line.split()[1] for line in loads.told] == failed.split()
+    assert [line.split()[1] for line in loads.reported] == failed.split()
     assert all(loads.known.of(name).reason for name in failed.split())
     assert loads.tries == tries.split()
 
@@ -165,14 +165,14 @@ def test_loads_that_hang_hold_up_nobody_for_long(loop: VirtualLoop) -> None:
     loop.run(starting)
 
 
-def test_what_was_loaded_as_a_step_is_not_loaded_anew(loop: VirtualLoop) -> None:
+def test_ensemble_steps_are_loaded_once(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.known.of("pair").served_by = TRITONSERVER  # a step of another one
     at_start(loads, "pair triple a", {"pair": ["a"], "triple": ["a"]})
     assert loads.tries == ["a", "triple"]
 
 
-def test_who_waits_for_memory_takes_nobodys_place(loop: VirtualLoop) -> None:
+def test_loads_waiting_for_memory_block_no_others(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.waits_for_memory = {"a", "b", "c", "d"}
     starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), {}))
@@ -217,6 +217,6 @@ def test_nothing_is_loaded_before_tritonserver_has_again_what_it_served(loop: Vi
     loop.advance(100.0)
     assert loads.tries == []
     loads.known.server_lost = False
-    loads.news.tell()
+    loads.changes.notify()
     loop.run(loading)
     assert loads.tries == ["a"]

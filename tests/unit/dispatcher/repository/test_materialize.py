@@ -27,13 +27,13 @@ def test_two_loads_of_one_model_lie_apart(tmp_path: Path) -> None:
     assert (second / "m" / "1" / "model.py").read_bytes() == b"new"
 
 
-def test_what_a_former_daemon_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_a_former_daemon_are_removed(tmp_path: Path) -> None:
     (tmp_path / "given" / "1" / "m").mkdir(parents=True)
     MaterializedFiles(tmp_path / "given")
     assert not (tmp_path / "given").exists()
 
 
-def test_what_the_version_before_this_one_serves_stays(tmp_path: Path) -> None:
+def test_files_of_the_running_version_are_kept(tmp_path: Path) -> None:
     served = MaterializedFiles(tmp_path / "given").write("m", {"file:1/model.py": b"old"})
     later = MaterializedFiles(tmp_path / "given", is_adopted=True)
     assert (served / "m" / "1" / "model.py").read_bytes() == b"old"
@@ -67,7 +67,7 @@ def test_a_model_whose_name_is_no_folders_is_refused(model: str, tmp_path: Path)
         MaterializedFiles(tmp_path / "given").write(model, {"file:1/model.py": b""})
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     given = MaterializedFiles(tmp_path / "given")
     with pytest.raises(OSError, match="1"):
         given.write("m", {"file:1": b"a file", "file:1/model.py": b"below a file"})

@@ -7,44 +7,44 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.triton.fake_server import Obstacle
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import Obstacle
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.repository.model_control import ModelControl
 
-Start = Callable[..., Brain]
+Start = Callable[..., SimulatedDaemon]
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 4})
 
 
 class Asker:
     """A model that asks, in its worker w1."""
 
-    def __init__(self, brain: Brain) -> None:
-        self.brain = brain
-        self.control: ModelControl = brain.daemon.model_control
+    def __init__(self, sim: SimulatedDaemon) -> None:
+        self.sim = sim
+        self.control: ModelControl = sim.daemon.model_control
 
     def load(
         self, name: str, config: str = "", files: Sequence[str] = (), *contents: bytes
     ) -> None:
         message = messages.LoadOther("w1", name, config, list(files))
-        self.brain.loop.run(self.control.load(message, contents))
-        self.brain.settle()
+        self.sim.loop.run(self.control.load(message, contents))
+        self.sim.settle()
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         message = messages.UnloadOther("w1", name, dependents=dependents)
-        self.brain.loop.run(self.control.unload(message))
+        self.sim.loop.run(self.control.unload(message))
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        return self.brain.loop.ask(lambda: self.control.is_ready(name, version))
+        return self.sim.loop.ask(lambda: self.control.is_ready(name, version))
 
 
 @pytest.fixture
 def asker(start: Start) -> Asker:
-    brain = start(model_control_mode="explicit")
-    brain.served(brain.client.register("asker"))
-    return Asker(brain)
+    sim = start(model_control_mode="explicit")
+    sim.served(sim.client.register("asker"))
+    return Asker(sim)
 
 
 def test_a_model_is_loaded_and_unloaded(asker: Asker) -> None:
@@ -53,20 +53,20 @@ def test_a_model_is_loaded_and_unloaded(asker: Asker) -> None:
     assert [asker.is_ready(name) for name in ("pair", "own", "py")] == [True, True, True]
     asker.unload("pair")
     assert [asker.is_ready(name) for name in ("pair", "own")] == [False, True]
-    asker.brain.settle()
-    assert set(asker.brain.server.models) == {"asker", "own", "py"}
+    asker.sim.settle()
+    assert set(asker.sim.server.models) == {"asker", "own", "py"}
 
 
 def test_an_ensemble_is_unloaded_with_its_steps(asker: Asker) -> None:
     asker.load("pair")
     asker.unload("pair", dependents=True)
-    asker.brain.settle()
-    assert set(asker.brain.server.models) == {"asker"}
+    asker.sim.settle()
+    assert set(asker.sim.server.models) == {"asker"}
     asker.unload("pair", dependents=True)  # nothing happens, as in tritonserver
 
 
 def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Asker) -> None:
-    given = asker.brain.rundir.path / "given"
+    given = asker.sim.rundir.path / "given"
     asker.load("mine", CONFIG, ["file:1/model.py", "file:2/model.py"], b"one", b"two")
     assert asker.is_ready("mine")
     (folder,) = given.glob("*/mine")
@@ -75,7 +75,7 @@ def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Ask
     (folder,) = given.glob("*/mine")  # what was given before has gone
     assert [path.name for path in folder.iterdir()] == ["3"]
     asker.unload("mine")
-    asker.brain.settle()
+    asker.sim.settle()
     assert list(given.iterdir()) == []
     with pytest.raises(RemoteFailure, match="no model repository has a model 'mine'"):
         asker.load("mine")
@@ -100,21 +100,23 @@ def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Ask
         (("asker", CONFIG), ErrorKind.EXISTS, "no other model can give it a configuration"),
     ],
 )
-def test_what_cannot_be_is_told(asker: Asker, arguments: Any, kind: ErrorKind, words: str) -> None:
+def test_impossible_requests_are_reported(
+    asker: Asker, arguments: Any, kind: ErrorKind, words: str
+) -> None:
     with pytest.raises(RemoteFailure) as caught:
         asker.load(*arguments)
     assert (caught.value.kind, words in caught.value.text) == (kind, True), caught.value.text
-    assert set(asker.brain.server.models) == {"asker"}
+    assert set(asker.sim.server.models) == {"asker"}
 
 
-def test_what_is_registered_needs_no_loading_and_is_not_for_others_to_unload(asker: Asker) -> None:
+def test_registered_models_cannot_be_loaded_or_unloaded_by_others(asker: Asker) -> None:
     asker.load("asker")
     with pytest.raises(RemoteFailure, match="other models cannot unload it"):
         asker.unload("asker")
-    asker.brain.usual_plan = "hangs"
-    (worker,) = asker.brain.alive("asker")
+    asker.sim.usual_plan = "hangs"
+    (worker,) = asker.sim.alive("asker")
     worker.end()
-    asker.brain.advance(6.0)
+    asker.sim.advance(6.0)
     assert not asker.is_ready("asker")
     with pytest.raises(RemoteFailure, match="is registered and not ready"):
         asker.load("asker")
@@ -129,7 +131,7 @@ def test_readiness_of_a_version(asker: Asker, version: str, ready: bool) -> None
         assert asker.is_ready(name, version) is ready
 
 
-def test_a_version_that_is_none_is_told(asker: Asker) -> None:
+def test_a_version_that_is_none_is_reported(asker: Asker) -> None:
     with pytest.raises(RemoteFailure, match=r"'1\.5' is not a valid model version"):
         asker.is_ready("py", "1.5")
 
@@ -137,11 +139,11 @@ def test_a_version_that_is_none_is_told(asker: Asker) -> None:
 def test_files_that_tritonserver_refuses_leave_the_former_ones(asker: Asker) -> None:
     """Where they lie, and what it would load once more."""
     asker.load("own")
-    link = asker.brain.rundir.models / "own"
+    link = asker.sim.rundir.models / "own"
     former = link.readlink()
-    asker.brain.server.obstacles["own"] = Obstacle("refuse")
+    asker.sim.server.obstacles["own"] = Obstacle("refuse")
     with pytest.raises(RemoteFailure, match="tritonserver did not load own"):
         asker.load("own", json.dumps({"backend": "mine"}), ["file:1/libtriton_mine.so"], b"")
     assert link.readlink() == former
     assert asker.is_ready("own")
-    assert list((asker.brain.rundir.path / "given").iterdir()) == []
+    assert list((asker.sim.rundir.path / "given").iterdir()) == []

@@ -99,7 +99,7 @@ def test_tritonserver_serves_what_it_can(
         ("weights.bin", None, r"no config.pbtxt that names a backend.*model.onnx \(ONNX\)"),
     ],
 )
-def test_what_nobody_can_serve_is_told(
+def test_unservable_models_are_reported(
     tmp_path: Path, pip_backends: Path, file: str, config: str | None, text: str
 ) -> None:
     model = read_model(write(tmp_path / "models", "m", file, config))
@@ -121,7 +121,7 @@ def test_version_policies(policy: dict[str, Any], served: list[int]) -> None:
     assert served_versions({"version_policy": policy} if policy else {}, [12, 1, 3]) == served
 
 
-def test_a_version_without_its_file_is_told(tmp_path: Path, pip_backends: Path) -> None:
+def test_a_version_without_its_file_is_reported(tmp_path: Path, pip_backends: Path) -> None:
     folder = repositories.add(
         tmp_path, "m", {"1/model.onnx": b"", "2/other": b""}, "version_policy { all {} }"
     )
@@ -141,7 +141,7 @@ def test_only_whole_numbers_are_versions(tmp_path: Path) -> None:
     assert sorted(read_model(repositories.add(tmp_path, "m", files)).versions) == [1, 10]
 
 
-def test_a_spoilt_configuration_is_told_with_its_place(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_with_its_position(tmp_path: Path) -> None:
     folder = write(tmp_path, "m", "model.onnx", 'input [ { name: "x" dimms: 4 } ]')
     with pytest.raises(UnservableModel, match=r"config\.pbtxt is not a model.*dimms"):
         read_model(folder)
@@ -150,7 +150,7 @@ def test_a_spoilt_configuration_is_told_with_its_place(tmp_path: Path) -> None:
         read_model(folder)
 
 
-def test_a_repository_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_repository_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnservableModel, match="nowhere cannot be read"):
         model_names(tmp_path / "nowhere")
 

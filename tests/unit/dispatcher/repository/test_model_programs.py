@@ -85,7 +85,7 @@ def test_a_question_is_answered(
     ],
     ids=["an error", "no JSON", "no text", "too slow", "no interpreter"],
 )
-def test_what_goes_wrong_is_told(
+def test_errors_of_a_program_are_reported(
     library: Path, question: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UnservableModel, match=words):

@@ -77,7 +77,7 @@ def test_which_versions_tritonserver_serves(known: Known) -> None:
     assert known.records.tritonservers_versions("own") is None
 
 
-def test_what_fails_without_a_former_one_counts_as_failed(known: Known) -> None:
+def test_a_failure_without_a_former_version_counts_as_failed(known: Known) -> None:
     assert known.records.failed
     known.records.of("failed").served_by = TRITONSERVER  # until it ended
     assert known.records.failed
@@ -99,12 +99,12 @@ def test_status_of_tritonservers_own(known: Known) -> None:
 def test_an_ensemble_is_as_ready_as_its_steps(known: Known) -> None:
     assert known.states() == {"own": "ready", "pair": "ready"}
     known.workers.ready = False
-    assert known.states() == {"own": "ready", "pair": "unready"}
+    assert known.states() == {"own": "ready", "pair": "not_ready"}
     known.workers.ready = True
     known.server.ready = False
-    assert set(known.states().values()) == {"unready"}
+    assert set(known.states().values()) == {"not_ready"}
     known.server.ready, known.records.server_lost = True, True
-    assert set(known.states().values()) == {"unready"}
+    assert set(known.states().values()) == {"not_ready"}
 
 
 def test_a_model_of_workers_is_as_its_registration_is(known: Known) -> None:
@@ -113,18 +113,20 @@ def test_a_model_of_workers_is_as_its_registration_is(known: Known) -> None:
     assert known.records.state_of("workers") == "unloaded"
 
 
-def test_the_index_tells_of_tritonservers_own_that_nobody_changes(known: Known) -> None:
-    marks = {name: (mark, before, tell) for mark, before, tell, name in known.records.marks()}
+def test_the_index_lists_tritonserver_s_own_models(known: Known) -> None:
+    marks = {
+        name: (mark, before, on_state) for mark, before, on_state, name in known.records.marks()
+    }
     assert {name: before for name, (_, before, _) in marks.items()} == {
         "own": ("ready", 1.0),
         "pair": ("ready", 1.0),
         "workers": None,
         "failed": None,
     }
-    mark, _, tell = marks["own"]
-    tell(True)
+    mark, _, on_state = marks["own"]
+    on_state(True)
     assert known.records.of("own").state == "ready"
-    tell(False)
+    on_state(False)
     assert known.records.of("own").state == "unloaded"
     assert mark() == ("unloaded", 1.0)
     known.records.of("own").state = "loading"

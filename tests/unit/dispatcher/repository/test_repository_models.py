@@ -11,16 +11,16 @@ from typing import cast
 
 import msgspec
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.triton.fake_server import Obstacle
-from support.fakes.triton.repository_requests import ALL, load, reason, states, unload
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import Obstacle
+from fakes.triton.repository_requests import ALL, load, reason, states, unload
 from support.models import repositories
 
 from pytriton._host.settings import reload
 from pytriton._protocol import messages
 from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoriesState
 
-Start = Callable[..., Brain]
+Start = Callable[..., SimulatedDaemon]
 
 
 NONE = dict.fromkeys(ALL, "unloaded")
@@ -40,151 +40,147 @@ NONE = dict.fromkeys(ALL, "unloaded")
     ],
     ids=["all", "none", "*", "one", "an ensemble with its steps"],
 )
-def test_what_is_loaded_at_the_start(
+def test_models_loaded_at_startup(
     start: Start, settings: dict[str, object], expected: dict[str, str]
 ) -> None:
-    brain = start(**settings)
-    assert states(brain) == expected
-    assert brain.server.gate_open == ("failed" not in expected.values())
-    assert set(brain.server.models) == {name for name, one in expected.items() if "ready" in one}
-    assert brain.kept() == {}
+    sim = start(**settings)
+    assert states(sim) == expected
+    assert sim.server.gate_open == ("failed" not in expected.values())
+    assert set(sim.server.models) == {name for name, one in expected.items() if "ready" in one}
+    assert sim.persisted() == {}
 
 
-def test_what_cannot_be_served_is_told_and_can_be_loaded_when_mended(
-    start: Start, repository: Path
-) -> None:
-    brain = start()
-    assert "no backend 'tensorrt'" in reason(brain, "odd")
-    assert "no backend 'tensorrt'" in load(brain, "odd")
+def test_unservable_models_are_reported_and_load_once_fixed(start: Start, repository: Path) -> None:
+    sim = start()
+    assert "no backend 'tensorrt'" in reason(sim, "odd")
+    assert "no backend 'tensorrt'" in load(sim, "odd")
     repositories.add(repository, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
-    assert load(brain, "odd") == ""
-    assert states(brain)["odd"] == "ready tritonserver"
-    assert reason(brain, "odd") == ""
-    assert brain.server.gate_open
+    assert load(sim, "odd") == ""
+    assert states(sim)["odd"] == "ready tritonserver"
+    assert reason(sim, "odd") == ""
+    assert sim.server.gate_open
 
 
-def _explained(brain: Brain, name: str) -> str:
-    answer = brain.answered(brain.client.ask(messages.Explain(name)))
+def _explained(sim: SimulatedDaemon, name: str) -> str:
+    answer = sim.answered(sim.client.ask(messages.Explain(name)))
     assert isinstance(answer, messages.Explanation)
     return answer.verdict
 
 
-def test_what_cannot_be_loaded_at_the_start_is_told_where_one_looks(
-    start: Start, repository: Path
-) -> None:
+def test_startup_load_failures_appear_in_status_and_log(start: Start, repository: Path) -> None:
     """Not only by the index: status, explain and the events have it, and why the server is not ready."""
-    brain = start()
-    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    sim = start()
+    answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
     odd = next(one for one in answer.models if one.name == "odd")
     assert (odd.state, odd.served_by, odd.instances) == ("failed", "", [])
     assert "no backend 'tensorrt'" in (odd.error or "")
     (problem,) = answer.problems
     assert "not ready, since models could not be loaded: odd." in problem
-    told = brain.answered(brain.client.ask(messages.GetEvents(kinds=["not_loaded"])))
-    assert isinstance(told, messages.EventList)
-    assert [(one.model, one.who) for one in told.events] == [("odd", "")]
-    said = _explained(brain, "odd")
+    reported = sim.answered(sim.client.ask(messages.GetEvents(kinds=["repository_load_failed"])))
+    assert isinstance(reported, messages.EventList)
+    assert [(one.model, one.who) for one in reported.events] == [("odd", "")]
+    said = _explained(sim, "odd")
     assert said.startswith("odd is failed: it is in a model repository and could not be loaded: ")
     assert "no backend 'tensorrt'" in said
-    brain.served(brain.client.register("odd"))
-    states_of_it = [
-        one.state for one in brain.loop.ask(brain.daemon.model_infos) if one.name == "odd"
-    ]
+    sim.served(sim.client.register("odd"))
+    states_of_it = [one.state for one in sim.loop.ask(sim.daemon.model_infos) if one.name == "odd"]
     assert states_of_it == ["ready"]
-    unregistered = brain.client.ask(messages.Unregister("odd"))
-    brain.answered(unregistered)
+    unregistered = sim.client.ask(messages.Unregister("odd"))
+    sim.answered(unregistered)
     repositories.add(repository, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
-    assert load(brain, "odd") == ""
-    brain.advance(1.0)
-    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    assert load(sim, "odd") == ""
+    sim.advance(1.0)
+    answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
     assert answer.problems == []
-    assert _explained(brain, "odd").startswith("odd is ready")
+    assert _explained(sim, "odd").startswith("odd is ready")
 
 
-def test_a_repository_that_cannot_be_read_is_told_by_status(start: Start, repository: Path) -> None:
+def test_a_repository_that_cannot_be_read_is_reported_by_status(
+    start: Start, repository: Path
+) -> None:
     gone = repository.with_name("gone")
-    brain = start(model_repository=(str(repository), str(gone)), ready_when="tried")
-    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    sim = start(model_repository=(str(repository), str(gone)), readiness="all_attempted")
+    answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
     (problem,) = answer.problems
     assert problem.endswith(
         f"the model repository {gone} cannot be read: No such file or directory"
     )
     gone.mkdir()
-    states(brain)  # looks them through
-    answer = brain.answered(brain.client.ask(messages.GetStatus()))
+    states(sim)  # looks them through
+    answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
     assert answer.problems == []
 
 
 @pytest.mark.parametrize("name", ["py", "own"])
-def test_a_model_that_cannot_be_loaded_anew_serves_on(
+def test_a_model_that_cannot_be_reloaded_serves_on(
     start: Start, repository: Path, name: str
 ) -> None:
-    brain = start()
-    before = brain.server.models[name]
-    brain.server.obstacles[name] = Obstacle("refuse")
-    assert "tritonserver did not load" in load(brain, name)
-    assert brain.server.models[name] is before
-    assert states(brain) == ALL
-    assert "tritonserver did not load" in reason(brain, name)
+    sim = start()
+    before = sim.server.models[name]
+    sim.server.obstacles[name] = Obstacle("refuse")
+    assert "tritonserver did not load" in load(sim, name)
+    assert sim.server.models[name] is before
+    assert states(sim) == ALL
+    assert "tritonserver did not load" in reason(sim, name)
     (repository / name / "config.pbtxt").write_text("{")
-    assert "config.pbtxt" in load(brain, name)
-    assert states(brain) == ALL
-    assert unload(brain, name) == ""
-    assert states(brain)[name] == "unloaded"
-    assert reason(brain, name) == ""
+    assert "config.pbtxt" in load(sim, name)
+    assert states(sim) == ALL
+    assert unload(sim, name) == ""
+    assert states(sim)[name] == "unloaded"
+    assert reason(sim, name) == ""
 
 
-def test_a_model_for_workers_is_loaded_anew_and_unloaded(start: Start) -> None:
+def test_a_model_for_workers_is_reloaded_and_unloaded(start: Start) -> None:
     """Without a failed request: the former one serves until then. Nothing of it is kept."""
-    brain = start()
-    (old,) = brain.alive("py")
-    assert load(brain, "py") == ""
-    (new,) = brain.alive("py")
+    sim = start()
+    (old,) = sim.alive("py")
+    assert load(sim, "py") == ""
+    (new,) = sim.alive("py")
     assert new is not old
-    assert brain.is_served("py")
-    brain.served(brain.client.ask(messages.Scale("py", 2)))
-    assert load(brain, "py") == ""  # it is the repository's still
-    assert brain.kept() == {}
-    assert unload(brain, "py") == ""
-    assert brain.is_clean("py")
-    assert "no model 'py' of a model repository is loaded" in unload(brain, "py")
+    assert sim.is_served("py")
+    sim.served(sim.client.ask(messages.Scale("py", 2)))
+    assert load(sim, "py") == ""  # it is the repository's still
+    assert sim.persisted() == {}
+    assert unload(sim, "py") == ""
+    assert sim.is_clean("py")
+    assert "no model 'py' of a model repository is loaded" in unload(sim, "py")
 
 
 def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> None:
-    brain = start()
-    link = brain.rundir.models / "own"
+    sim = start()
+    link = sim.rundir.models / "own"
     assert link.is_symlink()
-    refused = brain.client.register("own")
-    brain.settle()
+    refused = sim.client.register("own")
+    sim.settle()
     assert "tritonserver itself serves a model named 'own'" in refused.failure
-    brain.server.obstacles["own"] = Obstacle("refuse")
-    load(brain, "own")
+    sim.server.obstacles["own"] = Obstacle("refuse")
+    load(sim, "own")
     assert link.is_symlink()
-    assert unload(brain, "own") == ""
+    assert unload(sim, "own") == ""
     assert not link.is_symlink()
-    brain.server.obstacles["own"] = Obstacle("refuse")
-    load(brain, "own")
+    sim.server.obstacles["own"] = Obstacle("refuse")
+    load(sim, "own")
     assert not link.is_symlink()
-    assert brain.server.failures == set()
-    brain.served(brain.client.register("own"))
+    assert sim.server.failures == set()
+    sim.served(sim.client.register("own"))
 
 
 def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
     """Models first that ensembles are made of."""
-    brain = start()
-    brain.server.history.clear()
-    brain.server.end()
-    brain.settle()
-    assert {brain.state_of(name) for name in ("own", "pair", "py")} == {"unready"}
-    brain.advance(10.0)
-    assert states(brain) == ALL
-    own_ones = [line for line in brain.server.history if line in ("load own", "load pair")]
+    sim = start()
+    sim.server.history.clear()
+    sim.server.end()
+    sim.settle()
+    assert {sim.state_of(name) for name in ("own", "pair", "py")} == {"not_ready"}
+    sim.advance(10.0)
+    assert states(sim) == ALL
+    own_ones = [line for line in sim.server.history if line in ("load own", "load pair")]
     assert own_ones == ["load own", "load pair"]
-    assert (brain.rundir.models / "own").is_symlink()
+    assert (sim.rundir.models / "own").is_symlink()
 
 
 def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
@@ -192,16 +188,16 @@ def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
 ) -> None:
     for name in ("other", "third"):
         repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
-    brain = start()
+    sim = start()
     obstacle = Obstacle("hang")
-    brain.server.obstacles["own"] = obstacle
-    brain.server.end()
-    brain.advance(10.0)
-    assert {"other", "third"} <= set(brain.server.models)
-    assert "own" not in brain.server.models
-    brain.loop.ask(obstacle.gone.set)
-    brain.advance(1.0)
-    assert states(brain) == {**ALL, "other": "ready tritonserver", "third": "ready tritonserver"}
+    sim.server.obstacles["own"] = obstacle
+    sim.server.end()
+    sim.advance(10.0)
+    assert {"other", "third"} <= set(sim.server.models)
+    assert "own" not in sim.server.models
+    sim.loop.ask(obstacle.gone.set)
+    sim.advance(1.0)
+    assert states(sim) == {**ALL, "other": "ready tritonserver", "third": "ready tritonserver"}
 
 
 def test_the_model_that_ends_tritonserver_at_each_start_is_found_among_many(
@@ -210,13 +206,13 @@ def test_the_model_that_ends_tritonserver_at_each_start_is_found_among_many(
     """The others, which it took along, are served."""
     for name in ("other", "third"):
         repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
-    brain = start()
-    brain.server.obstacles["other"] = Obstacle("end", times=9)
-    brain.server.end()
-    brain.advance(60.0)
-    told = states(brain)
-    assert told.pop("other").startswith("failed")
-    assert told == {**ALL, "third": "ready tritonserver"}
+    sim = start()
+    sim.server.obstacles["other"] = Obstacle("end", times=9)
+    sim.server.end()
+    sim.advance(60.0)
+    reported = states(sim)
+    assert reported.pop("other").startswith("failed")
+    assert reported == {**ALL, "third": "ready tritonserver"}
 
 
 class LatePython:
@@ -238,108 +234,106 @@ class LatePython:
     ensure_if_possible = ensure
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["by this version", "by one before"])
+@pytest.mark.parametrize("is_reported", [True, False], ids=["by this version", "by one before"])
 def test_tritonserver_ends_before_the_next_version_has_laid_out_its_python(
-    start: Start, repository: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+    start: Start, repository: Path, monkeypatch: pytest.MonkeyPatch, is_reported: bool
 ) -> None:
     """Whoever loads a model again that needs the python backend waits for that."""
     monkeypatch.setattr("pytriton.dispatcher.services.PythonOnDemand", LatePython)
     repositories.add(repository, "stock", {"1/model.py": b""}, 'backend: "python"')
-    brain = start(python_backend_model=("stock",))
-    models = brain.daemon.repository_models
+    sim = start(python_backend_model=("stock",))
+    models = sim.daemon.repository_models
     python = cast(LatePython, models._python)
-    brain.loop.ask(python.there.set)
-    brain.advance(10.0)
+    sim.loop.ask(python.there.set)
+    sim.advance(10.0)
     expected = {**ALL, "stock": "ready tritonserver"}
-    assert states(brain) == expected
+    assert states(sim) == expected
     left = msgspec.to_builtins(models.hand_over())
     python.there.clear()
     for one in left["models"]:
-        if not is_told:
+        if not is_reported:
             del one["backend"]
     models.known.clear()
     models.adopt(msgspec.convert(left, type=RepositoriesState))
     assert models.hand_over().python  # to the version after this one, too
-    brain.server.history.clear()
-    brain.server.end()
-    brain.advance(10.0)
-    assert "load stock" not in brain.server.history
-    assert not models.settled
-    brain.loop.ask(python.there.set)
-    brain.advance(10.0)
-    assert "load stock" in brain.server.history
-    assert states(brain) == expected
+    sim.server.history.clear()
+    sim.server.end()
+    sim.advance(10.0)
+    assert "load stock" not in sim.server.history
+    assert not models.is_quiescent
+    sim.loop.ask(python.there.set)
+    sim.advance(10.0)
+    assert "load stock" in sim.server.history
+    assert states(sim) == expected
 
 
 def test_an_ensemble_is_as_ready_as_its_steps(start: Start) -> None:
-    brain = start()
-    brain.usual_plan = "hangs"
-    brain.alive("py")[0].end()
-    brain.advance(10.0)
-    assert brain.state_of("py") == "unready"
-    assert brain.state_of("pair") == "unready"
-    assert brain.state_of("own") == "ready"
-    brain.alive("py")[0].loaded()
-    brain.advance(10.0)
-    assert brain.state_of("pair") == "ready"
+    sim = start()
+    sim.usual_plan = "hangs"
+    sim.alive("py")[0].end()
+    sim.advance(10.0)
+    assert sim.state_of("py") == "not_ready"
+    assert sim.state_of("pair") == "not_ready"
+    assert sim.state_of("own") == "ready"
+    sim.alive("py")[0].loaded()
+    sim.advance(10.0)
+    assert sim.state_of("pair") == "ready"
 
 
-def test_a_step_that_cannot_be_loaded_is_told_by_its_ensemble(
+def test_a_step_that_cannot_be_loaded_is_reported_by_its_ensemble(
     start: Start, repository: Path
 ) -> None:
     (repository / "py" / "spoilt").touch()
-    brain = start()
-    assert states(brain)["pair"] == "failed"
-    assert reason(brain, "pair") == (
+    sim = start()
+    assert states(sim)["pair"] == "failed"
+    assert reason(sim, "pair") == (
         "ensemble pair: its step py cannot be loaded: model py: its files are spoilt"
     )
 
 
 @pytest.mark.parametrize("name", ["py", "own", "pair"])
 def test_a_client_of_tritonserver_unloads_and_loads_a_model(start: Start, name: str) -> None:
-    brain = start()
-    loaded = brain.server.models[name]
-    brain.loop.run(brain.server.unload(name))
-    brain.advance(6.0)
-    assert states(brain)[name].startswith("unloaded")
-    brain.loop.run(brain.server.load(name, dict(loaded.config)))
-    brain.advance(6.0)
-    assert states(brain)[name].startswith("ready")
+    sim = start()
+    loaded = sim.server.models[name]
+    sim.loop.run(sim.server.unload(name))
+    sim.advance(6.0)
+    assert states(sim)[name].startswith("unloaded")
+    sim.loop.run(sim.server.load(name, dict(loaded.config)))
+    sim.advance(6.0)
+    assert states(sim)[name].startswith("ready")
 
 
 def test_a_repository_is_polled(start: Start, repository: Path) -> None:
     """What comes is loaded, what changes loaded anew, what goes unloaded; what is spoilt serves on."""
-    brain = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", repository_poll_s=5.0)
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
-    brain.advance(6.0)
-    assert brain.is_served("late")
-    (old,) = brain.alive("late")
+    sim.advance(6.0)
+    assert sim.is_served("late")
+    (old,) = sim.alive("late")
     (repository / "late" / "spoilt").touch()
-    brain.advance(6.0)
+    sim.advance(6.0)
     assert old.alive
-    assert states(brain)["late"] == "ready workers"
+    assert states(sim)["late"] == "ready workers"
     (repository / "late" / "spoilt").rename(repository / "late" / "mended")
-    brain.advance(6.0)
+    sim.advance(6.0)
     assert not old.alive
     (repository / "late").rename(repository / ".away")
-    brain.advance(6.0)
-    assert brain.is_clean("late")
-    assert states(brain)["late"] == "unloaded"
+    sim.advance(6.0)
+    assert sim.is_clean("late")
+    assert states(sim)["late"] == "unloaded"
 
 
-def test_what_changes_during_an_upgrade_is_loaded_afterwards(
-    start: Start, repository: Path
-) -> None:
+def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repository: Path) -> None:
     """The next version goes on from what the former one has seen, and knows what that has loaded."""
-    brain = start(model_control_mode="poll", repository_poll_s=5.0)
-    models = brain.daemon.repository_models
+    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    models = sim.daemon.repository_models
     before = {name: dataclasses.replace(one) for name, one in models.known.items()}
-    (old,) = brain.alive("py")
+    (old,) = sim.alive("py")
     models.watch.hold()
     handed = msgspec.msgpack.encode(models.hand_over())
     (repository / "py" / "1" / "model.py").write_text("# another one")
     (repository / "py" / os.fsdecode(b"no text: \xff")).touch()
-    brain.advance(20.0)
+    sim.advance(20.0)
     assert old.alive
     models.known.clear()
     models.adopt(msgspec.msgpack.decode(handed, type=RepositoriesState))
@@ -347,40 +341,40 @@ def test_what_changes_during_an_upgrade_is_loaded_afterwards(
         before[name].lock = one.lock
     assert dict(models.known) == before
     models.watch.release()
-    brain.advance(6.0)
+    sim.advance(6.0)
     assert not old.alive
-    assert brain.is_served("py")
-    assert states(brain) == ALL
+    assert sim.is_served("py")
+    assert states(sim) == ALL
 
 
 @pytest.mark.parametrize("is_reloaded", [True, False], ids=["reloaded", "drained"])
 def test_a_stop_gives_tritonservers_own_models_the_grace_that_holds(
     start: Start, monkeypatch: pytest.MonkeyPatch, is_reloaded: bool
 ) -> None:
-    brain = start(grace_period_s=30.0)
-    brain.server.answers_for_s = 60.0
+    sim = start(grace_period_s=30.0)
+    sim.server.answers_for_s = 60.0
     if is_reloaded:
-        wanted = msgspec.structs.replace(brain.config, grace_period_s=600.0)
+        wanted = msgspec.structs.replace(sim.config, grace_period_s=600.0)
         monkeypatch.setattr(reload, "_load", lambda _: wanted)
-        brain.answered(brain.client.ask(messages.Reload()))
-        brain.daemon.ending.request("the test is over")
+        sim.answered(sim.client.ask(messages.Reload()))
+        sim.daemon.ending.request("the test is over")
     else:
-        brain.answered(brain.client.ask(messages.Drain(settle_s=0.0, timeout_s=600.0)))
-    brain.advance(59.0)
-    assert {"unload own", "unload pair"} <= set(brain.server.history)
-    assert brain.server.ready
-    brain.advance(5.0)
-    assert brain.main.done()
+        sim.answered(sim.client.ask(messages.Drain(settle_s=0.0, timeout_s=600.0)))
+    sim.advance(59.0)
+    assert {"unload own", "unload pair"} <= set(sim.server.history)
+    assert sim.server.ready
+    sim.advance(5.0)
+    assert sim.main.done()
 
 
 def test_nothing_is_handed_over_while_models_are_loaded(start: Start) -> None:
-    brain = start(usual_plan="hangs")
-    assert not brain.daemon.repository_models.settled
+    sim = start(usual_plan="hangs")
+    assert not sim.daemon.repository_models.is_quiescent
 
 
 def test_the_daemon_stops_while_models_are_loaded(start: Start) -> None:
-    brain = start(usual_plan="hangs")
-    assert states(brain)["py"] == "loading"
-    brain.stop()
-    assert brain.alive() == []
-    assert brain.server.models.keys() <= {"own"}  # it goes with tritonserver
+    sim = start(usual_plan="hangs")
+    assert states(sim)["py"] == "loading"
+    sim.stop()
+    assert sim.alive() == []
+    assert sim.server.models.keys() <= {"own"}  # it goes with tritonserver

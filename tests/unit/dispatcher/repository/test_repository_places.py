@@ -87,7 +87,7 @@ def test_a_repository_that_cannot_be_read_keeps_its_models(tmp_path: Path) -> No
 
 
 @needs_root
-def test_a_folder_that_must_not_be_read_is_told_once() -> None:
+def test_a_folder_that_must_not_be_read_is_reported_once() -> None:
     """What else the model has is looked at."""
     with tempfile.TemporaryDirectory() as name:  # tmp_path is for this user alone
         repository = Path(name)

@@ -59,7 +59,7 @@ print(len(came))
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reported"),
     [
         ([], "1\n2\n"),  # it has waited
         (["leave"], "1\n2\n"),
@@ -68,7 +68,9 @@ print(len(came))
         (["other", "leave"], "0\n1\n"),
     ],
 )
-def test_without_a_next_program_all_is_as_before(how: list[str], told: str, tmp_path: Path) -> None:
+def test_without_a_next_program_all_is_as_before(
+    how: list[str], reported: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _GOES_ON, *how],
         check=True,
@@ -76,4 +78,4 @@ def test_without_a_next_program_all_is_as_before(how: list[str], told: str, tmp_
         text=True,
         cwd=tmp_path,
     )
-    assert done.stdout == told
+    assert done.stdout == reported

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol import linux
 from pytriton.dispatcher.runtime.child import Child, describe_exit

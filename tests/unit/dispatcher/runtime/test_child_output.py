@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytriton._protocol.records import LONGEST_LINE
+from pytriton._protocol.records import MAX_LINE_LENGTH
 from pytriton.dispatcher.runtime import child_output
 from pytriton.dispatcher.runtime.child_output import ChildOutput
 
@@ -56,15 +56,15 @@ def test_lines_come_whole_and_in_order() -> None:
 
 
 def test_a_line_without_an_end_comes_in_pieces() -> None:
-    lines = lines_of(f"print('x' * {3 * LONGEST_LINE + 7})")
-    assert [len(line) for line in lines] == [LONGEST_LINE] * 3 + [7]
+    lines = lines_of(f"print('x' * {3 * MAX_LINE_LENGTH + 7})")
+    assert [len(line) for line in lines] == [MAX_LINE_LENGTH] * 3 + [7]
 
 
 @pytest.mark.programs
-def test_what_is_more_than_the_log_takes_is_left_out_with_a_note_and_nothing_waits(
+def test_excess_output_is_dropped_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_output, "_MOST_WAITING", 1 << 16)
+    monkeypatch.setattr(child_output, "_MAX_WAITING", 1 << 16)
     monkeypatch.setattr(child_output, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
 

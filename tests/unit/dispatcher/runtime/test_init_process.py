@@ -62,13 +62,13 @@ def test_signals_are_passed_on() -> None:
         assert process.wait(60) == 5
 
 
-def test_a_daemon_that_is_killed_is_told_as_a_shell_does() -> None:
+def test_a_daemon_that_is_killed_is_reported_as_a_shell_does() -> None:
     with start(_HEARS_TWO_SIGNALS) as process:
         subprocess.run(["kill", "-KILL", first_line(process)[1]], check=True)
         assert process.wait(60) == 128 + signal.SIGKILL
 
 
-def test_whoever_is_not_the_first_process_has_no_init(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_pid_1_runs_an_init(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fork", pytest.fail)
     assert init_process.run_with_init(lambda: 3) == 3
     monkeypatch.setattr("os.getpid", lambda: 1)

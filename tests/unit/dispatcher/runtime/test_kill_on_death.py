@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
@@ -29,7 +29,7 @@ def test_lists_of_processes_show_one_short_line_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGKILL])
-def test_what_was_started_is_ended(tmp_path: Path, number: int | None) -> None:
+def test_child_processes_are_ended(tmp_path: Path, number: int | None) -> None:
     """Also when the first process of a group has ended before."""
     regions = [tmp_path / "mine-1", tmp_path / "mine-2", tmp_path / "other"]
     for region in regions:
@@ -69,7 +69,7 @@ def test_one_that_somebody_has_killed_does_not_hinder_the_end(
     assert not psutil.pid_exists(first.pid)
 
 
-def test_what_has_left_its_group_is_ended_too(tmp_path: Path) -> None:
+def test_processes_that_left_the_group_are_ended_too(tmp_path: Path) -> None:
     """It has the variable from its parents, which have ended; what others have started stays."""
     kill_on_death, another = KillOnDeath(tmp_path / "mine-"), KillOnDeath(tmp_path / "others-")
     script = "setsid sleep 1000 >/dev/null & echo $!"

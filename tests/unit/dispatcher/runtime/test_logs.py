@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pytriton._host.log_files import rotated, tail
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.records import LONGEST_LINE, encoded, record_of
+from pytriton._protocol.records import MAX_LINE_LENGTH, encoded, record_of
 from pytriton.dispatcher.runtime import logs
 
 
@@ -226,7 +226,7 @@ def test_tables_of_tritonserver_are_only_for_debugging(line: bytes, rundir: Runt
         assert records(rundir.log_file())[-1]["level"] == level
 
 
-def test_what_a_model_says_verbosely_is_for_debugging(rundir: RuntimeDir) -> None:
+def test_verbose_model_output_is_debug_level(rundir: RuntimeDir) -> None:
     said = b"V1121 05:13:48.926368 4701 model.py:27] chatter"
     open_log(rundir)
     logs.log_child_line(logs.child_logger(source="worker"), said)
@@ -347,9 +347,9 @@ def test_undecodable_bytes_stay_readable(rundir: RuntimeDir) -> None:
 
 def test_a_long_line_is_cut_with_a_mark(rundir: RuntimeDir) -> None:
     open_log(rundir)
-    text = logged(rundir, b"x" * (LONGEST_LINE + 5))["event"]
-    assert text == "x" * LONGEST_LINE + " [… 5 bytes more were cut]"
-    assert logged(rundir, b"x" * LONGEST_LINE)["event"] == "x" * LONGEST_LINE
+    text = logged(rundir, b"x" * (MAX_LINE_LENGTH + 5))["event"]
+    assert text == "x" * MAX_LINE_LENGTH + " [… 5 bytes more were cut]"
+    assert logged(rundir, b"x" * MAX_LINE_LENGTH)["event"] == "x" * MAX_LINE_LENGTH
 
 
 def test_of_a_progress_bar_the_last_state_is_kept(rundir: RuntimeDir) -> None:
@@ -424,7 +424,7 @@ def test_files_are_rotated_and_tail_reads_across_them(rundir: RuntimeDir) -> Non
     assert [json.loads(line)["number"] for line in tail(path, 3)] == [97, 98, 99]
 
 
-def test_a_disk_that_cannot_be_written_is_told_once_and_ends_nothing(
+def test_a_disk_that_cannot_be_written_is_reported_once_and_ends_nothing(
     rundir: RuntimeDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rundir.log_file().mkdir()  # a file that cannot be opened, for root neither
@@ -467,7 +467,7 @@ def test_tritonserver_says_no_records_of_workers(rundir: RuntimeDir) -> None:
 
 
 @pytest.mark.parametrize("driver", [True, False])
-def test_what_tritonserver_says_of_gpus_counts_where_there_are_some(
+def test_gpu_messages_count_only_where_gpus_exist(
     rundir: RuntimeDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, driver: bool
 ) -> None:
     monkeypatch.setattr(logs, "_GPU_DRIVER", tmp_path if driver else tmp_path / "none")

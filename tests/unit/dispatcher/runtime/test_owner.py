@@ -156,7 +156,7 @@ def test_a_workspace_of_somebody_else_s_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["me", "-1", "0", "12 ", "1.5", "१२x"])
-def test_an_environment_that_names_no_process_is_told(value: str) -> None:
+def test_an_owner_variable_without_a_process_is_reported(value: str) -> None:
     with pytest.raises(OwnerError, match=r"PYTRITON_DAEMON_OWNER: .* is not a process id"):
         owner_of(None, {"PYTRITON_DAEMON_OWNER": value})
 
@@ -166,7 +166,7 @@ def test_a_daemon_may_live_for_itself() -> None:
     assert owner_of(None, {"PYTRITON_DAEMON_OWNER": ""}) is None
 
 
-def test_it_ends_with_whoever_of_several_ends_first() -> None:
+def test_it_ends_with_the_first_owner_that_exits() -> None:
     """Here that is the one that the environment names, not the script that it is private to."""
     program = f"""
 import os, threading

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton.dispatcher.runtime import process_group
 from pytriton.dispatcher.runtime.child import Child
@@ -118,7 +118,7 @@ def test_memory_of_what_is_killed_at_once_is_removed(kill_on_death: KillOnDeath)
     asyncio.run(run())
 
 
-def test_what_says_that_it_is_a_tracker_is_killed_at_last(
+def test_a_process_posing_as_a_tracker_is_killed(
     kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a moment, and no more."""
@@ -157,7 +157,7 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
     _all_end(process.pid)
 
 
-def test_what_only_another_user_has_left_hinders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as what a callable has started with sudo: nobody else can end it."""
 
     def refuse(group: int, number: int) -> None:

@@ -22,8 +22,8 @@ class Scene:
         self.rundir = RuntimeDir(path)
         self.locks: list[int] = []
         self.held = RuntimeDirGuard(self.rundir, self.make())
-        self.told: list[str] = []
-        self.was_told = asyncio.Event()
+        self.reported: list[str] = []
+        self.was_reported = asyncio.Event()
 
     def make(self, pid: str = "4242", *, locked: bool = True) -> int:
         """Make the directory, as a daemon does."""
@@ -39,13 +39,13 @@ class Scene:
         shutil.rmtree(self.rundir.path)
 
     def hear(self, why: str) -> None:
-        self.told.append(why)
-        self.was_told.set()
+        self.reported.append(why)
+        self.was_reported.set()
 
     async def heard(self) -> str:
-        await asyncio.wait_for(self.was_told.wait(), 100)
-        self.was_told.clear()
-        return self.told[-1]
+        await asyncio.wait_for(self.was_reported.wait(), 100)
+        self.was_reported.clear()
+        return self.reported[-1]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def scenes(path: Path) -> Iterator[list[Scene]]:
         os.close(lock)
 
 
-def test_what_is_there_is_its_own(path: Path, scenes: list[Scene]) -> None:
+def test_the_existing_directory_is_its_own(path: Path, scenes: list[Scene]) -> None:
     async def played() -> None:
         scenes.append(scene := Scene(path))
         assert scene.held.is_there
@@ -80,9 +80,7 @@ def test_what_is_there_is_its_own(path: Path, scenes: list[Scene]) -> None:
     asyncio.run(played())
 
 
-def test_it_is_told_once_that_it_was_deleted_and_then_whose_it_is(
-    path: Path, scenes: list[Scene]
-) -> None:
+def test_deletion_and_the_new_owner_are_each_reported_once(path: Path, scenes: list[Scene]) -> None:
     async def played() -> None:
         scenes.append(scene := Scene(path))
         watch = scene.held.watch(scene.hear, lambda why: scene.hear(f"taken: {why}"), every_s=0.001)
@@ -97,6 +95,6 @@ def test_it_is_told_once_that_it_was_deleted_and_then_whose_it_is(
             f"taken: its runtime directory {path} was deleted, and pid 77 has created another one"
         )
         await asyncio.wait_for(watching, 100)
-        assert len(scene.told) == 2
+        assert len(scene.reported) == 2
 
     asyncio.run(played())

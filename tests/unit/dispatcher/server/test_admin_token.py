@@ -86,7 +86,7 @@ def test_a_token_of_before_does_not_stay(rundir: RuntimeDir) -> None:
         assert rundir.access_token() is None
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "gone")
     with (
         pytest.raises(RuntimeDirError, match=r"cannot store the access token in .*/gone/access_"),

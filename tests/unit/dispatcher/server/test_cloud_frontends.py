@@ -65,16 +65,21 @@ def test_paths_that_vertex_ai_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("several", "folder"), [(None, None), ("false", None), ("true", "/opt/ml/models")]
 )
-def test_what_the_native_front_is_told(several: str | None, folder: str | None) -> None:
+def test_the_settings_passed_to_the_native_frontend(
+    several: str | None, folder: str | None
+) -> None:
     environment = {**_ROUTES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "s"}
     if several is not None:
         environment["SAGEMAKER_MULTI_MODEL"] = several
-    assert cloud_frontends.told({"vertex-ai-default-model": "v"}, environment) == {
+    assert cloud_frontends.cloud_settings({"vertex-ai-default-model": "v"}, environment) == {
         "vertex": {"health": "/health", "predict": "/predict", "model": "v"},
         "sagemaker": {"model": "s", "folder": folder, "inference": "infer"},
     }
     environment["SAGEMAKER_TRITON_INFERENCE_TYPE"] = "generate_stream"
-    assert cloud_frontends.told({}, environment)["sagemaker"]["inference"] == "generate_stream"
+    assert (
+        cloud_frontends.cloud_settings({}, environment)["sagemaker"]["inference"]
+        == "generate_stream"
+    )
 
 
 def test_an_inference_of_sagemaker_that_there_is_not() -> None:

@@ -42,10 +42,10 @@ class Server:
 
 def _start(server: Any, **settings: Any) -> None:
     """Start it; it is asked to load a model that it is told anew each time."""
-    told = start_server(
+    reported = start_server(
         cast(TritonServer, server), DaemonConfig(**settings), lambda: {"m": {"name": "m"}}
     )
-    assert asyncio.run(told) == {"m"}
+    assert asyncio.run(reported) == {"m"}
 
 
 @pytest.mark.parametrize("error", [_TAKEN, _BOUND], ids=["in use", "unavailable"])
@@ -64,7 +64,7 @@ def test_other_ports_are_tried_when_one_that_we_chose_is_taken(error: ServerStar
     ],
     ids=["for ever", "a port of the settings", "something else"],
 )
-def test_what_other_ports_do_not_mend_is_told(
+def test_failures_that_other_ports_do_not_fix_are_reported(
     errors: list[ServerStartError], settings: dict[str, Any], tries: int
 ) -> None:
     server = Server(list(errors))
@@ -74,7 +74,7 @@ def test_what_other_ports_do_not_mend_is_told(
     assert server.done == ["ports", "start", "stop"] * tries
 
 
-def test_a_port_that_is_taken_before_is_told_without_a_start() -> None:
+def test_a_port_that_is_taken_before_is_reported_without_a_start() -> None:
     class Taken(Server):
         def choose_ports(self) -> None:
             raise PortError("port 9000 (http_port) is in use by pid 1")

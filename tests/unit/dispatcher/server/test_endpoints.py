@@ -32,7 +32,7 @@ def test_free_ports_are_chosen_for_those_that_are_0_and_the_others_stay() -> Non
     assert endpoints.urls()["grpc_url"] == f"grpc://127.0.0.1:{grpc.port}"
 
 
-def test_a_port_that_is_taken_is_told_with_its_setting() -> None:
+def test_a_port_that_is_taken_is_reported_with_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         endpoints = Endpoints(DaemonConfig(http_port=0, grpc_port=port, metrics_port=0))
@@ -40,7 +40,7 @@ def test_a_port_that_is_taken_is_told_with_its_setting() -> None:
             endpoints.settle()
 
 
-def test_chosen_ports_are_chosen_anew_by_the_next_call() -> None:
+def test_chosen_ports_are_chosen_again_by_the_next_call() -> None:
     """One that we chose ourselves may be taken by somebody before tritonserver listens there."""
     endpoints = Endpoints(DaemonConfig(http_port=0, allow_grpc=False, allow_metrics=False))
     endpoints.settle()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.fakes.triton.fake_place import PREFIX, fake_place
+from fakes.triton.fake_frontend_place import PREFIX, fake_place
 
 from pytriton.dispatcher.server import frontend
 
 
-def test_what_cannot_be_removed_does_not_keep_the_rest(
+def test_an_undeletable_file_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody may make files in /dev/shm: a daemon that stumbled over one never started tritonserver again."""

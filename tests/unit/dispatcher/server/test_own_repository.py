@@ -21,8 +21,8 @@ def test_a_linked_folder_is_served_by_tritonserver_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "zero\0byte", "", "no/such"])
-def test_what_cannot_be_a_file_s_name_is_none(tmp_path: Path, name: str) -> None:
-    """Whoever asks for such a model is told that there is none (found by scripts/fuzz: File name too long)."""
+def test_invalid_file_names_are_no_models(tmp_path: Path, name: str) -> None:
+    """Whoever asks for such a model is told that there is none (found by scripts/tools/fuzz: File name too long)."""
     assert not own_repository.is_linked(tmp_path, name)
 
 
@@ -47,7 +47,7 @@ def test_files_of_a_model_s_folder_that_triton_reads_are_there(
         (own / name).write_text(name)
     config = {"output": [{"label_filename": name} for name in LABELS]}
     kind = messages.PythonModel("", str(own)) if python else None
-    world = messages.World("python", cwd="/" if python else str(own))
+    world = messages.WorkerEnvironment("python", cwd="/" if python else str(own))
     own_repository.make_folder(models, messages.ModelSpec("m", 1, config, world, python_model=kind))
     there = [str(one.relative_to(models / "m")) for one in sorted((models / "m").rglob("*"))]
     assert there == ["1", "1/labels.txt", "labels.txt", "names", "names/labels.txt"]
@@ -56,7 +56,7 @@ def test_files_of_a_model_s_folder_that_triton_reads_are_there(
 def test_workers_warm_up_and_not_triton() -> None:
     """A warm-up that fails in Triton's core may end the whole server."""
     config = {"output": [], "model_warmup": [{"name": "w"}], "max_batch_size": 2}
-    spec = messages.ModelSpec("m", 1, config, messages.World("python"))
+    spec = messages.ModelSpec("m", 1, config, messages.WorkerEnvironment("python"))
     loaded = own_repository.triton_config(spec, "ipc://x", "m#1", 1)
     assert "model_warmup" not in loaded
     assert loaded["max_batch_size"] == 2
@@ -64,7 +64,7 @@ def test_workers_warm_up_and_not_triton() -> None:
 
 def test_the_folder_that_a_callable_runs_in_is_no_model_s(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
-    world = messages.World("python", cwd=str(tmp_path))
+    world = messages.WorkerEnvironment("python", cwd=str(tmp_path))
     spec = messages.ModelSpec("m", 1, {"output": [{"name": "y"}]}, world)
     own_repository.make_folder(tmp_path / "models", spec)
     assert [one.name for one in (tmp_path / "models" / "m").iterdir()] == ["1"]

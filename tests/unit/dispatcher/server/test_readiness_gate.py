@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.server import preloading, readiness_gate
-from pytriton.dispatcher.server.preloading import GATE
+from pytriton.dispatcher.server import preload_layout, readiness_gate
+from pytriton.dispatcher.server.preload_layout import GATE
 from pytriton.dispatcher.server.readiness_gate import Gate
 
 
@@ -39,7 +39,7 @@ class Server:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Gate:
-    preloading.make_gate(tmp_path)
+    preload_layout.make_gate(tmp_path)
     return Gate(tmp_path, "pytriton")
 
 
@@ -51,7 +51,7 @@ def test_it_is_open_when_its_model_has_gone(tmp_path: Path, closed: Gate) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_cannot_be_opened_is_told_and_stays(tmp_path: Path, closed: Gate) -> None:
+def test_one_that_cannot_be_opened_is_reported_and_stays(tmp_path: Path, closed: Gate) -> None:
     with pytest.raises(RemoteFailure, match="no such backend"):
         asyncio.run(closed.open(Server(up=False)))
     assert (tmp_path / GATE / "1").is_dir()

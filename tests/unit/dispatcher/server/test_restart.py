@@ -101,7 +101,7 @@ def test_it_is_started_again_for_ever_with_growing_pauses(monkeypatch: pytest.Mo
     )
 
 
-def test_what_was_up_for_long_is_started_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was part of no crash loop, and status has nothing to tell."""
     monkeypatch.setattr(restart, "_HEALTHY_S", -1.0)
     pauses = Pauses(monkeypatch)
@@ -153,7 +153,7 @@ class Irreplaceable(Unstable):
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_what_was_loaded_again_for_nothing_is_undone(begins: bool) -> None:
+def test_needless_reloads_are_undone(begins: bool) -> None:
     undone: list[bool] = []
 
     async def load_again(loaded: set[str]) -> None:

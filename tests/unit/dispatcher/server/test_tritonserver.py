@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from support.fakes.triton import fake_server_program
+from fakes.triton import fake_server_program
 from support.ports import lasting_port
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._host.install.server_choice import ServerChoice
 from pytriton._host.install.server_runtime import ServerRuntime
@@ -128,7 +128,7 @@ def play(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "settings", "told"),
+    ("behaviour", "settings", "reported"),
     [
         ("ends", {}, r"exited with code 3 while starting\. Its last output:\n.*out of memory"),
         ("dies", {}, r"was killed by signal 9 \(SIGKILL\) while starting\. Its last output:\n$"),
@@ -145,11 +145,11 @@ def play(
         ),
     ],
 )
-def test_a_start_that_fails_is_told_and_another_one_may_go_well(
-    tmp_path: Path, behaviour: str, settings: dict[str, Any], told: str
+def test_a_failed_start_is_reported_and_can_be_retried(
+    tmp_path: Path, behaviour: str, settings: dict[str, Any], reported: str
 ) -> None:
     async def scene(one: Scene) -> None:
-        with pytest.raises(ServerStartError, match=told) as caught:
+        with pytest.raises(ServerStartError, match=reported) as caught:
             await one.start()
         assert _TOKEN not in str(caught.value)
         assert one.server.state is ServerState.STARTING
@@ -200,7 +200,7 @@ def test_it_loads_models_before_its_ports_are_open_and_the_gate_keeps_it_from_be
     play(tmp_path, scene)
 
 
-def test_without_a_gate_it_tells_by_itself_that_it_is_ready(tmp_path: Path) -> None:
+def test_without_a_gate_it_reports_ready_itself(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert await one.says_ready()
@@ -208,7 +208,7 @@ def test_without_a_gate_it_tells_by_itself_that_it_is_ready(tmp_path: Path) -> N
         await one.server.show_ready()
         assert await one.server.repository_states() == {}
 
-    play(tmp_path, scene, ready_when="up")
+    play(tmp_path, scene, readiness="server_up")
 
 
 def test_the_access_token_is_nowhere_to_be_seen(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_access_token_is_nowhere_to_be_seen(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_what_it_creates_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_created_files_are_private(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert "Umask:\t0077" in Path(f"/proc/{one.pid}/status").read_text()
@@ -239,7 +239,7 @@ def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         first = one.pid
-        news = one.server.news.next
+        changes = one.server.changes.next
         one.shm.with_name(f"{one.shm.name}left").touch()
         os.kill(first, signal.SIGSEGV)
         assert await one.server.ended() == (
@@ -250,7 +250,7 @@ def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
         with pytest.raises(ServerLost, match="cannot load model m: tritonserver is starting"):
             await one.server.load("m", None)
         await one.server.clean_up()
-        assert news.is_set()
+        assert changes.is_set()
         assert list(SHM.glob(f"{one.shm.name}*")) == []
         await one.server.start()
         assert one.server.ready
@@ -276,7 +276,7 @@ def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path:
 
 
 @pytest.mark.parametrize("busy_for", [0, 2])
-def test_it_is_told_to_end_and_gets_the_time_for_what_is_under_way(
+def test_shutdown_leaves_time_for_requests_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_for: int
 ) -> None:
     """One that ignores SIGTERM is killed when nothing is under way any more."""
@@ -402,7 +402,7 @@ def test_models_whose_threads_it_cannot_have_are_left_out_of_its_start(
     play(tmp_path, scene)
 
 
-def test_what_it_refuses_is_told_and_what_it_does_not_survive_is_another_matter(
+def test_refused_loads_are_reported_and_crashes_are_different(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -444,7 +444,7 @@ def test_a_failure_that_it_remembers_is_forgotten(tmp_path: Path) -> None:
             "bad"
         )  # which it refuses: a line in the log, and nothing more
 
-    play(tmp_path, scene, ready_when="up")
+    play(tmp_path, scene, readiness="server_up")
 
 
 def test_a_server_that_has_ended_has_nothing_to_unload(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_a_load_that_is_given_up_returns_when_its_outcome_is_known(tmp_path: Pat
     play(tmp_path, scene)
 
 
-def test_who_is_a_proxy_of_it(tmp_path: Path) -> None:
+def test_its_proxy_processes_are_recognized(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(RemoteFailure, match="is not a proxy: tritonserver did not start it"):
             one.server.check_proxy(os.getpid())

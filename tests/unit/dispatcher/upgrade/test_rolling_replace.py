@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from support.fakes.fake_worker import FakeWorker
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_worker import FakeWorker
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -37,9 +37,9 @@ class Renewed:
                 )
             )
             worker = loop.ask(partial(FakeWorker, int(name[1:])))
-            worker.spent.add_done_callback(partial(self._is_replaced, name))
+            worker.recycle_due.add_done_callback(partial(self._is_replaced, name))
             self.workers[name] = worker
-        supervised.append(SimpleNamespace(worker=None))  # a spare that just crashed
+        supervised.append(SimpleNamespace(worker=None))  # a standby that just crashed
         pools = [SimpleNamespace(pool=SimpleNamespace(supervised=supervised))]
         state = SimpleNamespace(registrations=pools, server=SimpleNamespace(protocol=server))
         registry = SimpleNamespace(worker=self._worker)
@@ -47,7 +47,7 @@ class Renewed:
         self.task = loop.create_task(renewing.run(cast(HandOver, state)))
         loop.settle()
 
-    def _is_replaced(self, name: str, spent: asyncio.Future[str]) -> None:
+    def _is_replaced(self, name: str, due: asyncio.Future[str]) -> None:
         self.history.append(name)
 
     def _worker(self, name: str) -> tuple[None, FakeWorker]:
@@ -82,7 +82,7 @@ def test_one_goes_when_the_one_before_has_gone_and_tritonserver_last(loop: Virtu
     assert one.history == ["w1", "w3"]
     one.ends("w3")
     assert one.history == ["w1", "w3", "server"]
-    assert not one.workers["w2"].spent.done()
+    assert not one.workers["w2"].recycle_due.done()
     one.close()
 
 
@@ -96,7 +96,7 @@ def test_one_that_cannot_be_replaced_holds_up_the_others_for_a_minute(loop: Virt
 
 
 @pytest.mark.parametrize("how", ["it has ended", "its model is gone"])
-def test_what_is_gone_by_itself_is_passed_over(loop: VirtualLoop, how: str) -> None:
+def test_workers_that_already_exited_are_skipped(loop: VirtualLoop, how: str) -> None:
     one = Renewed(loop, "w1:old w2:old w3:old")
     if how == "it has ended":
         one.ends("w2")
@@ -115,7 +115,7 @@ def test_after_an_upgrade_within_a_protocol_nothing_happens(loop: VirtualLoop) -
 
 
 @pytest.mark.parametrize(
-    "why", [RemoteFailure(ErrorKind.INVALID, "requires front=native"), KeyError("a fault")]
+    "why", [RemoteFailure(ErrorKind.INVALID, "requires frontend=native"), KeyError("a fault")]
 )
 def test_a_tritonserver_that_cannot_be_replaced_serves_on(
     loop: VirtualLoop, why: Exception

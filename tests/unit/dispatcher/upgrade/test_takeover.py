@@ -80,7 +80,7 @@ def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatc
         patch.setattr(psutil.Process, "children", lambda process: own)
         patch.setattr(os, "dup2", lambda one, other: os.close(one))
         patch.setattr(takeover, "_close_at_execve", lambda but: kept.extend(but))
-        patch.setattr(os, "execve", lambda *told: executed.append(told))
+        patch.setattr(os, "execve", lambda *reported: executed.append(reported))
         takeover.start_afresh(left, "a fault", given)
     helper.returncode = child.returncode = 0  # they have been waited for
     assert child.stdin is not None  # a pipe
@@ -96,7 +96,7 @@ def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Once it is executed, nothing would be left that serves; and it leaves nothing behind now."""
-    found = SimpleNamespace(front=object(), native=object())
+    found = SimpleNamespace(frontend=object(), native=object())
     tried: list[Path] = []
     full = [False]
 
@@ -113,9 +113,9 @@ def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
     config = DaemonConfig(runtime_dir=str(run_in), state_dir=str(keep_in)).to_json()
     state = SimpleNamespace(config=config, registrations=[])
     monkeypatch.setattr(upgrade_snapshot, "decode", lambda document: state)
-    assert takeover.judge(b"").can
+    assert takeover.check_compatibility(b"").can
     full[0] = True
-    verdict = takeover.judge(b"")
+    verdict = takeover.check_compatibility(b"")
     assert not verdict.can
     assert "room in the runtime directory: no room left on the disk" in verdict.why
     assert tried == [run_in / "trial"] * 2
@@ -140,7 +140,7 @@ def _damaged_registration(folder: Path) -> None:
         (lambda folder: (folder / "state").chmod(0o777), "others than its owner may write to"),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
-        (lambda folder: (folder / "key.pem").unlink(), r"operations_key = .*No such file"),
+        (lambda folder: (folder / "key.pem").unlink(), r"management_key = .*No such file"),
         (
             lambda folder: (folder / "key.pem").write_text("half"),
             r"key\.pem: they are not a matching certificate",
@@ -158,15 +158,15 @@ def test_files_that_a_start_cannot_use_are_refused(
     own.cert_chain_pems[0].write_to_path(shown)
     own.private_key_pem.write_to_path(key)
     config = DaemonConfig(
-        operations="127.0.0.1:0",
-        operations_certificate=str(shown),
-        operations_key=str(key),
+        management_address="127.0.0.1:0",
+        management_certificate=str(shown),
+        management_key=str(key),
         runtime_dir=str(tmp_path / "run"),
         state_dir=str(tmp_path / "state"),
         webhooks=str(tmp_path / "hooks.toml"),
     )
     store = Store(config.state_path)
-    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     store.write(spec, [b"callable"], 1.5).finish()
     spoil(tmp_path)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers import instance_record, supervisor
 

@@ -9,22 +9,22 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.fakes.fake_worker import SPEC, FakeWorker
+from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.runtime.upgrade_snapshot import (
     ChildState,
+    ModelCountersState,
     PoolState,
     SupervisedState,
-    TallyState,
     WorkerState,
 )
 from pytriton.dispatcher.workers.backoff import RestartPolicy
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.process.worker import Worker
 
@@ -43,17 +43,19 @@ class Scene:
         supervised: Sequence[SupervisedState],
         routes: dict[str, str],
         *,
-        asleep: bool = False,
+        suspended: bool = False,
         lost: Sequence[str] = (),
         account: Account | None = None,
     ) -> None:
-        self.tally = Tally()
+        self.counters = ModelCounters()
         self.adopted: list[FakeWorker] = []
         self.started: list[FakeWorker] = []
         self._lost = lost
         policy = RestartPolicy(10.0, None, 0.0, 1.0)
-        self.pool = Pool(TWO, self._start, policy, None, self.tally, asleep=asleep, account=account)
-        self.pool.adopt(PoolState(list(supervised), routes, asleep), self._adopt)
+        self.pool = Pool(
+            TWO, self._start, policy, None, self.counters, suspended=suspended, account=account
+        )
+        self.pool.adopt(PoolState(list(supervised), routes, suspended), self._adopt)
 
     def _adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int) -> Worker | None:
         if state.name in self._lost:
@@ -81,7 +83,7 @@ def test_workers_serve_at_once_and_none_is_started() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"})
         assert scene.pool.ready_workers() == ["w3", "w4"]
-        assert scene.pool.settled
+        assert scene.pool.is_quiescent
         await asyncio.sleep(0)
         assert scene.started == []
         info = scene.pool.infos()[0]
@@ -112,8 +114,8 @@ def test_an_adopted_worker_that_ends_is_replaced_and_counted() -> None:
         scene = Scene(BOTH, {})
         scene.adopted[0].end()
         await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
-        assert scene.tally.of(1, 0).ends["crash"] == 1
-        assert scene.tally.of(1, 0).starts == 1  # that of the replacement
+        assert scene.counters.of(1, 0).exits["crash"] == 1
+        assert scene.counters.of(1, 0).starts == 1  # that of the replacement
         await scene.pool.stop(0)
 
     run(test)
@@ -122,10 +124,10 @@ def test_an_adopted_worker_that_ends_is_replaced_and_counted() -> None:
 def test_one_that_is_to_be_replaced_still_is() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {})
-        assert scene.pool.settled
-        scene.adopted[1].is_spent("max_batches")
+        assert scene.pool.is_quiescent
+        scene.adopted[1].request_recycle("max_batches")
         await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
-        assert not scene.pool.settled  # the spent one has not ended yet
+        assert not scene.pool.is_quiescent  # the due one has not ended yet
         scene.adopted[1].end()
         await scene.pool.stop(0)
 
@@ -134,8 +136,8 @@ def test_one_that_is_to_be_replaced_still_is() -> None:
 
 def test_a_model_that_sleeps_sleeps_on_and_wakes() -> None:
     async def test() -> None:
-        scene = Scene([], {"m_0": ""}, asleep=True)
-        assert (scene.pool.settled, scene.pool.sleep.asleep) == (True, True)
+        scene = Scene([], {"m_0": ""}, suspended=True)
+        assert (scene.pool.is_quiescent, scene.pool.suspension.suspended) == (True, True)
         assert (await scene.pool.proxies.route("m_0", None)).worker == ""
         attached = await scene.pool.proxies.route("m_0", None, batch=True)
         assert attached.worker == "w100"
@@ -144,13 +146,13 @@ def test_a_model_that_sleeps_sleeps_on_and_wakes() -> None:
     run(test)
 
 
-def test_what_is_under_way_is_not_settled() -> None:
+def test_work_in_progress_is_not_quiescent() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {})
         scene.adopted[0].exited.set_result(1)
-        assert not scene.pool.settled
+        assert not scene.pool.is_quiescent
         await scene.pool.stop(0)
-        assert not scene.pool.settled
+        assert not scene.pool.is_quiescent
 
     run(test)
 
@@ -158,7 +160,7 @@ def test_what_is_under_way_is_not_settled() -> None:
 def test_their_memory_counts() -> None:
     async def test() -> None:
         accounts = MemoryAccounts({MEMORY: 1000})
-        spec = msgspec.structs.replace(TWO, memory=100)
+        spec = msgspec.structs.replace(TWO, memory_request=100)
         scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"}, account=accounts.open(spec))
         assert accounts.used() == {MEMORY: 200}
         await scene.pool.stop(0)
@@ -168,49 +170,53 @@ def test_their_memory_counts() -> None:
 
 
 def test_counters_go_on() -> None:
-    tally = Tally()
-    instance = tally.of(2, 1)
+    counters = ModelCounters()
+    instance = counters.of(2, 1)
     instance.ended = NOTHING._replace(calls=5, failed=(1, 0, 0, 0, 0))
     instance.starts = 3
-    instance.ends["hang"] += 1
-    tally.retries, tally.wakes, tally.failed["lost"] = 7, 3, 2
-    document = msgspec.msgpack.encode(tally.hand_over("m"))
-    other = Tally()
-    other.adopt(msgspec.msgpack.decode(document, type=TallyState))
+    instance.exits["hang"] += 1
+    counters.retries, counters.resumes, counters.failed["lost"] = 7, 3, 2
+    document = msgspec.msgpack.encode(counters.hand_over("m"))
+    other = ModelCounters()
+    other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
     assert other.of(2, 1).ended.plus(NOTHING) == instance.ended
     assert other.of(2, 1).counts().plus(instance.ended).calls == 10
-    assert (other.of(2, 1).ends, other.of(2, 1).starts) == ({"hang": 1}, 3)
-    assert (other.retries, other.wakes, other.failed) == (7, 3, {"lost": 2})
+    assert (other.of(2, 1).exits, other.of(2, 1).starts) == ({"hang": 1}, 3)
+    assert (other.retries, other.resumes, other.failed) == (7, 3, {"lost": 2})
 
 
 def test_counters_that_no_document_can_have_are_bounded() -> None:
     """A worker may write anything into its page, again and again."""
-    tally = Tally()
-    tally.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))
-    document = msgspec.msgpack.encode(tally.hand_over("m"))
-    other = Tally()
-    other.adopt(msgspec.msgpack.decode(document, type=TallyState))
+    counters = ModelCounters()
+    counters.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))
+    document = msgspec.msgpack.encode(counters.hand_over("m"))
+    other = ModelCounters()
+    other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
     assert other.done().total.calls == (1 << 63) - 1
     assert other.done().total.call_buckets == ((1 << 63) - 1, 3)
 
 
-def test_former_versions_are_told_together_once_there_are_many() -> None:
+def test_former_versions_are_reported_together_once_there_are_many() -> None:
     """A model that is replaced by another version each night: its figures do not grow for ever."""
-    tally = Tally()
-    oldest = tally.of(1, 0)
+    counters = ModelCounters()
+    oldest = counters.of(1, 0)
     oldest.workers.append(cast(Any, SimpleNamespace(outcomes=lambda: (0, (0,) * 5), counts=Counts)))
     for version in range(1, 500):
         for number in range(2):
-            tally.of(version, number).ended = NOTHING._replace(requests=1, failed=(1, 0, 0, 0, 0))
-    assert len(tally.instances) <= 2 * 50
-    assert (1, 0) in tally.instances  # it lives
-    assert (499, 1) in tally.instances
-    assert tally.done().total.requests == 2 * 499
-    assert tally.outcomes() == (
+            counters.of(version, number).ended = NOTHING._replace(
+                requests=1, failed=(1, 0, 0, 0, 0)
+            )
+    assert len(counters.instances) <= 2 * 50
+    assert (1, 0) in counters.instances  # it lives
+    assert (499, 1) in counters.instances
+    assert counters.done().total.requests == 2 * 499
+    assert counters.outcomes() == (
         998, {"callable": 998, "input": 0, "result": 0, "timeout": 0, "unrecoverable": 0},
     )  # fmt: skip
-    other = Tally()
+    other = ModelCounters()
     other.adopt(
-        msgspec.msgpack.decode(msgspec.msgpack.encode(tally.hand_over("m")), type=TallyState)
+        msgspec.msgpack.decode(
+            msgspec.msgpack.encode(counters.hand_over("m")), type=ModelCountersState
+        )
     )
     assert other.done().total.requests == 2 * 499

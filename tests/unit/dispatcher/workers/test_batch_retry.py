@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.stats_page import Reading
+from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers.batch_retry import BatchRetry
 
-BATCHING = messages.ModelSpec("m", 1, {"max_batch_size": 8}, messages.World("python"))
+BATCHING = messages.ModelSpec("m", 1, {"max_batch_size": 8}, messages.WorkerEnvironment("python"))
 LIMITED = msgspec.structs.replace(BATCHING, execution_timeout_s=2.0)
 
 
@@ -24,12 +24,12 @@ class Busy:
 
     def __init__(self, busy_s: float | None, *, overlaps: bool = False) -> None:
         self.ended: list[str] = []
-        self.gauge = self
+        self.stats = self
         self._busy_s = busy_s
         self._overlaps = overlaps
 
-    def read(self) -> Reading:
-        return Reading(1, int(self._busy_s is None), 1, self._busy_s, overlaps=self._overlaps)
+    def read(self) -> StatsReading:
+        return StatsReading(1, int(self._busy_s is None), 1, self._busy_s, overlaps=self._overlaps)
 
     async def end_hung(self, why: str) -> None:
         self.ended.append(why)
@@ -46,10 +46,10 @@ def overdue(
     worker: Any = Busy(busy_s, overlaps=overlaps)
 
     async def judge() -> messages.Verdict:
-        verdicts = BatchRetry(spec, {"w": worker})
+        batch_retry = BatchRetry(spec, {"w": worker})
         asked = messages.BatchOverdue("r", "w", **{"taken": True, **facts})
-        verdict = verdicts.on_overdue(asked)
-        await asyncio.gather(*verdicts._aside)
+        verdict = batch_retry.on_overdue(asked)
+        await asyncio.gather(*batch_retry._aside)
         return verdict
 
     return asyncio.run(judge()), worker
@@ -70,7 +70,7 @@ def test_the_first_loss_is_tried_again_and_the_second_is_the_requests_own() -> N
     ],
     ids=["must not run twice", "answered in part"],
 )
-def test_what_cannot_be_tried_again_fails(spec: messages.ModelSpec, facts: Any) -> None:
+def test_batches_that_cannot_be_retried_fail(spec: messages.ModelSpec, facts: Any) -> None:
     assert loss(spec, **facts).action == "fail"
 
 
@@ -82,29 +82,29 @@ def test_many_in_a_row_are_the_models_fault() -> None:
 
 
 def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
-    told: list[messages.Event] = []
+    reported: list[messages.Event] = []
     worker: Any = Busy(3.0)
 
     async def judge() -> list[messages.Verdict]:
-        verdicts = BatchRetry(LIMITED, {"w": worker}, events=Events([told.append]))
+        batch_retry = BatchRetry(LIMITED, {"w": worker}, events=Events([reported.append]))
         lost = messages.LaneLost("r", "gone", 2, in_row=1, request_id="order\n17")
         overdue = messages.BatchOverdue("r", "w", taken=True, request_id="order-18")
-        found = [await verdicts.on_loss(lost), verdicts.on_overdue(overdue)]
-        await asyncio.gather(*verdicts._aside)
+        found = [await batch_retry.on_loss(lost), batch_retry.on_overdue(overdue)]
+        await asyncio.gather(*batch_retry._aside)
         return found
 
     poison, hang = asyncio.run(judge())
-    assert [one.kind for one in told] == ["poison", "hang", "batch_failed"]
-    assert told[0].reason == f"{poison.text} [request id: order?17]"
-    assert told[1].reason.endswith("(execution_timeout_s) [request id: order-18]")
-    assert told[2].reason == f"{hang.text} [request id: order-18]"
+    assert [one.kind for one in reported] == ["poison", "hang", "batch_failed"]
+    assert reported[0].reason == f"{poison.text} [request id: order?17]"
+    assert reported[1].reason.endswith("(execution_timeout_s) [request id: order-18]")
+    assert reported[2].reason == f"{hang.text} [request id: order-18]"
     assert "request id" not in poison.text + hang.text
 
 
 def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
-    verdicts = BatchRetry(BATCHING, {})
-    verdicts.stopping = True
-    assert asyncio.run(verdicts.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
+    batch_retry = BatchRetry(BATCHING, {})
+    batch_retry.stopping = True
+    assert asyncio.run(batch_retry.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
 def test_a_hang_is_tried_again_only_where_another_request_may_have_done_it(
     lanes: int, facts: Any, action: str
 ) -> None:
-    spec = msgspec.structs.replace(LIMITED, lanes=lanes)
+    spec = msgspec.structs.replace(LIMITED, max_inflight_batches=lanes)
     verdict, worker = overdue(spec, 2.5, **facts)
     assert verdict.action == action
     assert not verdict.whole
@@ -174,8 +174,8 @@ class Ended:
         self.exited.set_result(0)
         self._under_way = under_way
 
-    def reading(self) -> Reading:
-        return Reading(9 + self._under_way, 9, 1, None, overlaps=True)
+    def reading(self) -> StatsReading:
+        return StatsReading(9 + self._under_way, 9, 1, None, overlaps=True)
 
     def describe_end(self) -> str:
         return "worker w was killed"
@@ -185,7 +185,7 @@ class Ended:
     ("under_way", "losses", "action"),
     [(1, 1, "retry"), (1, 2, "fail"), (3, 2, "retry"), (3, 3, "retry"), (3, 4, "fail")],
 )
-def test_what_overlapped_with_others_is_no_proof(under_way: int, losses: int, action: str) -> None:
+def test_overlapping_batches_prove_nothing(under_way: int, losses: int, action: str) -> None:
     async def judge() -> messages.Verdict:
         worker: Any = Ended(under_way)
         lost = messages.LaneLost("r", "w", losses=losses, in_row=losses - 1)

@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from pytriton.dispatcher.workers.call_deadlocks import Waiting
+from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
 
 ME = os.getpid()
 WORKERS = {"a": ["a1"], "b": ["b1"], "two": ["t1", "t2"], "native": []}
 
 
 def stuck(waits: dict[str, list[str]], worker: str) -> list[str]:
-    waiting = Waiting()
+    waiting = PendingCalls()
     for name, models in waits.items():
-        waiting.tell(name, ME, models)
+        waiting.record(name, ME, models)
     return waiting.stuck(worker, WORKERS.__getitem__)
 
 
@@ -37,32 +37,34 @@ def stuck(waits: dict[str, list[str]], worker: str) -> list[str]:
         ({"a1": ["b"], "b1": ["a"]}, "t1", []),
     ],
 )
-def test_who_waits_in_vain(waits: dict[str, list[str]], worker: str, models: list[str]) -> None:
+def test_deadlocked_workers_are_found(
+    waits: dict[str, list[str]], worker: str, models: list[str]
+) -> None:
     assert stuck(waits, worker) == models
 
 
 def test_a_worker_that_waits_no_longer_frees_the_others() -> None:
-    waiting = Waiting()
-    waiting.tell("a1", ME, ["b"])
-    waiting.tell("b1", ME, ["a"])
-    waiting.tell("a1", ME, [])
+    waiting = PendingCalls()
+    waiting.record("a1", ME, ["b"])
+    waiting.record("b1", ME, ["a"])
+    waiting.record("a1", ME, [])
     assert waiting.stuck("b1", WORKERS.__getitem__) == []
 
 
 def test_proxies_of_one_process_tell_for_themselves() -> None:
-    waiting = Waiting()
-    waiting.tell("a1", ME, ["b"], "one")
-    waiting.tell("a1", ME, [], "another")
-    waiting.tell("b1", ME, ["a"], "third")
+    waiting = PendingCalls()
+    waiting.record("a1", ME, ["b"], "one")
+    waiting.record("a1", ME, [], "another")
+    waiting.record("b1", ME, ["a"], "third")
     assert waiting.stuck("a1", WORKERS.__getitem__) == ["b"]
-    waiting.tell("a1", ME, [], "one")
+    waiting.record("a1", ME, [], "one")
     assert waiting.stuck("b1", WORKERS.__getitem__) == []
 
 
-def test_what_a_proxy_has_told_ends_with_it() -> None:
+def test_reports_of_a_proxy_end_with_it() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    waiting = Waiting()
-    waiting.tell("a1", ended.pid, ["b"])
-    waiting.tell("b1", ME, ["a"])
+    waiting = PendingCalls()
+    waiting.record("a1", ended.pid, ["b"])
+    waiting.record("b1", ME, ["a"])
     assert waiting.stuck("b1", WORKERS.__getitem__) == []

@@ -30,7 +30,7 @@ class Loading:
         else:
             self.first.set_exception(self._failure)
 
-    async def heal(self) -> None:
+    async def retry_now(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -72,12 +72,12 @@ def test_the_first_that_fails_ends_the_wait_for_all() -> None:
     asyncio.run(run())
 
 
-def test_healing_loads_where_a_worker_is_lacking_and_names_who_failed() -> None:
+def test_a_retry_loads_missing_workers_and_names_failed_instances() -> None:
     async def run() -> None:
         ones = [Loading(0, FAILURE, lacks=False), Loading(1, None), Loading(2, FAILURE)]
         reports = Reports()
         with pytest.raises(RemoteFailure) as failure:
-            await concurrent_loads.heal("m", supervisors(*ones), reports)
+            await concurrent_loads.retry_now("m", supervisors(*ones), reports)
         assert failure.value.text == "instance 2 of model m has no worker: no weights"
         assert failure.value.kind is ErrorKind.LOAD_FAILED
         assert reports == ["loading 2 workers to replace exited ones"]
@@ -89,7 +89,7 @@ def test_where_none_is_lacking_nothing_is_said() -> None:
     async def run() -> None:
         reports = Reports()
         one = Loading(0, FAILURE, lacks=False)
-        await concurrent_loads.heal("m", supervisors(one), reports)
+        await concurrent_loads.retry_now("m", supervisors(one), reports)
         assert reports == []
 
     asyncio.run(run())

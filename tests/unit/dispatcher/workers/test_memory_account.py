@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.fakes.fake_clients import model_spec
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_clients import model_spec
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.elastic.memory import MEMORY, Size
@@ -36,9 +36,9 @@ def test_estimates_of_all_workers_take_half_the_budget_at_most() -> None:
     many.check(many.spec, 100)  # an estimate refuses nobody
 
 
-def test_what_was_declared_or_seen_is_no_estimate() -> None:
+def test_declared_and_measured_sizes_are_no_estimates() -> None:
     accounts = MemoryAccounts(LIMITS)
-    account = opened(accounts, memory=100 * MIB)
+    account = opened(accounts, memory_request=100 * MIB)
     assert account.each == Size(100 * MIB)
     account.seen(Size(50 * MIB))
     assert account.each == Size(100 * MIB)
@@ -63,7 +63,9 @@ def test_a_worker_that_nobody_has_seen_end_may_grow() -> None:
 def test_each_worker_counts_on_its_gpus() -> None:
     accounts = MemoryAccounts(LIMITS, {"GPU-a": "0", "GPU-b": "1"})
     devices = ["0", "GPU-b", "0,1", "", None]
-    account = opened(accounts, instances=5, devices=devices, memory=10, gpu_memory=100 * MIB)
+    account = opened(
+        accounts, instances=5, devices=devices, memory_request=10, gpu_memory_request=100 * MIB
+    )
     assert account.needs(5) == {MEMORY: 50, "0": 200 * MIB, "1": 200 * MIB}
     assert account.gives(1) == {MEMORY: 0}
     account.granted = 3
@@ -73,7 +75,7 @@ def test_each_worker_counts_on_its_gpus() -> None:
 def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
     accounts = MemoryAccounts(LIMITS)
     assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
-    account = opened(accounts, devices=["0"], memory=10)
+    account = opened(accounts, devices=["0"], memory_request=10)
     assert account.needs(1)["0"] == 200 * MIB
     account.seen(Size(10))  # nobody tells what is used of the GPU
     account.loaded()
@@ -94,7 +96,9 @@ def test_an_estimate_holds_until_it_has_loaded() -> None:
 
 
 def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
-    account = opened(MemoryAccounts(LIMITS), devices=["1"], memory=10, gpu_memory=900 * MIB)
+    account = opened(
+        MemoryAccounts(LIMITS), devices=["1"], memory_request=10, gpu_memory_request=900 * MIB
+    )
     with pytest.raises(RemoteFailure) as failure:
         account.check(account.spec, 1)
     assert failure.value.text == (
@@ -102,7 +106,7 @@ def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
     )
 
 
-def test_what_replaces_a_model_is_not_taken_to_be_as_large() -> None:
+def test_a_replacement_is_not_assumed_to_have_the_same_size() -> None:
     async def history() -> None:
         accounts = MemoryAccounts(LIMITS)
         former, new = opened(accounts), opened(accounts)
@@ -120,8 +124,8 @@ def test_what_replaces_a_model_is_not_taken_to_be_as_large() -> None:
     run(history)
 
 
-def test_what_workers_share_counts_once_more_when_it_is_checked() -> None:
-    account = opened(MemoryAccounts(LIMITS), memory=200 * MIB)
+def test_shared_memory_counts_once_when_checked() -> None:
+    account = opened(MemoryAccounts(LIMITS), memory_request=200 * MIB)
     account.shared = {"weights": 500 * MIB}
     account.check(account.spec, 2)
     with pytest.raises(RemoteFailure) as failure:
@@ -131,7 +135,7 @@ def test_what_workers_share_counts_once_more_when_it_is_checked() -> None:
     )
 
 
-def test_what_is_known_fades() -> None:
+def test_known_sizes_decay() -> None:
     async def history() -> None:
         accounts = MemoryAccounts(LIMITS)
         account = opened(accounts)
@@ -145,17 +149,17 @@ def test_what_is_known_fades() -> None:
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_who_is_restored_waits_as_long_as_others_get_room(patient: bool) -> None:
+def test_restored_models_wait_while_others_get_memory(patient: bool) -> None:
     loop = VirtualLoop()
     accounts = MemoryAccounts(LIMITS)
 
     async def take(account: Account) -> None:
         await account.take(account.spec, 60.0)
 
-    spec = model_spec("m", memory=100 * MIB)
+    spec = model_spec("m", memory_request=100 * MIB)
     waiting = loop.create_task(take(accounts.open(spec, patient=patient)))
     for name in "abc":
-        loop.create_task(take(opened(accounts, name, memory=100 * MIB)))
+        loop.create_task(take(opened(accounts, name, memory_request=100 * MIB)))
         loop.settle()
         loop.ask(lambda: accounts.grant(accounts.claims()[-1].key))
         loop.advance(50.0)
@@ -166,10 +170,10 @@ def test_who_is_restored_waits_as_long_as_others_get_room(patient: bool) -> None
     loop.close()
 
 
-def test_who_gives_up_waiting_keeps_nothing() -> None:
+def test_a_cancelled_claim_keeps_nothing() -> None:
     async def history() -> None:
         accounts = MemoryAccounts(LIMITS)
-        account = opened(accounts, memory=100 * MIB)
+        account = opened(accounts, memory_request=100 * MIB)
         task = asyncio.ensure_future(account.take(account.spec, 60.0))
         await asyncio.sleep(0)
         (claim,) = accounts.claims()

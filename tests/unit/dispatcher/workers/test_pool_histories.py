@@ -1,4 +1,4 @@
-"""Random histories of a pool: workers load, fail, crash and are spent while proxies come, go and are scaled.
+"""Random histories of a pool: workers load, fail, crash and are due while proxies come, go and are scaled.
 
 A fake clock and fake workers: no process, no waiting. After every step all is run until it waits, and what must
 always hold is looked at.
@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from fakes.fake_worker import SPEC, FakeWorker
+from fakes.virtual_time import VirtualLoop
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,8 +30,6 @@ from hypothesis.stateful import (
     rule,
 )
 from support.examples import examples
-from support.fakes.fake_worker import SPEC, FakeWorker
-from support.fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
@@ -38,8 +38,8 @@ from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.process.registrant import Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
 
-_START_S, _FIRST_S, _LONGEST_S = 60.0, 0.5, 30.0
-_MOST = 4
+_START_S, _FIRST_S, _MAX_DELAY_S = 60.0, 0.5, 30.0
+_MAX_INSTANCES = 4
 
 
 @pytest.fixture(autouse=True)
@@ -80,17 +80,19 @@ class PoolHistories(RuleBasedStateMachine):
         """Nobody wants to know."""
 
     @initialize(
-        count=st.integers(1, 3), spares=st.integers(0, 1), limit=st.sampled_from([None, None, 0, 2])
+        count=st.integers(1, 3),
+        standby_workers=st.integers(0, 1),
+        limit=st.sampled_from([None, None, 0, 2]),
     )
-    def start(self, count: int, spares: int, limit: int | None) -> None:
+    def start(self, count: int, standby_workers: int, limit: int | None) -> None:
         self.limit = limit
-        self.spec = msgspec.structs.replace(SPEC, instances=count, spares=spares)
+        self.spec = msgspec.structs.replace(SPEC, instances=count, standby_workers=standby_workers)
 
         async def started() -> Pool:
-            policy = RestartPolicy(_START_S, limit, _FIRST_S, _LONGEST_S)
+            policy = RestartPolicy(_START_S, limit, _FIRST_S, _MAX_DELAY_S)
             pool = Pool(self.spec, self.start_worker, policy)
             starting = asyncio.ensure_future(pool.start(self.report))
-            while len(self.workers) < count + spares:
+            while len(self.workers) < count + standby_workers:
                 await asyncio.sleep(0)
             for worker in self.workers:
                 worker.greet()
@@ -151,8 +153,8 @@ class PoolHistories(RuleBasedStateMachine):
 
     @precondition(has_ready)
     @rule(data=st.data())
-    def is_spent(self, data: Any) -> None:
-        self.pick(data, self.alive(lambda worker: worker.ready.done())).is_spent("enough")
+    def request_recycle(self, data: Any) -> None:
+        self.pick(data, self.alive(lambda worker: worker.ready.done())).request_recycle("enough")
         self.loop.settle()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 40.0, 100.0]))
@@ -193,7 +195,7 @@ class PoolHistories(RuleBasedStateMachine):
         return self.scaling is None or self.scaling.done()
 
     @precondition(is_still)
-    @rule(count=st.integers(1, _MOST))
+    @rule(count=st.integers(1, _MAX_INSTANCES))
     def is_scaled(self, count: int) -> None:
         spec = msgspec.structs.replace(self.spec, instances=count)
         growing = count > self.spec.instances
@@ -210,11 +212,11 @@ class PoolHistories(RuleBasedStateMachine):
     @precondition(is_still)
     @rule()
     def is_healed(self) -> None:
-        async def heal() -> None:
+        async def retry_now() -> None:
             with contextlib.suppress(RemoteFailure):  # tells that a worker could not be loaded
-                await self.pool.heal(self.report)
+                await self.pool.retry_now(self.report)
 
-        self.scaling = self.loop.create_task(heal())
+        self.scaling = self.loop.create_task(retry_now())
         self.loop.settle()
 
     # ── what must always hold ────────────────────────────────────────────────────────────────────
@@ -226,13 +228,16 @@ class PoolHistories(RuleBasedStateMachine):
         slots: dict[int, list[FakeWorker]] = {}
         for worker in self.alive():
             slots.setdefault(worker.slot, []).append(worker)
-        most = max(self.spec.instances, 0 if self.is_still() else _MOST) + self.spec.spares
+        most = (
+            max(self.spec.instances, 0 if self.is_still() else _MAX_INSTANCES)
+            + self.spec.standby_workers
+        )
         assert set(slots) <= set(range(most)), "a worker of an instance that there is not"
         for workers in slots.values():
-            staying = [one for one in workers if not one.told_to_end]
-            assert len(staying) <= 2, "two workers at most: a spent one, and what takes its place"
+            staying = [one for one in workers if not one.is_ending]
+            assert len(staying) <= 2, "two workers at most: a due one, and what takes its place"
             if len(staying) == 2:
-                assert staying[0].spent.done(), "two workers for an instance, and none is spent"
+                assert staying[0].recycle_due.done(), "two workers for an instance, and none is due"
 
     @invariant()
     def a_proxy_has_a_worker_that_was_ready_and_lives_or_its_end_is_to_be_seen(self) -> None:
@@ -247,15 +252,19 @@ class PoolHistories(RuleBasedStateMachine):
         waiting = [name for name, task in self.routed.items() if not task.done()]
         if waiting:
             assert not self.loop.ask(lambda: self.pool.can_serve)
-            assert not self.loop.ask(lambda: self.pool.is_hopeless), "who waits is to be told"
+            assert not self.loop.ask(lambda: self.pool.is_crash_looping), "who waits is to be told"
 
     @invariant()
-    def a_proxy_that_is_refused_is_told_why(self) -> None:
+    def a_refused_proxy_gets_the_reason(self) -> None:
         for routed in self.routed.values():
             if routed.done() and routed.exception() is not None:
                 text = str(routed.exception())
                 assert "has no worker" in text
-                assert "crash loop" in text or "given up" in text or "wait for this" in text
+                assert (
+                    "crash loop" in text
+                    or "reached its restart limit" in text
+                    or "wait for this" in text
+                )
 
     @invariant()
     def an_instance_is_given_up_only_where_a_setting_says_so(self) -> None:
@@ -284,13 +293,13 @@ class PoolHistories(RuleBasedStateMachine):
         if self.limit is None and self.is_still():
             tried = {one.slot for one in self.alive()}
             started = len(self.workers)
-            self.loop.advance(2 * _LONGEST_S)
+            self.loop.advance(2 * _MAX_DELAY_S)
             tried |= {one.slot for one in self.workers[started:]}
-            assert tried == set(range(self.spec.instances + self.spec.spares))
+            assert tried == set(range(self.spec.instances + self.spec.standby_workers))
         for task in (*self.routed.values(), *([self.scaling] if self.scaling else [])):
             task.cancel()
         self.loop.settle()
-        for worker in self.alive(lambda worker: worker.told_to_end):
+        for worker in self.alive(lambda worker: worker.is_ending):
             worker.end()
         self.loop.run(self.pool.stop(1.0))
         self.loop.settle()

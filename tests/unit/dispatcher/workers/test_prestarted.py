@@ -1,9 +1,9 @@
-"""Workers that wait for a model that sleeps: one that ends by itself is cleaned up behind, as any other."""
+"""Workers that wait for a suspended model: one that ends by itself is cleaned up behind, as any other."""
 
 from __future__ import annotations
 
-from support.fakes.fake_worker import SPEC, FakeWorker
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_worker import SPEC, FakeWorker
+from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
@@ -23,17 +23,17 @@ def test_one_that_ends_by_itself_leaves_nothing() -> None:
     loop = VirtualLoop()
 
     async def play() -> tuple[PrestartedWorkers, Counted]:
-        parking, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
-        await parking.put(owner, worker)
+        prestarted, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
+        await prestarted.put(owner, worker)
         worker.end()
-        assert parking.take(owner) is None
-        return parking, worker
+        assert prestarted.take(owner) is None
+        return prestarted, worker
 
-    parking, worker = loop.run(play())
+    prestarted, worker = loop.run(play())
     loop.settle()
     assert worker.stops == 1
-    assert not parking.workers()
-    assert parking.settled
+    assert not prestarted.workers()
+    assert prestarted.is_quiescent
     loop.close()
 
 
@@ -41,10 +41,10 @@ def test_one_that_is_taken_is_its_takers() -> None:
     loop = VirtualLoop()
 
     async def play() -> Counted:
-        parking, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
-        await parking.put(owner, worker)
-        assert parking.take(owner) is worker
-        assert parking.take(owner) is None
+        prestarted, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
+        await prestarted.put(owner, worker)
+        assert prestarted.take(owner) is worker
+        assert prestarted.take(owner) is None
         worker.end()
         return worker
 

@@ -19,65 +19,65 @@ def play(scene: Callable[[ImmediateRetry], Awaitable[None]]) -> None:
 
 
 def test_several_share_one_attempt() -> None:
-    async def scene(healing: ImmediateRetry) -> None:
-        wishes = [asyncio.create_task(healing.wish()) for _ in range(3)]
-        await healing.hurry.wait()
+    async def scene(retry: ImmediateRetry) -> None:
+        requests = [asyncio.create_task(retry.request()) for _ in range(3)]
+        await retry.hurry.wait()
         await asyncio.sleep(0)
-        healing.attempted(None)
-        await asyncio.gather(*wishes)
-        assert not healing.hurry.is_set()
+        retry.attempted(None)
+        await asyncio.gather(*requests)
+        assert not retry.hurry.is_set()
 
     play(scene)
 
 
-def test_a_failure_is_told_to_all_and_the_next_wish_begins_anew() -> None:
-    async def scene(healing: ImmediateRetry) -> None:
-        wishes = [asyncio.create_task(healing.wish()) for _ in range(2)]
-        await healing.hurry.wait()
+def test_a_failure_reaches_all_waiters_and_the_next_request_starts_again() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        requests = [asyncio.create_task(retry.request()) for _ in range(2)]
+        await retry.hurry.wait()
         await asyncio.sleep(0)
-        healing.attempted(RemoteFailure(ErrorKind.LOAD_FAILED, "no weights"))
-        for one in wishes:
+        retry.attempted(RemoteFailure(ErrorKind.LOAD_FAILED, "no weights"))
+        for one in requests:
             with pytest.raises(RemoteFailure, match="no weights"):
                 await one
-        again = asyncio.create_task(healing.wish())
-        await healing.hurry.wait()
+        again = asyncio.create_task(retry.request())
+        await retry.hurry.wait()
         assert not again.done()
-        healing.attempted(None)
+        retry.attempted(None)
         await again
 
     play(scene)
 
 
-def test_who_gives_up_leaves_the_others_their_attempt() -> None:
-    async def scene(healing: ImmediateRetry) -> None:
-        impatient, patient = (asyncio.create_task(healing.wish()) for _ in range(2))
-        await healing.hurry.wait()
+def test_a_cancelled_waiter_leaves_the_attempt_to_others() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        impatient, patient = (asyncio.create_task(retry.request()) for _ in range(2))
+        await retry.hurry.wait()
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.wait([impatient])
-        assert healing.hurry.is_set()
-        healing.attempted(None)
+        assert retry.hurry.is_set()
+        retry.attempted(None)
         await patient
 
     play(scene)
 
 
-def test_without_a_wish_an_attempt_is_told_to_nobody() -> None:
-    async def scene(healing: ImmediateRetry) -> None:
-        healing.attempted(None)
-        healing.attempted(RemoteFailure(ErrorKind.INTERNAL, "a fault"))
-        assert not healing.hurry.is_set()
+def test_an_unrequested_attempt_notifies_nobody() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        retry.attempted(None)
+        retry.attempted(RemoteFailure(ErrorKind.INTERNAL, "a fault"))
+        assert not retry.hurry.is_set()
 
     play(scene)
 
 
 def test_a_wish_after_the_last_attempt_does_not_wait_for_another() -> None:
-    async def scene(healing: ImmediateRetry) -> None:
-        early = asyncio.create_task(healing.wish())
-        await healing.hurry.wait()
+    async def scene(retry: ImmediateRetry) -> None:
+        early = asyncio.create_task(retry.request())
+        await retry.hurry.wait()
         await asyncio.sleep(0)
-        healing.over(ValueError("no such proxy"))
-        for wish in (early, asyncio.create_task(healing.wish())):
+        retry.over(ValueError("no such proxy"))
+        for wish in (early, asyncio.create_task(retry.request())):
             with pytest.raises(RemoteFailure, match="internal error: no such proxy"):
                 await asyncio.wait_for(wish, 10)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fakes.fake_worker import SPEC, FakeWorker
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_worker import SPEC, FakeWorker
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
@@ -18,7 +18,7 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
-from pytriton.dispatcher.workers.sleep import Sleep, WakeBounds
+from pytriton.dispatcher.workers.suspension import Suspension, WakeBounds
 
 #: Each version has workers of its own.
 _PYTHON_MODEL = messages.PythonModel("{}")
@@ -30,7 +30,7 @@ class Slot:
     def __init__(self, version: int | None) -> None:
         self.version = version
         self.serving: FakeWorker | None = None
-        self.is_hopeless = False
+        self.is_crash_looping = False
         self.why: str | None = None
 
     def problem(self) -> str | None:
@@ -45,18 +45,18 @@ class Served:
         self.spec = msgspec.structs.replace(SPEC, **spec)
         self.changed = asyncio.Condition()
         self.workers: dict[str, Worker] = {}
-        self.sleep = loop.ask(lambda: Sleep("m", WakeBounds(), LOG_ONLY))
-        self.instances = Instances(self.spec, self.sleep)
+        self.suspension = loop.ask(lambda: Suspension("m", WakeBounds(), LOG_ONLY))
+        self.instances = Instances(self.spec, self.suspension)
         own = self.instances.own_versions
         self.slots = [Slot(own[n % len(own)] if own else None) for n in range(slots)]
         self.instances.supervisors = self.slots  # type: ignore[assignment]  # all that is asked of them
         self.proxies = ServedProxies(
-            self.instances, self.workers, self.sleep, self.changed, self.wake_up, LOG_ONLY
+            self.instances, self.workers, self.suspension, self.changed, self.wake_up, LOG_ONLY
         )
-        self.wakes = 0
+        self.resumes = 0
 
     def wake_up(self) -> None:
-        self.wakes += 1
+        self.resumes += 1
 
     def serves(self, *slots: int) -> None:
         """These slots have workers that serve, and no others."""
@@ -65,7 +65,7 @@ class Served:
             if number in slots:
                 worker = slot.serving or self._worker(number, slot)
             slot.serving = worker
-        self.tell()
+        self.report()
 
     def _worker(self, number: int, slot: Slot) -> FakeWorker:
         worker = self.loop.ask(lambda: FakeWorker(number, self.spec, number - 1))
@@ -73,12 +73,12 @@ class Served:
         self.workers[worker.name] = worker
         return worker
 
-    def tell(self) -> None:
-        async def told() -> None:
+    def report(self) -> None:
+        async def reported() -> None:
             async with self.changed:
                 self.changed.notify_all()
 
-        self.loop.run(told())
+        self.loop.run(reported())
         self.loop.settle()
 
     def ask(self, proxy: str, lost: str | None = None, **more: Any) -> asyncio.Task[Any]:
@@ -138,18 +138,18 @@ def test_a_proxy_that_goes_while_it_waits_gets_no_worker(loop: VirtualLoop, goes
     served.close()
 
 
-def test_a_proxy_that_was_given_up_is_told_that_its_model_ends(loop: VirtualLoop) -> None:
+def test_an_abandoned_proxy_learns_that_its_model_ends(loop: VirtualLoop) -> None:
     """It may have a batch yet, whose clients get the reason."""
     served = Served(loop)
     asked = served.ask("p1", batch=True)
     loop.ask(lambda: served.proxies.detach("p1"))
     served.instances.stopping = True
-    served.tell()
+    served.report()
     assert said(asked) == "model m is being stopped"
     served.close()
 
 
-def test_a_proxy_that_asks_anew_is_answered_by_its_last_question_alone(loop: VirtualLoop) -> None:
+def test_only_the_last_request_of_a_proxy_is_answered(loop: VirtualLoop) -> None:
     served = Served(loop)
     first = served.ask("p1", avoid=["w1"])
     second = served.ask("p1")
@@ -161,7 +161,7 @@ def test_a_proxy_that_asks_anew_is_answered_by_its_last_question_alone(loop: Vir
     served.close()
 
 
-def test_who_gives_up_waiting_leaves_nothing(loop: VirtualLoop) -> None:
+def test_a_cancelled_waiter_leaves_nothing(loop: VirtualLoop) -> None:
     served = Served(loop)
     asked = served.ask("p1")
     asked.cancel()
@@ -246,12 +246,12 @@ def test_a_call_that_comes_back_fails_where_all_workers_wait_for_it(
 
 def test_only_a_batch_wakes_a_model(loop: VirtualLoop) -> None:
     served = Served(loop)
-    served.sleep.asleep = True
+    served.suspension.suspended = True
     assert served.given("p1") == ""  # it asks again when it has a batch
-    assert (len(served.proxies), served.wakes) == (1, 0)
+    assert (len(served.proxies), served.resumes) == (1, 0)
     batch = served.ask("p1", batch=True)
-    assert (said(batch), served.wakes) == ("", 1)
-    served.sleep.asleep = False
+    assert (said(batch), served.resumes) == ("", 1)
+    served.suspension.suspended = False
     served.serves(2)
     assert said(batch) == "w2"
     served.close()
@@ -269,52 +269,52 @@ _LOOP = "model m has no worker: instance 0 is in a crash loop; instance 1 is, to
         ([1], {}, ""),
         ([1, 2], {"stopping": True}, "model m is being stopped"),
         ([], {"stopping": True}, "model m is being stopped"),
-        ([], {"given_up_for": "its client has ended"}, "its client has ended"),
-        ([1, 2], {"given_up_for": "gone", "stopping": True}, "gone"),
+        ([], {"disabled_reason": "its client has ended"}, "its client has ended"),
+        ([1, 2], {"disabled_reason": "gone", "stopping": True}, "gone"),
     ],
 )
-def test_who_waits_is_told_why_no_worker_comes(
+def test_waiting_proxies_learn_why_no_worker_comes(
     loop: VirtualLoop, hopeless: Collection[int], state: dict[str, Any], why: str
 ) -> None:
     served = Served(loop)
     asked = served.ask("p1")
     for number in hopeless:
         slot = served.slots[number - 1]
-        slot.is_hopeless = True
+        slot.is_crash_looping = True
         slot.why = "instance 0 is in a crash loop" if number == 1 else "instance 1 is, too"
     for name, value in state.items():
         setattr(served.instances, name, value)
-    served.tell()
+    served.report()
     assert said(asked).startswith(why) if why else not asked.done()
     served.close()
 
 
-@pytest.mark.parametrize("sleeps", ["asleep", "lacks_room"])
+@pytest.mark.parametrize("sleeps", ["suspended", "lacks_room"])
 def test_a_crash_loop_before_its_sleep_does_not_count(loop: VirtualLoop, sleeps: str) -> None:
     served = Served(loop)
     for slot in served.slots:
-        slot.is_hopeless = True
-    assert served.instances.is_hopeless()
-    setattr(served.sleep, sleeps, True)
-    assert not served.instances.is_hopeless()
-    served.instances.given_up_for = "its client has ended"
-    assert served.instances.is_hopeless()
+        slot.is_crash_looping = True
+    assert served.instances.is_crash_looping()
+    setattr(served.suspension, sleeps, True)
+    assert not served.instances.is_crash_looping()
+    served.instances.disabled_reason = "its client has ended"
+    assert served.instances.is_crash_looping()
     served.close()
 
 
-def test_status_tells_spares_and_sleepers_from_instances(loop: VirtualLoop) -> None:
+def test_status_distinguishes_standby_and_suspended_workers(loop: VirtualLoop) -> None:
     served = Served(loop, 2)
-    told: list[tuple[int, bool]] = []
+    reported: list[tuple[int, bool]] = []
     for index, slot in enumerate(served.slots):
         as_supervisor: Any = slot
         as_supervisor.index, as_supervisor.worker = index, SimpleNamespace(name=f"w{index + 1}")
-        as_supervisor.info = lambda lanes, spare: told.append((lanes, spare))
+        as_supervisor.info = lambda lanes, standby: reported.append((lanes, standby))
     served.serves(1)
     served.given("p1")
     served.instances.infos(served.proxies.lanes_of)
-    served.sleep.asleep = True
+    served.suspension.suspended = True
     served.instances.infos(served.proxies.lanes_of)
-    assert told == [(1, False), (0, True), (1, True), (0, True)]
+    assert reported == [(1, False), (0, True), (1, True), (0, True)]
     served.close()
 
 

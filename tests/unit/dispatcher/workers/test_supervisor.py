@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.fakes.fake_worker import SPEC, FakeWorker
+from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -27,9 +27,9 @@ class Instance:
     def __init__(self, limit: int | None = None, first_delay_s: float = NEVER_S) -> None:
         self.loads = True
         self.started: list[FakeWorker] = []
-        self._news = asyncio.Condition()
+        self._changes = asyncio.Condition()
         policy = RestartPolicy(10.0, limit, first_delay_s, NEVER_S)
-        self.supervisor = Supervisor(0, SPEC, self.start, policy, self._tell)
+        self.supervisor = Supervisor(0, SPEC, self.start, policy, self._on_change)
 
     async def start(self, slot: int) -> Worker:
         worker = FakeWorker(len(self.started))
@@ -40,13 +40,13 @@ class Instance:
             worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
         return worker
 
-    async def _tell(self, ready: str | None) -> None:
-        async with self._news:
-            self._news.notify_all()
+    async def _on_change(self, ready: str | None) -> None:
+        async with self._changes:
+            self._changes.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with self._news:
-            await asyncio.wait_for(self._news.wait_for(condition), 10)
+        async with self._changes:
+            await asyncio.wait_for(self._changes.wait_for(condition), 10)
 
     async def serving(self, count: int) -> FakeWorker:
         """Return the worker that serves, once so many have been started."""
@@ -55,7 +55,7 @@ class Instance:
 
     @property
     def state(self) -> str:
-        return self.supervisor.info(0, spare=False).state
+        return self.supervisor.info(0, standby=False).state
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -70,20 +70,20 @@ def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
         for count in range(1, 30):
             (await one.serving(count)).end(in_batch=True)
         worker = await one.serving(30)
-        info = one.supervisor.info(0, spare=False)
-        assert (info.state, info.restarts, info.fruitless_ends) == ("ready", 29, 29)
-        assert not one.supervisor.is_hopeless
+        info = one.supervisor.info(0, standby=False)
+        assert (info.state, info.restarts, info.consecutive_exits) == ("ready", 29, 29)
+        assert not one.supervisor.is_crash_looping
         assert "29 workers in a row ended" in (one.supervisor.problem() or "")
         worker.begin()
         worker.answer()
         assert one.supervisor.problem() is None
-        assert one.supervisor.info(0, spare=False).fruitless_ends == 0
+        assert one.supervisor.info(0, standby=False).consecutive_exits == 0
         await one.supervisor.stop(0)
 
     run(test)
 
 
-def test_a_crash_loop_is_told_and_goes_on() -> None:
+def test_a_crash_loop_is_reported_and_goes_on() -> None:
     """More failures than were once allowed: the next try has its time, and status says why."""
 
     async def test() -> None:
@@ -92,13 +92,13 @@ def test_a_crash_loop_is_told_and_goes_on() -> None:
         one.loads = False
         one.started[0].end()
         await one.until(lambda: len(one.started) > 20)
-        assert one.supervisor.is_hopeless
-        told = one.supervisor.problem() or ""
-        assert "instance 0 is in a crash loop" in told
-        assert "model m could not be loaded: no file" in told
+        assert one.supervisor.is_crash_looping
+        reported = one.supervisor.problem() or ""
+        assert "instance 0 is in a crash loop" in reported
+        assert "model m could not be loaded: no file" in reported
         one.loads = True
         await one.until(lambda: one.supervisor.serving is not None)
-        assert not one.supervisor.is_hopeless
+        assert not one.supervisor.is_crash_looping
         await one.supervisor.stop(0)
 
     run(test)
@@ -113,40 +113,40 @@ def test_healing_loads_a_worker_at_once(limit: int | None) -> None:
         one.started[0].end()
         at_rest = "backoff" if limit is None else "failed"
         await one.until(lambda: len(one.started) == 2 and one.state == at_rest)
-        told = one.supervisor.problem() or ""
+        reported = one.supervisor.problem() or ""
         if limit is None:
-            next_try_at = one.supervisor.info(0, spare=False).next_try_at
+            next_try_at = one.supervisor.info(0, standby=False).next_try_at
             assert next_try_at is not None
             assert NEVER_S - 60 < next_try_at - time.time() < NEVER_S
-            assert told == ""  # two in a row are no loop yet
+            assert reported == ""  # two in a row are no loop yet
         else:
-            assert "instance 0 has been given up" in told
+            assert "instance 0 has reached its restart limit" in reported
         with pytest.raises(RemoteFailure, match="no file"):
-            await one.supervisor.heal()
+            await one.supervisor.retry_now()
         assert len(one.started) == 3
         await one.until(lambda: one.state == at_rest)
         one.loads = True
-        await one.supervisor.heal()
+        await one.supervisor.retry_now()
         assert (one.state, len(one.started)) == ("ready", 4)
-        await one.supervisor.heal()  # nothing to do
+        await one.supervisor.retry_now()  # nothing to do
         assert len(one.started) == 4
         await one.supervisor.stop(0)
 
     run(test)
 
 
-def test_who_waits_for_healing_is_told_when_the_instance_is_stopped() -> None:
+def test_waiters_for_a_retry_are_notified_when_the_instance_stops() -> None:
     async def test() -> None:
         one = Instance()
         await one.serving(1)
         one.loads = False
         one.started[0].end()
         await one.until(lambda: len(one.started) == 2 and one.state == "backoff")
-        healing = asyncio.ensure_future(one.supervisor.heal())
+        retry_task = asyncio.ensure_future(one.supervisor.retry_now())
         await asyncio.sleep(0)
         await one.supervisor.stop(0)
         with pytest.raises(RemoteFailure, match=r"is being stopped|no file"):
-            await healing
+            await retry_task
 
     run(test)
 
@@ -186,7 +186,7 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         await pool.until(lambda: pool.infos()[0].next_try_at is not None and len(started) == 2)
         waiting = asyncio.ensure_future(pool.proxies.route("proxy", None))
         with pytest.raises(RemoteFailure, match=r"instance 0 of model m has no worker.*no file"):
-            await pool.heal(report)  # the third failure in a row
+            await pool.retry_now(report)  # the third failure in a row
         with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*is started in") as caught:
             await waiting
         assert caught.value.kind is ErrorKind.UNAVAILABLE
@@ -196,7 +196,7 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
             "model m: instance 0 is in a crash loop: 3 workers in a row ended"
         )
         loads = True
-        await pool.heal(report)
+        await pool.retry_now(report)
         attached = await pool.proxies.route("proxy", None)
         assert attached.worker == "w3"
         await pool.stop(0)

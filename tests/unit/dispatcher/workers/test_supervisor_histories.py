@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.fakes.fake_instance import Instance
-from support.fakes.fake_worker import SPEC
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_instance import Instance
+from fakes.fake_worker import SPEC
+from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
@@ -128,15 +128,15 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w3 crashes", "backoff 8 s hopeless"),
         ],
     ),
-    "is spent and replaced without a pause in between": (
+    "is due and replaced without a pause in between": (
         None,
         [
             *_SERVES,
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("w1 says hello", "ready w0"),
             ("w1 serves", "ready w1"),
             ("w0 crashes", "ready w1"),
-            ("w1 is spent", "ready w1"),
+            ("w1 is due", "ready w1"),
             ("w2 serves", "ready w2"),
         ],
     ),
@@ -163,7 +163,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
         None,
         [
             *_SERVES,
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("w0 crashes", "backoff"),
             ("w1 serves", "ready w1"),
             ("w1 answers a batch", "ready w1"),
@@ -173,7 +173,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
         None,
         [
             *_SERVES,
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("w1 cannot load", "ready w0"),
             ("after 59 s", "ready w0"),
             ("after 2 s", "ready w0"),
@@ -184,7 +184,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
         None,
         [
             *_SERVES,
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("w1 cannot load", "ready w0"),
             ("w0 crashes", "starting"),
             ("w2 serves", "ready w2"),
@@ -194,7 +194,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
         None,
         [
             *_SERVES,
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("w0 crashes", "backoff"),
             ("w1 crashes", "starting"),
             ("w2 serves", "ready w2"),
@@ -217,7 +217,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
         [
             *_SERVES,
             ("descriptors are short", "ready w0"),
-            ("w0 is spent", "ready w0"),
+            ("w0 is due", "ready w0"),
             ("after 61 s", "ready w0"),
             ("w1 serves", "ready w1"),
             ("w1 crashes", "starting"),
@@ -261,26 +261,26 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
 @pytest.mark.parametrize(("limit", "history"), _HISTORIES.values(), ids=_HISTORIES)
 def test_a_history(loop: VirtualLoop, limit: int | None, history: History) -> None:
     one = Instance(loop, limit)
-    told = []
+    reported = []
     for step, _ in history:
         one.do(step)
-        told.append((step, one.said()))
+        reported.append((step, one.said()))
         one.look()
-    assert told == history
+    assert reported == history
     started = len(one.workers)
     for worker in one.workers:
-        if worker.told_to_end and worker.alive:
+        if worker.is_ending and worker.alive:
             loop.ask(worker.end)
     one.stop()
     assert one.said() == "stopped"
     assert not any(worker.alive for worker in one.workers)
     loop.advance(1000.0)
     assert len(one.workers) == started
-    if one.healing is not None and not one.healing.cancelled():
-        one.healing.exception()
+    if one.retry_task is not None and not one.retry_task.cancelled():
+        one.retry_task.exception()
 
 
-def test_a_fault_of_the_daemon_is_told_as_such(loop: VirtualLoop) -> None:
+def test_an_internal_error_is_reported_as_such(loop: VirtualLoop) -> None:
     one = Instance(loop)
     for step in ("w0 serves", "descriptors are short", "w0 crashes"):
         one.do(step)
@@ -297,11 +297,11 @@ def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
     for step in ("w0 serves", "w0 crashes"):
         one.do(step)
 
-    async def tell(ready: str | None) -> None:
+    async def report(ready: str | None) -> None:
         if ready == "w1":
             raise ValueError("no such proxy")
 
-    monkeypatch.setattr(one.supervisor, "_tell", tell)
+    monkeypatch.setattr(one.supervisor, "_on_change", report)
     one.do("w1 serves")
     assert one.said() == "backoff 4 s"
     assert not one.workers[1].alive
@@ -323,10 +323,10 @@ def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
     monkeypatch.setattr(one.supervisor, "_back_off", back_off)
     for step in ("w0 crashes", "is healed"):
         one.do(step)
-    assert one.supervisor.is_hopeless
-    assert one.healing is not None
-    assert one.healing.done()
-    assert "internal error" in str(one.healing.exception())
+    assert one.supervisor.is_crash_looping
+    assert one.retry_task is not None
+    assert one.retry_task.done()
+    assert "internal error" in str(one.retry_task.exception())
     one.stop()
 
 
@@ -336,17 +336,17 @@ def test_an_exchange_that_a_stop_interrupts_keeps_no_memory(
     accounts = MemoryAccounts({MEMORY: 1 << 30})
     account = accounts.open(SPEC)
     one = Instance(loop, account=account)
-    for step in ("w0 serves", "w0 is spent"):
+    for step in ("w0 serves", "w0 is due"):
         one.do(step)
     (claim,) = accounts.claims()
     loop.ask(lambda: accounts.grant(claim.key))
     loop.settle()
 
-    async def tell(ready: str | None) -> None:
+    async def report(ready: str | None) -> None:
         if ready is not None:
             await asyncio.Event().wait()  # as where proxies wait for a worker, too
 
-    monkeypatch.setattr(one.supervisor, "_tell", tell)
+    monkeypatch.setattr(one.supervisor, "_on_change", report)
     one.do("w1 serves")
     assert account.beside == 1
     one.stop()

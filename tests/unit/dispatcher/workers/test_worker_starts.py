@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.fakes.fake_worker import SPEC, FakeWorker
-from support.fakes.virtual_time import VirtualLoop
+from fakes.fake_worker import SPEC, FakeWorker
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.worker_starts import WorkerStarts
@@ -39,10 +39,16 @@ class Starts:
         self.workers: dict[str, Worker] = {}
         self.forgotten: list[str] = []
         self.sleeps = True
-        self.parking = PrestartedWorkers(room)
+        self.prestarted = PrestartedWorkers(room)
         account = loop.ask(lambda: MemoryAccounts().open(SPEC))
         self.starts = WorkerStarts(
-            self._start, None, self.workers, Tally(), self.parking, account, self.forgotten.append
+            self._start,
+            None,
+            self.workers,
+            ModelCounters(),
+            self.prestarted,
+            account,
+            self.forgotten.append,
         )
 
     async def _start(self, *_: object) -> Worker:
@@ -60,7 +66,7 @@ class Starts:
 
     def parked(self) -> list[str]:
         self.loop.settle()
-        return [worker.name for worker in self.parking.workers()]
+        return [worker.name for worker in self.prestarted.workers()]
 
     def alive(self) -> list[str]:
         self.loop.settle()
@@ -97,9 +103,7 @@ def test_one_at_hand_that_has_ended_is_not_taken(starts: Starts) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no peer"), asyncio.CancelledError()])
-def test_one_at_hand_that_cannot_be_told_to_load_is_ended(
-    starts: Starts, error: BaseException
-) -> None:
+def test_an_unreachable_standby_worker_is_ended(starts: Starts, error: BaseException) -> None:
     """Nobody else knows of it: it would stay as long as the daemon."""
     starts.loop.run(starts.park())
     starts.started[0].unpark_fails = error
@@ -119,22 +123,22 @@ def test_one_at_hand_that_cannot_be_told_to_load_is_ended(
         ("it is stopped afterwards", [], []),
     ],
 )
-def test_what_is_at_hand_while_a_model_sleeps(
+def test_workers_available_while_a_model_is_suspended(
     starts: Starts, happens: str, parked: list[str], alive: list[str]
 ) -> None:
     starts.takes_s = 1.0
     if happens == "its start fails":
         starts.fails = RemoteFailure(ErrorKind.UNAVAILABLE, "too many processes")
-    parking = starts.park()
+    prestarted = starts.park()
     starts.loop.settle()
     starts.sleeps = happens != "it wakes meanwhile"
     if happens == "an upgrade begins":
-        starts.loop.run(starts.parking.hold())
-    starts.loop.run(parking)
+        starts.loop.run(starts.prestarted.hold())
+    starts.loop.run(prestarted)
     if happens == "it is stopped afterwards":
         starts.loop.run(starts.starts.end_parked())
     assert (starts.parked(), starts.alive()) == (parked, alive)
-    assert starts.parking.settled
+    assert starts.prestarted.is_quiescent
 
 
 def test_nothing_is_started_where_nothing_may_be_at_hand(loop: VirtualLoop) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol.calls import call_slots
 from pytriton._protocol.calls.call_chain import Link, encode_chain
@@ -35,7 +35,7 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER
 from pytriton.calls import ModelCall, Pending, infer
 from pytriton.exceptions import CallError
 from pytriton.worker.calls import call_wire
-from pytriton.worker.calls.model_calls import Caller
+from pytriton.worker.calls.model_calls import WorkerCaller
 from pytriton.worker.request_ids import serving
 
 
@@ -46,7 +46,7 @@ class Worker:
         model: Any = SimpleNamespace(name="m", now=())
         self.model = model
         self.path = f"{folder}/w.sock"
-        self.caller = Caller("w1", model, self.path)
+        self.caller = WorkerCaller("w1", model, self.path)
         self.proxies: list[CallConnection] = []
 
     def proxy(self) -> CallConnection:
@@ -97,11 +97,11 @@ def test_a_call_travels_with_its_inputs_and_comes_back_with_outputs(worker: Work
     assert proxy.receive() == AnswerRead(call.id)
 
 
-def test_what_many_calls_needed_is_given_back_in_silence(
+def test_memory_of_many_calls_is_released_when_idle(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes after the last of them."""
-    monkeypatch.setattr(call_slots, "_MOST_KEPT", 8 << 20)
+    monkeypatch.setattr(call_slots, "_MAX_KEPT", 8 << 20)
     monkeypatch.setattr(call_slots, "KEPT_S", 0.05)
     monkeypatch.setattr(call_wire, "KEPT_S", 0.05)
     proxy = worker.proxy()
@@ -233,7 +233,7 @@ def test_a_proxy_that_breaks_the_protocol_loses_its_calls(worker: Worker) -> Non
         ({}, {"p": 1.5}, "request parameter p is float 1.5"),
     ],
 )
-def test_what_cannot_be_sent_is_named_and_leaves_nothing_under_way(
+def test_an_unsendable_value_is_named_and_leaves_no_pending_call(
     worker: Worker, inputs: Any, parameters: Any, said: str
 ) -> None:
     worker.proxy()
@@ -259,7 +259,7 @@ def test_the_chain_says_who_waits(worker: Worker) -> None:
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "")]
 
 
-def test_a_wire_tells_how_many_calls_are_under_way() -> None:
+def test_a_connection_knows_its_pending_calls() -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wire = call_wire.Wire(CallConnection(ends[0], peer_trusted=True))
     assert (wire.busy, wire.usable) == (0, True)
@@ -268,7 +268,7 @@ def test_a_wire_tells_how_many_calls_are_under_way() -> None:
     assert not wire.usable
 
 
-def test_a_fault_where_answers_are_read_is_told_to_who_waits(
+def test_an_error_in_the_reader_reaches_all_waiting_callers(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads answers any more then: they would wait for ever."""

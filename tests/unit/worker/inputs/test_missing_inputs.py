@@ -39,14 +39,14 @@ def test_a_batch_in_which_all_is_there_has_no_fault() -> None:
     assert required.lacking(Batch(1, [request("a"), request("b", "a")])) is None
 
 
-@pytest.mark.parametrize(("given", "told"), [(["b"], "it has `b`."), ([], "it has none.")])
-def test_who_lacks_an_input_is_told_which_and_what_it_has(given: list[str], told: str) -> None:
+@pytest.mark.parametrize(("given", "reported"), [(["b"], "it has `b`."), ([], "it has none.")])
+def test_a_missing_input_error_names_it_and_those_present(given: list[str], reported: str) -> None:
     faults = RequiredInputs("m", _CONFIG).lacking(Batch(1, [request("a"), request(*given)]))
     assert faults is not None
     assert faults[0] is None
     assert faults[1] is not None
     assert "lacks the input `a` of model `m`" in faults[1]
-    assert faults[1].endswith(told)
+    assert faults[1].endswith(reported)
 
 
 def test_the_others_are_served_and_the_answers_are_in_order() -> None:

@@ -17,13 +17,13 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchTrace,
     RequestRef,
 )
-from pytriton._protocol.messages import ModelSpec, World
-from pytriton.worker.model import Model, Part
+from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
+from pytriton.worker.model import Part, WorkerModel
 
 Lanes = tuple[Lane, Lane]
 
 
-def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> Model:
+def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> WorkerModel:
     def entry(name: str) -> dict[str, Any]:
         return {"name": name, "data_type": "TYPE_FP32", "dims": [1]}
 
@@ -34,7 +34,7 @@ def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> Mode
         "output": [entry("y")],
         "model_transaction_policy": {"decoupled": decoupled},
     }
-    return Model(ModelSpec("sum", 1, config, World("")), infer)
+    return WorkerModel(ModelSpec("sum", 1, config, WorkerEnvironment("")), infer)
 
 
 def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
@@ -51,7 +51,7 @@ def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
     return Part(worker, received)
 
 
-def answers(lanes: Lanes, to: Model, part: Part) -> list[float | str | None]:
+def answers(lanes: Lanes, to: WorkerModel, part: Part) -> list[float | str | None]:
     """The answer to each request, as the proxy reads it."""
     (answer,) = to.answer([part])
     assert isinstance(answer, BatchDone)
@@ -82,7 +82,7 @@ def test_only_the_request_that_lacks_it_fails(lanes: Lanes) -> None:
     assert "it has none. [request id: " in str(empty)
 
 
-def test_the_callable_knows_the_others_by_the_ids_that_their_clients_are_told(lanes: Lanes) -> None:
+def test_callable_and_clients_see_the_same_request_ids(lanes: Lanes) -> None:
     def refuses(requests: Any) -> Any:
         raise LookupError(" ".join(request.request_id for request in requests))
 
@@ -92,16 +92,16 @@ def test_the_callable_knows_the_others_by_the_ids_that_their_clients_are_told(la
     assert third == "LookupError: 0-5-2 [request id: 0-5-2]"
 
 
-def test_the_trace_of_the_others_is_told(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_requests_are_traced(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.worker.model.spans_of", lambda *_: None)  # nobody collects them
     served = model(sums)
-    told: list[str] = []
-    served.on_traced = told.append
+    reported: list[str] = []
+    served.on_traced = reported.append
     lane, sent = batch(lanes, {"o": 2}, {"x": 1})
     parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
     part = Part(lane, structs.replace(sent, trace=BatchTrace(0, ["", parent])))
     assert answers(lanes, served, part)[1] == 1
-    assert told == ["4bf92f3577b34da6a3ce929d0e0e4736"]
+    assert reported == ["4bf92f3577b34da6a3ce929d0e0e4736"]
 
 
 def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
@@ -112,7 +112,7 @@ def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
     assert "lacks the input `x`" in str(wrong)
 
 
-def test_when_the_callable_fails_each_is_told_its_own(lanes: Lanes) -> None:
+def test_a_failing_callable_gives_each_request_its_own_error(lanes: Lanes) -> None:
     def fails(requests: Any) -> Any:
         raise LookupError("no weights")
 
@@ -121,7 +121,7 @@ def test_when_the_callable_fails_each_is_told_its_own(lanes: Lanes) -> None:
     assert "lacks the input `x`" in str(wrong)
 
 
-def test_merged_batches_are_told_apart(lanes: Lanes) -> None:
+def test_merged_batches_are_distinguished(lanes: Lanes) -> None:
     part = batch(lanes, {"o": 2})
     good = batch(lanes, {"x": 1})
     first, second = model(sums).answer([part, good])

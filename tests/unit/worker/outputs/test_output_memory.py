@@ -211,7 +211,7 @@ def test_strings_and_small_arrays_are_numpys(serve: Serve, shape: Any, dtype: An
 
 
 @pytest.mark.parametrize("shape", [(-1, -COLUMNS), (-1, COLUMNS), (1.5, COLUMNS), "ab", None])
-def test_what_is_no_shape_is_refused(serve: Serve, shape: Any) -> None:
+def test_invalid_shapes_are_refused(serve: Serve, shape: Any) -> None:
     def infer(x: Array) -> Any:
         with pytest.raises((ValueError, TypeError)):
             pytriton.empty_output(shape, np.float32)
@@ -243,7 +243,7 @@ def test_more_than_the_machine_has_is_a_memory_error(serve: Serve) -> None:
     ],
     ids=["backwards", "transposed", "cast", "another"],
 )
-def test_what_is_not_the_buffer_is_copied(serve: Serve, change: Callable[[Array], Array]) -> None:
+def test_other_arrays_are_copied(serve: Serve, change: Callable[[Array], Array]) -> None:
     client = serve(batch(lambda x: {"y": change(filled(x))}))
     client.ask((2, 7.0))
     expect(client, (2, 7.0), in_place=False)

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.fakes.writing_results import (
+from fakes.result_round_trip import (
     Lanes,
     output,
     refusal,
@@ -93,7 +93,7 @@ def _id(value: object) -> str:
 
 
 @pytest.mark.parametrize(("given", "values", "declared"), CASTABLE, ids=_id)
-def test_what_can_be_cast_is_cast(
+def test_lossless_casts_are_made(
     lanes: Lanes, given: Any, values: list[Any], declared: str
 ) -> None:
     array = np.array(values, given).reshape(2, 1)
@@ -111,7 +111,7 @@ ONLY = (
 
 
 @pytest.mark.parametrize(("given", "values", "declared"), LOSING, ids=_id)
-def test_what_would_lose_values_is_refused(
+def test_lossy_casts_are_refused(
     lanes: Lanes, given: Any, values: list[Any], declared: str
 ) -> None:
     array = np.array(values, given).reshape(2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.writing_results import (
+from fakes.result_round_trip import (
     Lanes,
     output,
     refusal,
@@ -166,7 +166,7 @@ def test_scalar_lacks_the_batch_axis(lanes: Lanes, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [[1.0], None, {"a": 1}, object(), [[1, 2]] * 500, 1j])
-def test_what_is_no_array_is_named(lanes: Lanes, value: Any) -> None:
+def test_results_that_are_no_arrays_are_named(lanes: Lanes, value: Any) -> None:
     text = refusal(lanes, [{"y": value}], writer(batching=False))
     assert text.startswith("Not all values returned by `digits` model callable are numpy arrays: ")
     assert f"output `y` is {type(value).__name__}" in text

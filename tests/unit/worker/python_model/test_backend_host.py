@@ -258,7 +258,7 @@ def test_other_models_are_loaded_and_unloaded_by_the_dispatcher(
 @pytest.mark.parametrize(
     "failure", [RemoteFailure(ErrorKind.NOT_FOUND, "no such model"), ControlTimeout("no answer")]
 )
-def test_what_the_dispatcher_refuses_is_said_in_tritons_words(
+def test_refusals_have_triton_s_wording(
     host: WorkerHost, control: type[Control], failure: Exception
 ) -> None:
     control.answer = failure

@@ -36,7 +36,7 @@ class TritonPythonModel:
         ("SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_failure_is_told(tmp_path: Path, error: str, said: str) -> None:
+def test_a_failure_is_reported(tmp_path: Path, error: str, said: str) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(MODEL.format(error=error))
     question = {"sys_path": [], "folder": str(tmp_path), "file": "1/model.py", "config": {}}
@@ -57,7 +57,7 @@ def test_a_failure_is_told(tmp_path: Path, error: str, said: str) -> None:
     assert "auto_complete_config" in answer["traceback"]
 
 
-def test_the_completed_configuration_is_told_and_prints_stay_out_of_it(tmp_path: Path) -> None:
+def test_the_completed_configuration_is_returned_without_printed_output(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(
         """

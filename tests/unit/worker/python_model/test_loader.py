@@ -55,7 +55,9 @@ def load(folder: Path | None, **more: Any) -> Any:
         '{"name": "m"}', "" if folder is None else str(folder),
         names=["m_0_0"], kinds=["CPU"], device_ids=["0"],
     )  # fmt: skip
-    spec = messages.ModelSpec("m", 1, {}, messages.World("python"), python_model=model, **more)
+    spec = messages.ModelSpec(
+        "m", 1, {}, messages.WorkerEnvironment("python"), python_model=model, **more
+    )
     return load_python_model(
         b"", spec, more.pop("instance", 0), endpoint="ipc://x", worker="w1", begun=time.monotonic()
     )
@@ -73,7 +75,7 @@ def test_a_model_is_imported_made_and_initialized(folder: Path) -> None:
     assert current.model_dir == str(folder / "1")
 
 
-def test_a_folder_without_the_file_or_the_class_is_told(folder: Path) -> None:
+def test_a_folder_without_the_file_or_the_class_is_reported(folder: Path) -> None:
     with pytest.raises(LoadError, match=r"/1/other\.py does not exist"):
         model_class(folder / "1", "other.py")
     (folder / "1" / "model.py").write_text("class Other: pass\n")
@@ -81,13 +83,13 @@ def test_a_folder_without_the_file_or_the_class_is_told(folder: Path) -> None:
         model_class(folder / "1", "model.py")
 
 
-def test_a_class_without_execute_is_told(folder: Path) -> None:
+def test_a_class_without_execute_is_reported(folder: Path) -> None:
     (folder / "1" / "model.py").write_text("class TritonPythonModel: pass\n")
     with pytest.raises(LoadError, match="class TritonPythonModel has no method `execute`"):
         load(folder)
 
 
-def test_what_it_raises_is_raised(folder: Path) -> None:
+def test_exceptions_of_the_model_are_raised(folder: Path) -> None:
     text = MODEL.replace("self.args = args", "raise pb_utils.TritonModelException('no weights')")
     (folder / "1" / "model.py").write_text(text)
     with pytest.raises(pb_utils.TritonModelException, match="no weights"):
@@ -104,7 +106,7 @@ def test_one_that_does_not_become_ready_is_not_waited_for_longer_than_a_load_may
         load(folder, load_timeout_s=0.01)
 
 
-def test_a_file_that_was_edited_within_the_same_second_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_edited_within_the_same_second_is_reread(tmp_path: Path) -> None:
     """Of the same size: cached bytecode would be taken for current."""
     folder = tmp_path / "m" / "1"
     folder.mkdir(parents=True)

@@ -22,11 +22,11 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton._protocol.messages import ModelSpec, World
+from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton._protocol.messages import PythonModel as PythonModelSpec
 from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
 from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
-from pytriton.worker.python_model.batches import PythonModel, WrongReturn
+from pytriton.worker.python_model.batches import LoadedPythonModel, WrongReturn
 from pytriton.worker.python_model.python_stream import PythonStream
 from pytriton.worker.streams.stream_answers import Outbox
 
@@ -66,9 +66,13 @@ def begin(
     proxy, worker = lanes
     policy = {"model_transaction_policy": {"decoupled": decoupled}}
     spec = ModelSpec(
-        "m", 1, policy, World("python"), python_model=PythonModelSpec("{}", streams=True)
+        "m",
+        1,
+        policy,
+        WorkerEnvironment("python"),
+        python_model=PythonModelSpec("{}", streams=True),
     )
-    model = PythonModel(spec, object(), "m_0_0")
+    model = LoadedPythonModel(spec, object(), "m_0_0")
     batch = Batch(5, [RequestRef([], "", ["y"]) for _ in range(count)])
     loop = Loop()
     outbox = Outbox(worker, 4)
@@ -121,7 +125,7 @@ def test_a_batch_is_not_over_before_execute_has_returned(lanes: Lanes) -> None:
     assert loop.over == [stream]
 
 
-def test_what_execute_returns_is_sent(lanes: Lanes) -> None:
+def test_returned_responses_are_sent(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes, 2, decoupled=False)
     sender = requests[1].get_response_sender()
     stream.finish([answer(), None])
@@ -139,7 +143,7 @@ def test_what_execute_returns_is_sent(lanes: Lanes) -> None:
         (False, lambda: [], "Number of InferenceResponse|expected|Expected"),
     ],
 )
-def test_what_execute_must_not_return(
+def test_invalid_return_values_of_execute(
     lanes: Lanes, decoupled: bool, returned: Any, said: str
 ) -> None:
     stream, _, _ = begin(lanes, decoupled=decoupled)
@@ -147,7 +151,7 @@ def test_what_execute_must_not_return(
         stream.finish(returned())
 
 
-def test_a_request_that_is_queued_again_is_told_and_over(lanes: Lanes) -> None:
+def test_a_requeued_request_is_reported_and_finished(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes, 2)
     requests[0].set_release_flags(AGAIN)
     requests[1].get_response_sender().send(flags=FINAL)
@@ -165,7 +169,7 @@ def test_a_request_that_was_answered_cannot_be_queued_again(lanes: Lanes) -> Non
         stream.finish(None)
 
 
-def test_a_failure_is_told_once(lanes: Lanes) -> None:
+def test_a_failure_is_reported_once(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes)
     stream.fail("ValueError: no")
     stream.fail("again")
@@ -294,7 +298,7 @@ def test_a_sender_that_is_let_go_without_its_last_answer(lanes: Lanes, decoupled
     assert proxy.receive() == BatchDone(5, [])
 
 
-def test_who_holds_the_request_can_still_answer_it(lanes: Lanes) -> None:
+def test_a_held_request_can_still_be_answered(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes)
     requests[0].get_response_sender().send(answer())  # and nothing holds the sender
     stream.finish(None)

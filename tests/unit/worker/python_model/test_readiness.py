@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton.worker.callables import LoadError
 from pytriton.worker.python_model import readiness
-from pytriton.worker.python_model.readiness import Watch, wait_ready
+from pytriton.worker.python_model.readiness import ReadinessPoller, wait_ready
 
 
-def test_what_came_before_counts_as_loading() -> None:
+def test_time_before_readiness_counts_as_loading() -> None:
     """Else the dispatcher, which counts it, gives up first, and nobody learns the model's own reason."""
     asked = []
 
@@ -43,35 +43,35 @@ def test_a_system_exit_is_an_answer_and_it_is_asked_on(monkeypatch: pytest.Monke
         return True
 
     dispatcher = FakeDispatcher()
-    watch = Watch("w1", dispatcher.rundir.control_endpoint, is_ready)
+    watch = ReadinessPoller("w1", dispatcher.rundir.control_endpoint, is_ready)
 
-    def told() -> list[tuple[bool, str]]:
+    def reported() -> list[tuple[bool, str]]:
         heard = (one for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness))
         return [(one.ready, one.why) for one in heard]
 
     try:
-        eventually(lambda: len(told()) == 2, lambda: str(told()))
-        assert told() == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
+        eventually(lambda: len(reported()) == 2, lambda: str(reported()))
+        assert reported() == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
     finally:
         watch.stop()
         dispatcher.close()
 
 
-def test_a_change_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that was becoming another version of itself may not have heard it."""
     monkeypatch.setattr(readiness, "EVERY_S", 0.01)
     monkeypatch.setattr(readiness, "AGAIN_S", 0.02)
     answers = iter([True, True, False])
     dispatcher = FakeDispatcher()
-    watch = Watch("w1", dispatcher.rundir.control_endpoint, lambda: next(answers, True))
+    watch = ReadinessPoller("w1", dispatcher.rundir.control_endpoint, lambda: next(answers, True))
 
-    def told() -> list[bool]:
+    def reported() -> list[bool]:
         return [one.ready for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness)]
 
     try:
-        eventually(lambda: len(told()) >= 4, lambda: str(told()))
-        assert told()[:1] == [False]  # nothing before the first change
-        assert set(told()[1:]) == {True}
+        eventually(lambda: len(reported()) >= 4, lambda: str(reported()))
+        assert reported()[:1] == [False]  # nothing before the first change
+        assert set(reported()[1:]) == {True}
     finally:
         watch.stop()
         dispatcher.close()

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.fakes.serving_worker import loop_with, spec_of
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import loop_with, spec_of
+from support.real_daemon import eventually
 
 from pytriton import pb_utils
 from pytriton._protocol import messages
@@ -24,7 +24,7 @@ from pytriton._protocol.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.worker.model import Part
-from pytriton.worker.python_model.batches import PythonModel
+from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
 
 NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
@@ -36,9 +36,9 @@ class Echo:
         return [pb_utils.InferenceResponse() for _ in requests]
 
 
-def model(*, streams: bool, of: Any = None) -> tuple[PythonModel, messages.ModelSpec]:
+def model(*, streams: bool, of: Any = None) -> tuple[LoadedPythonModel, messages.ModelSpec]:
     spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}", streams=streams))
-    return PythonModel(spec, of or Echo(), "m_0_0"), spec
+    return LoadedPythonModel(spec, of or Echo(), "m_0_0"), spec
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 
 @pytest.mark.parametrize("wrong", [NOWHERE, NO_TYPE])
-def test_what_was_merged_with_them_is_answered(lanes: tuple[Lane, Lane], wrong: TensorRef) -> None:
-    told, _ = model(streams=False)
+def test_merged_readable_batches_are_answered(lanes: tuple[Lane, Lane], wrong: TensorRef) -> None:
+    reported, _ = model(streams=False)
     failed: list[tuple[str, int]] = []
-    told.on_failed = lambda kind, count, error: failed.append((kind, count))
+    reported.on_failed = lambda kind, count, error: failed.append((kind, count))
     good, bad = RequestRef([], "", []), RequestRef([wrong], "", [])
     parts = [Part(lanes[1], Batch(1, [good])), Part(lanes[1], Batch(2, [bad, bad]))]
-    done, refused = told.answer(parts)
+    done, refused = reported.answer(parts)
     assert isinstance(done, BatchDone)
     assert (done.id, len(done.responses)) == (1, 1)
     assert isinstance(refused, BatchFailed)

@@ -29,7 +29,7 @@ def test_an_idle_lane_goes_once() -> None:
     assert due(withdrawals, "b") == []
 
 
-def test_a_lane_goes_when_what_it_has_under_way_has_ended() -> None:
+def test_a_lane_closes_when_its_requests_have_ended() -> None:
     withdrawals = wanted(1, 1)
     assert due(withdrawals) == []
     assert due(withdrawals, "a") == ["a"]

@@ -124,7 +124,7 @@ def test_nothing_waits_behind_a_turn_that_waited_for_something(loop: Loop) -> No
     assert loop.said(4) == [part(1), part(2)] * 2
 
 
-def test_a_turn_is_as_short_as_its_steps_whatever_others_did_meanwhile(loop: Loop) -> None:
+def test_a_turn_is_as_short_as_its_steps_whatever_others_did_in_the_meantime(loop: Loop) -> None:
     """Other processes had the processor; and there are many streams."""
     loop.turn(1, 2)
     loop.said(2)
@@ -180,7 +180,7 @@ def test_parts_of_several_lanes_in_one_turn_wait_on_each(
     assert (loop.said(1), proxy.receive()) == ([together(1, 3)], together(2, 4))
 
 
-def test_what_waits_in_a_turn_that_takes_long_goes_out_with_the_next_part(loop: Loop) -> None:
+def test_pending_parts_of_a_long_turn_are_sent_with_the_next(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.said(2)
     loop.outbox.put(part(1))
@@ -245,7 +245,7 @@ def test_a_lane_that_is_gone_is_sent_nothing(loop: Loop) -> None:
     assert loop.said(2) == [part(1), part(2)]  # of the turn before
 
 
-def test_a_proxy_that_has_gone_is_nobodys_fault_and_one_that_does_not_read_is(loop: Loop) -> None:
+def test_a_departed_proxy_is_no_failure_and_a_stuck_one_is(loop: Loop) -> None:
     loop.turn(1, 2)
     while not loop.faults:
         loop.turn(1, 2, each_ns=0)

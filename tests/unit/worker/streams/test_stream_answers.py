@@ -8,7 +8,7 @@ import time
 from typing import Any, cast
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.lanes.lane import Lane, LaneError
 from pytriton._protocol.lanes.lane_messages import (
@@ -25,10 +25,10 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.event_loops import within_limit
 from pytriton.worker.outputs.results import ResultWriter
-from pytriton.worker.streams.stream_answers import ExecutionTimeout, Outbox, Stream, parts_of
+from pytriton.worker.streams.stream_answers import BatchStream, ExecutionTimeout, Outbox, parts_of
 
 
 class Writer:
@@ -54,10 +54,10 @@ def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
     return box
 
 
-def stream(outbox: Outbox, number: int, requests: int = 1) -> Stream:
-    gauge, descriptor = Gauge.create()
+def stream(outbox: Outbox, number: int, requests: int = 1) -> BatchStream:
+    stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)
-    return Stream(outbox, batch(number, requests), cast(ResultWriter, Writer()), gauge=gauge)
+    return BatchStream(outbox, batch(number, requests), cast(ResultWriter, Writer()), stats=stats)
 
 
 def test_a_stream_says_that_it_began_its_parts_and_its_end(
@@ -97,7 +97,7 @@ def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
         BatchPart(7, [b, None]),
         BatchPart(7, [refused[1], None]),
     ]
-    assert one._gauge.outcomes()[1] == (2, 0, 0, 0, 0)
+    assert one._stats.outcomes()[1] == (2, 0, 0, 0, 0)
 
 
 def test_an_error_ends_it_with_what_is_for_the_client(
@@ -109,7 +109,7 @@ def test_an_error_ends_it_with_what_is_for_the_client(
     assert "no such word" in end.text
 
 
-def test_who_has_gone_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
+def test_a_departed_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     assert outbox.heard(Cancel(7, 0)) is None
     assert (one.is_cancelled(0), one.is_cancelled(1), one.abandoned) == (True, False, False)
@@ -134,7 +134,7 @@ def test_a_generator_waits_until_parts_are_given_back(
     assert not outbox.full
 
 
-def test_a_generator_waits_until_who_asked_has_read(
+def test_a_generator_waits_until_its_caller_has_read(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one, other = stream(outbox, 7, requests=2), stream(outbox, 8)
@@ -155,7 +155,7 @@ def test_a_generator_waits_until_who_asked_has_read(
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_what_its_caller_takes_to_read_is_none_of_its_time(
+def test_the_caller_s_reading_time_is_not_counted(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     loop = VirtualLoop()
@@ -203,7 +203,7 @@ def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
     ],
     ids=["twice", "a third", "too much credit", "a worker's message"],
 )
-def test_what_a_proxy_may_not_say_ends_the_lane(outbox: Outbox, message: Any, words: str) -> None:
+def test_a_protocol_violation_closes_the_lane(outbox: Outbox, message: Any, words: str) -> None:
     stream(outbox, 1), stream(outbox, 2)
     with pytest.raises(LaneError, match=words):
         outbox.heard(message)
@@ -224,7 +224,7 @@ def test_a_batch_that_comes_where_credit_is_waited_for_has_no_room(
         outbox.listen(wait=True)
 
 
-def test_what_a_callable_returned_is_one_part_or_many() -> None:
+def test_a_result_is_one_part_or_many() -> None:
     assert list(parts_of([{"y": 1}])) == [[{"y": 1}]]
     assert list(parts_of(iter([[1], [2]]))) == [[1], [2]]
     forgotten = print  # what a factory makes, instead of parts

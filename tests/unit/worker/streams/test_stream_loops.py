@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.fakes.fake_dispatcher import FakeDispatcher
-from support.running import eventually
+from fakes.fake_dispatcher import FakeDispatcher
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.arena import Arena, ArenaError
@@ -22,7 +22,7 @@ from pytriton._protocol.lanes.lane_messages import (
     RequestRef,
     Room,
 )
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.thread import WorkerThread
 
 _CONFIG: dict[str, Any] = {
@@ -59,10 +59,10 @@ def test_a_lane_on_which_no_end_can_be_sent_is_dropped_alone(
 ) -> None:
     """As where no descriptors are left: else its proxy would wait for ever."""
     folder = Path(dispatcher.rundir.path)
-    Gauge.create_file(folder / "w1.gauge").close()
-    told = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.gauge"))
-    spec = messages.ModelSpec("m", 1, _CONFIG, messages.World("python"))
-    worker = WorkerThread(told, spec, lambda: infer, dispatcher.rundir.control_endpoint)
+    WorkerStatsPage.create_file(folder / "w1.stats").close()
+    start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.stats"))
+    spec = messages.ModelSpec("m", 1, _CONFIG, messages.WorkerEnvironment("python"))
+    worker = WorkerThread(start, spec, lambda: infer, dispatcher.rundir.control_endpoint)
     eventually(
         lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
         lambda: str(dispatcher.heard),
@@ -72,15 +72,15 @@ def test_a_lane_on_which_no_end_can_be_sent_is_dropped_alone(
     def no_descriptors(arena: Arena) -> int:
         raise ArenaError("no descriptors are left")
 
-    with monkeypatch.context() as spent:
-        spent.setattr(Arena, "open_readonly", no_descriptors)
-        lane = proxy(told)
+    with monkeypatch.context() as exceeded:
+        exceeded.setattr(Arena, "open_readonly", no_descriptors)
+        lane = proxy(start)
         lane.send(_BATCH)
         assert lane.receive() == BatchBegun(1)
         with pytest.raises(LaneClosed):
             lane.receive()
         lane.close()
-    lane = proxy(told)
+    lane = proxy(start)
     lane.send(_BATCH)
     assert lane.receive() == BatchBegun(1)
     assert isinstance(lane.receive(), BatchPart)

@@ -25,10 +25,10 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchTrace,
     RequestRef,
 )
-from pytriton._protocol.messages import ModelSpec, World
+from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.telemetry import get_telemetry_tracer, set_telemetry_tracer
-from pytriton.worker.model import Model, Part, Unrecoverable
+from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 from pytriton.worker.tracing.batch_spans import spans_of
 
 ROOT = Path(__file__).parents[4]
@@ -47,14 +47,14 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def model(infer: Infer) -> Model:
+def model(infer: Infer) -> WorkerModel:
     config = {
         "name": "linear",
         "max_batch_size": 8,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
     }
-    return Model(ModelSpec("linear", 1, config, World("", [], "", {})), infer)
+    return WorkerModel(ModelSpec("linear", 1, config, WorkerEnvironment("", [], "", {})), infer)
 
 
 def echo(requests: Any) -> Any:
@@ -289,7 +289,7 @@ def test_no_exporter_is_no_tracer() -> None:
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "'http/json'; it may be grpc or http/proto"),
     ],
 )
-def test_an_exporter_that_cannot_be_is_said_with_the_mend(
+def test_an_unusable_exporter_is_reported_with_the_fix(
     variables: dict[str, str], text: str
 ) -> None:
     said, log = prepared(**variables)

@@ -31,7 +31,7 @@ _STORE = cast(Store, FullDisk())
 
 
 @pytest.mark.parametrize("what", ["write", "previous", "remove"])
-def test_what_the_store_refuses_is_told_to_who_asked(what: str) -> None:
+def test_store_errors_reach_the_caller(what: str) -> None:
     kept = RegistrationStore(_STORE)
     doing: dict[str, Callable[[], Awaitable[object]]] = {
         "write": lambda: kept.write(cast(Entry, FullDisk())),
@@ -47,7 +47,7 @@ def test_what_the_store_refuses_is_told_to_who_asked(what: str) -> None:
     assert caught.value.kind is ErrorKind.UNAVAILABLE
 
 
-def test_what_cannot_be_made_to_count_is_told_too() -> None:
+def test_commit_errors_are_reported_too() -> None:
     with pytest.raises(RemoteFailure, match="finish: no space left"):
         finish(cast(Unfinished, FullDisk()))
 
@@ -56,7 +56,7 @@ def test_an_amendment_that_cannot_count_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
-    spec = messages.ModelSpec("m", 1, {}, messages.World("python"))
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     store.write(spec, [b""], 1.0).finish()
     before = sorted(path.name for path in (tmp_path / "models").iterdir())
 
@@ -65,6 +65,6 @@ def test_an_amendment_that_cannot_count_leaves_no_file(
 
     monkeypatch.setattr(Unfinished, "finish", refuse)
     with pytest.raises(RemoteFailure, match="no space left"):
-        asyncio.run(RegistrationStore(store).amend(Entry(1, 1.0, spec, [b""]), trial=None))
+        asyncio.run(RegistrationStore(store).amend(Entry(1, 1.0, spec, [b""]), lease=None))
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == before
     store.close()

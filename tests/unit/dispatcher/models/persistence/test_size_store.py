@@ -15,7 +15,7 @@ from pytriton.dispatcher.models.persistence.size_store import SizeStore
 SIZES = {"a": KnownSize("1.5", 1000, 50, {"digest": 7}, lived=True), "b": KnownSize("2.5", 10)}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_values_are_read_back(tmp_path: Path) -> None:
     SizeStore(tmp_path).write(SIZES)
     kept = SizeStore(tmp_path)
     assert kept.read() == SIZES
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({}, True),
     ],
 )
-def test_what_hardly_differs_is_not_worth_a_write(
+def test_small_differences_are_not_written(
     tmp_path: Path, now: dict[str, KnownSize], lacks: bool
 ) -> None:
     kept = SizeStore(tmp_path)
@@ -78,7 +78,7 @@ def test_fields_that_an_earlier_version_did_not_have_and_those_of_a_later_one(
     assert SizeStore(tmp_path).read() == dict.fromkeys("ab", KnownSize("1.5", 1000))
 
 
-def test_a_full_disk_costs_what_would_have_been_kept(
+def test_a_full_disk_loses_only_new_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = SizeStore(tmp_path)

@@ -23,7 +23,7 @@ from pytriton.dispatcher.models.persistence.state_dir import (
     encode,
 )
 
-WORLD = messages.World("/usr/bin/python3", env={"A": "ä"})
+WORLD = messages.WorkerEnvironment("/usr/bin/python3", env={"A": "ä"})
 
 
 def spec(name: str, version: int = 1) -> messages.ModelSpec:
@@ -39,7 +39,7 @@ def reopened(store: Store, folder: Path) -> Store:
     return Store(folder)
 
 
-def test_what_was_kept_is_read_in_order(tmp_path: Path) -> None:
+def test_registrations_are_read_in_order(tmp_path: Path) -> None:
     """Also when one was replaced, which keeps its place, and one was removed."""
     store = Store(tmp_path / "state")
     for name in ("c", "a", "b"):
@@ -182,9 +182,7 @@ def test_a_file_says_whether_it_replaced_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_what_earlier_versions_kept_has_replaced_what_lies_beside_it(
-    tmp_path: Path, first: bool
-) -> None:
+def test_entries_of_earlier_versions_win_over_older_files(tmp_path: Path, first: bool) -> None:
     store = Store(tmp_path)
     for suffix in [".registration"] if first else [".registration", ".previous"]:
         (tmp_path / "models" / f"linear{suffix}").write_bytes(FIRST.read_bytes())
@@ -193,7 +191,7 @@ def test_what_earlier_versions_kept_has_replaced_what_lies_beside_it(
     store.close()
 
 
-def test_a_change_is_of_what_is_kept(tmp_path: Path) -> None:
+def test_a_change_modifies_the_stored_registration(tmp_path: Path) -> None:
     """What is in memory counts only where that is gone."""
     store = Store(tmp_path)
     keep(store, "m", b"older")
@@ -220,14 +218,14 @@ def test_a_change_is_of_what_is_kept(tmp_path: Path) -> None:
 FIRST = Path(__file__).with_name("linear-1.registration")
 
 
-def test_what_earlier_versions_kept_is_read(tmp_path: Path) -> None:
+def test_entries_of_earlier_versions_are_read(tmp_path: Path) -> None:
     entry = decode(FIRST.read_bytes())
     assert (entry.serial, entry.registered_at, entry.payloads) == (3, 1.5, [b"payload"])
     assert entry.spec == msgspec.structs.replace(spec("linear"), instances=2, devices=["0", "1"])
 
 
 @pytest.mark.parametrize("kind", ["another form", "another field"])
-def test_what_a_newer_version_kept_stays_where_it_is(tmp_path: Path, kind: str) -> None:
+def test_entries_of_newer_versions_are_left_alone(tmp_path: Path, kind: str) -> None:
     """After a downgrade: it is told what to do, and the newer version finds it again."""
     store = Store(tmp_path / "state")
     keep(store, "mine")
@@ -316,7 +314,7 @@ def test_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755  # a folder that was there stays as it was
 
 
-def test_a_damaged_previous_one_is_told(tmp_path: Path) -> None:
+def test_a_damaged_previous_one_is_reported(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     keep(store, "m", b"old")
     keep(store, "m", b"new")

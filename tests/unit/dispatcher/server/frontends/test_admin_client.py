@@ -14,7 +14,7 @@ from support.ports import lasting_port
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton.dispatcher.server.frontend import Refused, Unreached
+from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
 from pytriton.dispatcher.server.frontends import admin_client
 from pytriton.dispatcher.server.frontends.admin_client import AdminClient
 
@@ -64,7 +64,7 @@ def _http(answer: bytes) -> Any:
 def test_an_error_that_the_server_answers_is_its_refusal() -> None:
     body = b'{"error": "failed to load m"}'
     answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    with pytest.raises(Refused, match=r"^failed to load m$"):
+    with pytest.raises(ServerRefused, match=r"^failed to load m$"):
         _http(answer)
 
 
@@ -149,7 +149,7 @@ def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
     return servicer
 
 
-def test_what_is_asked_over_grpc_is_what_tritonclient_would_ask() -> None:
+def test_grpc_requests_match_tritonclient_s() -> None:
     config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC takes by itself
 
     async def scene(client: AdminClient, _: _Server) -> None:
@@ -191,7 +191,7 @@ def test_the_version_over_grpc_is_the_cores() -> None:
 
 def test_a_refusal_over_grpc_says_why() -> None:
     async def scene(client: AdminClient, _: _Server) -> None:
-        with pytest.raises(Refused, match=r"^failed to load 'broken': no é$"):
+        with pytest.raises(ServerRefused, match=r"^failed to load 'broken': no é$"):
             await client.load("broken", "{}")
 
     _grpc(scene)
@@ -202,6 +202,6 @@ def test_a_refusal_over_grpc_says_why() -> None:
     [b"\x80", b"\x0a", b"\x0a\x05ab", b"\x0b\x01", b"\x0d\x00\x00\x00\x00", b"\x08\xff"],
     ids=["no tag", "no length", "too short", "a group", "of fixed size", "no end"],
 )
-def test_what_is_no_message_of_the_protocol_is_told(message: bytes) -> None:
+def test_malformed_protocol_messages_are_reported(message: bytes) -> None:
     with pytest.raises(ValueError, match="from tritonserver"):
         list(admin_client._fields(message))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from support.fakes.triton.fake_place import fake_place
+from fakes.triton.fake_frontend_place import fake_place
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.server.endpoints import Endpoints

@@ -1,4 +1,4 @@
-"""The daemon's client of a native front, where that is only a socket: what is an answer, and what is none."""
+"""The daemon's client of a native frontend, where that is only a socket: what is an answer, and what is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.server.frontend import Refused, Unreached
+from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
 from pytriton.dispatcher.server.frontends.native_admin import NativeAdmin
 
 #: Answers never.
@@ -30,7 +30,7 @@ class Scene:
         self.asked: list[str] = []
         self.bodies: list[str] = []
         self.was_asked = asyncio.Event()
-        self.path = folder / "front.sock"
+        self.path = folder / "frontend.sock"
         self.admin = NativeAdmin(self.path, self.exited, self.accepting)
         self._answer = answer
 
@@ -98,7 +98,7 @@ def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "reported"),
     [
         (_http(400, b'{"error": "no memory"}'), "no memory"),
         (_http(500, b"a page"), "a page"),
@@ -106,11 +106,13 @@ def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Pat
         (_http(404, b"[]"), "[]"),
     ],
 )
-def test_an_error_that_it_answers_is_its_refusal(tmp_path: Path, answer: bytes, told: str) -> None:
+def test_an_error_that_it_answers_is_its_refusal(
+    tmp_path: Path, answer: bytes, reported: str
+) -> None:
     async def scene(one: Scene) -> None:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ServerRefused) as caught:
             await one.admin.load("m", "{}")
-        assert str(caught.value) == told
+        assert str(caught.value) == reported
 
     play(tmp_path, answer, scene)
 
@@ -129,7 +131,7 @@ def test_an_error_that_it_answers_is_its_refusal(tmp_path: Path, answer: bytes, 
     ],
     ids=["cut", "other", "bad", "short", "no text", "no length", "wrong length", "endless"],
 )
-def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
+def test_malformed_answers_are_reported(tmp_path: Path, answer: bytes) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(Unreached):
             await one.admin.load("m", None)
@@ -137,7 +139,7 @@ def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> Non
     play(tmp_path, answer, scene)
 
 
-def test_what_is_asked_and_answered_has_any_size(tmp_path: Path) -> None:
+def test_requests_and_answers_of_any_size(tmp_path: Path) -> None:
     """A configuration, and the index of thousands of models."""
     index = [{"name": f"model-{number}", "state": "READY"} for number in range(30_000)]
 
@@ -199,7 +201,7 @@ def test_one_that_does_not_accept_connections_yet_is_not_asked(
 @pytest.mark.programs
 def test_the_front_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
     """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
-    path = tmp_path / "front.sock"
+    path = tmp_path / "frontend.sock"
     program = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); "
         "c = s.accept()[0]; c.settimeout(100); print(c.recv(1000))"

@@ -1,4 +1,4 @@
-"""The native front: how its program is started and asked, with a program in its place that behaves as told."""
+"""The native frontend: how its program is started and asked, with a program in its place that behaves as told."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from support.front import fake_program
+from support.frontend import fake_program
 
-from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.install.server_choice import ServerChoice
 from pytriton._host.install.server_runtime import ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
@@ -36,7 +36,7 @@ _TOKEN = "a-token-that-nobody-may-see"
 
 
 class Scene:
-    """A tritonserver of the daemon's with the native front, and all that it gets of the daemon."""
+    """A tritonserver of the daemon's with the native frontend, and all that it gets of the daemon."""
 
     def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
         self.folder = folder
@@ -52,9 +52,9 @@ class Scene:
         runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
         place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
         given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_interval_s": 0.0}
-        self.config = DaemonConfig(**{**given, "front": "native", **settings})
-        self.front = NativeFrontend(self.config, place, native)
-        self.server = TritonServer(self.config, place, self.front)
+        self.config = DaemonConfig(**{**given, "frontend": "native", **settings})
+        self.frontend = NativeFrontend(self.config, place, native)
+        self.server = TritonServer(self.config, place, self.frontend)
 
     def _on_line(self, pid: int, line: bytes) -> None:
         self.lines.append(line.decode())
@@ -64,7 +64,7 @@ class Scene:
         await self.server.start()
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """What the program was told."""
         found: dict[str, Any] = json.loads((self.folder / "settings.json").read_text())
         return found
@@ -132,7 +132,7 @@ def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
         assert await one.says_ready()
         await one.server.show_ready()
 
-    play(tmp_path, scene, ready_when="up")
+    play(tmp_path, scene, readiness="server_up")
 
 
 def test_the_clouds_endpoints_are_there_from_the_start(
@@ -151,8 +151,8 @@ def test_the_clouds_endpoints_are_there_from_the_start(
     async def scene(one: Scene) -> None:
         await one.start()
         assert one.server.vertex_model == "m"
-        assert "vertex_ai" in [listen["protocol"] for listen in one.told["listen"]]
-        assert one.told["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
+        assert "vertex_ai" in [listen["protocol"] for listen in one.reported["listen"]]
+        assert one.reported["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
         with socket.create_connection(("127.0.0.1", vertex)):
             pass
 
@@ -166,11 +166,11 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert "SIGKILL" in await one.server.ended()
-        port = one.front.endpoints.port("http")
+        port = one.frontend.endpoints.port("http")
         with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
             await one.server.clean_up()
             await one.server.start()
-        assert one.front.endpoints.port("http") == port
+        assert one.frontend.endpoints.port("http") == port
         await one.server.stop()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
@@ -189,7 +189,7 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
         async def load_rest(loaded: set[str]) -> None:
             rest.append(loaded)
             assert not one.server.placed.is_set()
-            assert one.told["waiting"]
+            assert one.reported["waiting"]
             assert one.server.check_proxy(former or 0)  # it still serves
             assert await one.server.repository_states() == {}  # of the other one
 
@@ -201,7 +201,7 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
             f"{successor} accept", f"{former} refuse", f"{former} retire handover-2.sock",
         ]  # fmt: skip
         while one.server.retiring:
-            await one.server.news.next.wait()
+            await one.server.changes.next.wait()
         assert not psutil.pid_exists(former)
         assert not ending.done()
         with pytest.raises(RemoteFailure, match="did not start it"):
@@ -221,8 +221,8 @@ def test_one_that_ends_at_its_first_request_leaves_the_former_one_serving(tmp_pa
         with pytest.raises(ServerStartError, match="exited with code 7"):
             await one.server.replace({}, _nothing)
         assert one.server.info().pid == former
-        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
-        assert [word for pid, word in told if pid == str(former)] == ["refuse", "accept"]
+        reported = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert [word for pid, word in reported if pid == str(former)] == ["refuse", "accept"]
         assert not ending.done()
         await one.server.load("m", None)
         ending.cancel()
@@ -242,21 +242,21 @@ def test_sequences_in_progress_keep_it_from_being_replaced_without_force(tmp_pat
     play(tmp_path, scene, "sequence")
 
 
-def test_where_a_sequence_begins_meanwhile_the_connections_go_back(tmp_path: Path) -> None:
+def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
         with pytest.raises(RemoteFailure, match=r"sequences are in progress.*--force"):
             await one.server.replace({}, _nothing)
         assert one.server.info().pid == former
-        told = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
-        successor = told[0][0]
-        assert told == [
+        reported = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        successor = reported[0][0]
+        assert reported == [
             [successor, "accept"], [str(former), "refuse"], [str(former), "retire handover-2.sock"],
             [str(former), "accept"], [successor, "retire handover-1.sock"],
         ]  # fmt: skip
         while one.server.retiring:
-            await one.server.news.next.wait()
+            await one.server.changes.next.wait()
         await one.server.load("m", None)
 
     play(tmp_path, scene, "begins")
@@ -272,25 +272,25 @@ def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_tim
         ending = asyncio.create_task(one.server.ended())
         former = one.server.info().pid
         assert former is not None
-        admin = one.front.connect(former)
+        admin = one.frontend.connect(former)
         await one.server.replace({}, _nothing)
         assert one.server.retiring == {former}
-        assert not one.server.settled
+        assert not one.server.is_quiescent
         assert one.server.check_proxy(former) == former  # its proxies may still ask
         await one.server.load("m", None)
         assert await admin.repository_states() == {"m": "READY"}
         await one.server.unload("m")
         assert await admin.repository_states() == {"m": "UNAVAILABLE"}
-        while not (told := one.server.info().retiring)[0].requests:
+        while not (reported := one.server.info().retiring)[0].requests:
             await asyncio.sleep(0.05)
-        assert (told[0].pid, told[0].requests, told[0].connections) == (former, 2, 1)
-        assert told[0].until - told[0].since == 4.0
+        assert (reported[0].pid, reported[0].requests, reported[0].connections) == (former, 2, 1)
+        assert reported[0].until - reported[0].since == 4.0
         # The end of the one that serves now is noticed, though the former one lives on.
         os.kill(one.server.info().pid or 0, signal.SIGKILL)
         assert "SIGKILL" in await ending
         assert one.server.retiring == {former}
         while one.server.retiring:
-            await one.server.news.next.wait()
+            await one.server.changes.next.wait()
         assert ended == [former]
         assert not psutil.pid_exists(former)
         await admin.close()
@@ -341,7 +341,7 @@ async def _nothing(loaded: set[str]) -> None:
     pass
 
 
-def test_a_start_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_start_that_fails_is_reported(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(ServerStartError, match=r"code 1 while starting.*\n.*no core is here"):
             await one.start()
@@ -360,7 +360,7 @@ def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
     play(tmp_path, scene, "slow")
 
 
-def test_a_start_that_takes_too_long_is_told(tmp_path: Path) -> None:
+def test_a_start_that_takes_too_long_is_reported(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(ServerStartError, match="it does not accept connections yet"):
             await one.start()
@@ -399,12 +399,12 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
+def test_pending_requests_fail_when_the_frontend_exits(tmp_path: Path) -> None:
     """The daemon itself listens, so the connection does not tell."""
 
     async def scene(one: Scene) -> None:
         await one.start()
-        admin = one.front.connect(one.server.info().pid or 0)
+        admin = one.frontend.connect(one.server.info().pid or 0)
         loads = [asyncio.create_task(admin.load(name, None)) for name in ("a", "b")]
         await asyncio.wait(loads, timeout=0.2)
         pid = one.server.info().pid
@@ -420,10 +420,10 @@ def test_who_waits_for_an_answer_hears_of_the_end(tmp_path: Path) -> None:
     play(tmp_path, scene, "deaf")
 
 
-def test_who_waits_for_an_answer_hears_of_the_connection_s_end(tmp_path: Path) -> None:
+def test_pending_requests_fail_when_the_connection_closes(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
-        admin = one.front.connect(one.server.info().pid or 0)
+        admin = one.frontend.connect(one.server.info().pid or 0)
         load = asyncio.create_task(admin.load("a", None))
         await asyncio.wait([load], timeout=0.2)
         await admin.close()
@@ -433,31 +433,31 @@ def test_who_waits_for_an_answer_hears_of_the_connection_s_end(tmp_path: Path) -
     play(tmp_path, scene, "deaf")
 
 
-def test_what_it_is_told(tmp_path: Path) -> None:
+def test_the_settings_passed_to_the_frontend(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
-        told = one.told
-        assert told["core"] == "/core.so"
-        assert ["model-repository", str(tmp_path / "models")] in told["options"]
-        assert ["log-verbose", "1"] in told["options"]
-        assert ["allow-metrics", "true"] in told["options"]
-        assert not [name for name, _ in told["options"] if name.startswith(("http", "grpc"))]
-        assert told["limits"]["streams"] == 5
+        reported = one.reported
+        assert reported["core"] == "/core.so"
+        assert ["model-repository", str(tmp_path / "models")] in reported["options"]
+        assert ["log-verbose", "1"] in reported["options"]
+        assert ["allow-metrics", "true"] in reported["options"]
+        assert not [name for name, _ in reported["options"] if name.startswith(("http", "grpc"))]
+        assert reported["limits"]["streams"] == 5
         restricted = [["model-repository"], "triton-access-token", _TOKEN]
-        assert told["restricted"] == {"http": [restricted], "grpc": [restricted]}
-        assert told["forward"] == {"http": "x-.*", "grpc": None}
+        assert reported["restricted"] == {"http": [restricted], "grpc": [restricted]}
+        assert reported["forward"] == {"http": "x-.*", "grpc": None}
         listen = [
             (listen["protocol"], listen["tls"] and listen["tls"]["certificate"])
-            for listen in told["listen"]
+            for listen in reported["listen"]
         ]
         assert listen == [
             ("http", None), ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),
             ("handover", None),
         ]  # fmt: skip
         assert (tmp_path / "clients.sock").is_socket()
-        assert upstream(one.config, one.front).socket == str(tmp_path / "http.sock")
+        assert upstream(one.config, one.frontend).socket == str(tmp_path / "http.sock")
         assert (tmp_path / "http.sock").stat().st_mode & 0o777 == 0o600
-        assert one.front.endpoints.urls()["http_url"].startswith("https://")
+        assert one.frontend.endpoints.urls()["http_url"].startswith("https://")
 
     options = {
         "log-verbose": "1",
@@ -470,13 +470,13 @@ def test_what_it_is_told(tmp_path: Path) -> None:
     settings = {
         "http_certificate": "/c",
         "http_key": "/k",
-        "http_unix": str(tmp_path / "clients.sock"),
+        "http_unix_socket": str(tmp_path / "clients.sock"),
     }
     play(
         tmp_path,
         scene,
         tritonserver_options=options,
-        front_limit=("streams=5",),
+        frontend_limit=("streams=5",),
         access_token=_TOKEN,
         restricted_endpoints=("model-repository",),
         **settings,

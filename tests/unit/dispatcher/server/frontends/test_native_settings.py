@@ -1,4 +1,4 @@
-"""What the native front is told, for which settings."""
+"""What the native frontend is told, for which settings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.triton.fake_frontend_place import fake_place
 from structlog.testing import capture_logs
-from support.fakes.triton.fake_place import fake_place
 
-from pytriton._host.install.compiled_front import NativeProgram
+from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.front_limits import limits_for
+from pytriton._host.settings.frontend_limits import limits_for
 from pytriton._protocol import linux
 from pytriton.dispatcher.server.frontends import native_settings
 from pytriton.dispatcher.server.frontends.native_settings import Listening
@@ -34,9 +34,9 @@ def listener() -> Iterator[socket.socket]:
 
 
 def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict[str, Any]:
-    native = NativeProgram(folder / "front", Path("/core.so"), {"z": "libz.so.1"})
-    place = fake_place(folder, ["pytriton_native"], front=native)
-    config = DaemonConfig(front="native", access_token="secret-secret-secret", **settings)
+    native = NativeProgram(folder / "frontend", Path("/core.so"), {"z": "libz.so.1"})
+    place = fake_place(folder, ["pytriton_native"], frontend=native)
+    config = DaemonConfig(frontend="native", access_token="secret-secret-secret", **settings)
     return native_settings.document(
         config, place, native, listening, ["m"], held=True, waiting=False, ready_fd=9
     )
@@ -45,48 +45,52 @@ def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict
 def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> None:
     tls = {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}
     listening = [Listening("http", listener, None, relays=True), Listening("grpc", listener, tls)]
-    told = _document(tmp_path, listening)
-    assert told["core"] == "/core.so"
-    assert told["libraries"] == {"z": "libz.so.1"}
-    assert told["listen"] == [
+    reported = _document(tmp_path, listening)
+    assert reported["core"] == "/core.so"
+    assert reported["libraries"] == {"z": "libz.so.1"}
+    assert reported["listen"] == [
         {"fd": listener.fileno(), "protocol": "http", "tls": None, "relays": True},
         {"fd": listener.fileno(), "protocol": "grpc", "tls": tls, "relays": False},
     ]
-    assert (told["held"], told["ready_fd"], set(told["limits"])) == (True, 9, _OF_MEMORY)
-    options = {name: value for name, value in told["options"]}
+    assert (reported["held"], reported["ready_fd"], set(reported["limits"])) == (
+        True,
+        9,
+        _OF_MEMORY,
+    )
+    options = {name: value for name, value in reported["options"]}
     assert options["model-repository"] == str(tmp_path / "models")
     assert (options["load-model"], options["exit-on-error"]) == ("m", "false")
     assert not [name for name in options if name.endswith(("-port", "-address", "-api"))]
     restricted = ["model-repository", "shared-memory", "trace", "logging", "statistics"]
     one = [restricted, "triton-access-token", "secret-secret-secret"]
-    assert told["restricted"] == {"http": [one], "grpc": [one]}
+    assert reported["restricted"] == {"http": [one], "grpc": [one]}
 
 
 @pytest.mark.parametrize(
     ("settings", "limits"),
     [
         ({"allow_client_shm": False}, {"regions": 0}),
-        ({"front_limit": ("regions=5",)}, {"regions": 5}),
-        ({"front_limit": ("regions=5",), "allow_client_shm": False}, {"regions": 0}),
+        ({"frontend_limit": ("regions=5",)}, {"regions": 5}),
+        ({"frontend_limit": ("regions=5",), "allow_client_shm": False}, {"regions": 0}),
         ({"tritonserver_options": {"http-max-input-size": "5000"}}, {"body_bytes": 5000}),
         (
             {
                 "tritonserver_options": {"http-max-input-size": "5000"},
-                "front_limit": ("body_bytes=6000",),
+                "frontend_limit": ("body_bytes=6000",),
             },
             {"body_bytes": 6000},
         ),
     ],
 )
 def test_limits(tmp_path: Path, settings: dict[str, Any], limits: dict[str, float]) -> None:
-    told = _document(tmp_path, [], **settings)["limits"]
-    assert {name: told[name] for name in limits} == limits
+    reported = _document(tmp_path, [], **settings)["limits"]
+    assert {name: reported[name] for name in limits} == limits
 
 
 def test_the_response_cache_is_the_fronts_own(tmp_path: Path) -> None:
-    told = _document(tmp_path, [], response_cache_size=4096)
-    assert told["response_cache_bytes"] == 4096
-    assert not [name for name, _ in told["options"] if name.startswith("cache-config")]
+    reported = _document(tmp_path, [], response_cache_size=4096)
+    assert reported["response_cache_bytes"] == 4096
+    assert not [name for name, _ in reported["options"] if name.startswith("cache-config")]
 
 
 @pytest.mark.parametrize(("given", "processors", "loops"), [(None, 2, 1), (None, 4, 2), (7, 64, 7)])
@@ -94,7 +98,7 @@ def test_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None, processors: int, loops: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    assert _document(tmp_path, [], front_loops=given)["loops"] == loops
+    assert _document(tmp_path, [], frontend_threads=given)["loops"] == loops
 
 
 def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_path: Path) -> None:
@@ -107,21 +111,21 @@ def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_
         "http-header-forward-pattern": "x-.*",
     }
     with capture_logs() as logs:
-        told = _document(tmp_path, [], tritonserver_options=given)
-    assert ["log-verbose", "1"] in told["options"]
-    backends = [value for name, value in told["options"] if name == "backend-config"]
+        reported = _document(tmp_path, [], tritonserver_options=given)
+    assert ["log-verbose", "1"] in reported["options"]
+    backends = [value for name, value in reported["options"] if name == "backend-config"]
     assert backends == ["python,shm-region-prefix-name=pytriton-7-", "onnxruntime,x=1"]
-    assert ["exit-on-error", "true"] not in told["options"]
-    assert "model-load-retry-count" not in dict(told["options"])
-    assert not [name for name, _ in told["options"] if name.startswith("http-")]
-    assert told["forward"] == {"http": "x-.*", "grpc": None}
+    assert ["exit-on-error", "true"] not in reported["options"]
+    assert "model-load-retry-count" not in dict(reported["options"])
+    assert not [name for name, _ in reported["options"] if name.startswith("http-")]
+    assert reported["forward"] == {"http": "x-.*", "grpc": None}
     assert [one["ignored"] for one in logs if "ignored" in one] == [["http-thread-count"]]
     assert [one["option"] for one in logs if "option" in one] == ["model-load-retry-count"]
 
 
-def test_limits_are_told_by_name(tmp_path: Path) -> None:
+def test_limits_are_passed_by_name(tmp_path: Path) -> None:
     given = ("headers=16", "idle_s=1.5", "headers=32", "total_body_bytes=2e6")
-    limits = _document(tmp_path, [], front_limit=given)["limits"]
+    limits = _document(tmp_path, [], frontend_limit=given)["limits"]
     assert (
         limits.pop("total_unsent_bytes") == limits_for(linux.total_memory())["total_unsent_bytes"]
     )
@@ -145,12 +149,12 @@ def test_nothing_is_restricted_where_nothing_is_to_be(tmp_path: Path) -> None:
             {"grpc": {"certificate": "/c.pem", "key": "/k.pem", "root": "/r.pem", "mutual": True}},
         ),
         (
-            {"front": "native", "http_certificate": "/h.pem", "http_key": "/hk.pem"},
+            {"frontend": "native", "http_certificate": "/h.pem", "http_key": "/hk.pem"},
             {"http": {"certificate": "/h.pem", "key": "/hk.pem", "root": None, "mutual": False}},
         ),
         (
             {
-                "front": "native",
+                "frontend": "native",
                 "http_certificate": "/h.pem",
                 "http_key": "/hk.pem",
                 "http_client_authorities": "/a.pem",

@@ -1,4 +1,4 @@
-"""The pipe on which a native front tells of models that requests wait for."""
+"""The pipe on which a native frontend tells of models that requests wait for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-async def _told(*pieces: bytes) -> list[str]:
+async def _reported(*pieces: bytes) -> list[str]:
     """Return what the daemon hears of what is written, piece by piece, until the pipe ends."""
-    told: list[str] = []
+    reported: list[str] = []
     reader, writer = os.pipe()
-    asked = OnDemandLoads(reader, told.append)
+    asked = OnDemandLoads(reader, reported.append)
     loop = asyncio.get_running_loop()
     for piece in pieces:
         os.write(writer, piece)
@@ -31,7 +31,7 @@ async def _told(*pieces: bytes) -> list[str]:
     asked.close()
     asked.close()
     assert asked.descriptor < 0
-    return told
+    return reported
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ async def _told(*pieces: bytes) -> list[str]:
     ],
 )
 def test_each_line_is_a_name(pieces: tuple[bytes, ...], names: list[str]) -> None:
-    assert asyncio.run(_told(*pieces)) == names
+    assert asyncio.run(_reported(*pieces)) == names
 
 
 def test_the_next_version_reads_on() -> None:
     """What has not been read when a daemon is upgraded is there for its next version."""
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         names: list[str] = []
         reader, writer = os.pipe()
         os.write(writer, b"a\nb\n")
@@ -62,4 +62,4 @@ def test_the_next_version_reads_on() -> None:
         asked.close()
         return names
 
-    assert asyncio.run(told()) == ["a", "b"]
+    assert asyncio.run(reported()) == ["a", "b"]

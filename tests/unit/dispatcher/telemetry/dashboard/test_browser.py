@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from support.browser import CHROMIUM, FLAGS, Browser, browser
 from support.models.figures import model, snapshot, work
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._host.ports import listening
 from pytriton._protocol.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
 from pytriton._protocol.messages.events import Event, Explanation, Finding
-from pytriton._protocol.messages.figures import Figures
+from pytriton._protocol.messages.metrics import MetricsSnapshot
 from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton.dispatcher.telemetry.dashboard.routes import Page, Sources
 from pytriton.dispatcher.telemetry.http.server_thread import ServerThread
@@ -34,7 +34,7 @@ NAMES = [*(f"model-{number}" for number in range(200)), HOSTILE]
 _snapshots = itertools.count()
 
 
-async def _figures() -> Figures:
+async def _figures() -> MetricsSnapshot:
     """Return more work with each snapshot: 10 requests a second."""
     number = next(_snapshots)
     models = (
@@ -286,7 +286,7 @@ def test_an_answer_that_comes_late_is_not_shown_below_another_model(
     assert _form(window)[1] == "the second"
 
 
-def test_what_was_written_for_a_model_is_not_sent_to_another(window: Browser, url: str) -> None:
+def test_input_typed_for_one_model_is_not_sent_to_another(window: Browser, url: str) -> None:
     """While the other one's view is under way, and when it cannot be had, there is nothing to send."""
     _on_model(window, url, "model-1")
     window.press("Enter")
@@ -368,9 +368,9 @@ def test_why_a_model_is_as_it_is_and_who_did_what_is_shown(window: Browser, url:
         f"degraded: it loops: {HOSTILE}",
     ]
     for place in ("model-events", "event-list"):
-        told = window.run(text.format(place))
-        assert "model registered" in told
-        assert "user ann, process 7 (python a.py)" in told
+        reported = window.run(text.format(place))
+        assert "model registered" in reported
+        assert "user ann, process 7 (python a.py)" in reported
 
 
 def test_on_a_phone_each_model_is_a_card_with_all_its_figures(window: Browser, url: str) -> None:

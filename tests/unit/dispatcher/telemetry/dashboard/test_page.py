@@ -13,11 +13,11 @@ import httpx
 import msgspec
 import pytest
 from aiohttp import web
-from support.fakes.page_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
+from fakes.dashboard_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
 from support.models.figures import model, snapshot, work
 
 from pytriton._protocol.messages.events import Explanation, Finding
-from pytriton._protocol.messages.figures import Histogram
+from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.dashboard.history import POINTS, SPARK_POINTS, History
 from pytriton.dispatcher.telemetry.dashboard.model_view import bars, model_view, overview
 from pytriton.dispatcher.telemetry.dashboard.openapi import document
@@ -83,7 +83,7 @@ def test_the_root_leads_to_the_page(daemon: Daemon) -> None:
     assert (answer.status_code, answer.headers["location"]) == (307, "/page/")
 
 
-def test_all_models_are_told_with_their_plots(daemon: Daemon) -> None:
+def test_all_models_are_shown_with_their_plots(daemon: Daemon) -> None:
     found = daemon.ask("GET", "/page/view.json").json()
     assert "ready, pid 1" in found["headline"]
     assert [(one["model"], one["instance"]) for one in found["rows"]] == [
@@ -95,7 +95,7 @@ def test_all_models_are_told_with_their_plots(daemon: Daemon) -> None:
     assert [len(one["points"]) for one in found["rows"]] == [1, 0, 1, 0]
 
 
-def test_many_who_watch_cost_one_snapshot() -> None:
+def test_many_viewers_cost_one_snapshot() -> None:
     daemon = Daemon()
 
     async def run() -> None:
@@ -106,13 +106,13 @@ def test_many_who_watch_cost_one_snapshot() -> None:
     assert daemon.taken == 1
 
 
-def test_one_model_is_told_with_its_errors_and_its_log(daemon: Daemon) -> None:
+def test_one_model_is_shown_with_its_errors_and_its_log(daemon: Daemon) -> None:
     daemon.ask("GET", "/page/view.json")
     asked = {"params": {"name": HOSTILE}, "headers": _OWNER}
     found = daemon.ask("GET", "/page/model.json", **asked).json()
     assert (found["name"], found["is_private"], found["config"]) == (HOSTILE, False, CONFIG)
     assert [one["event"] for one in found["errors"]] == [HOSTILE]
-    assert found["ends"] == [{"instance": 0, "last_exit": "signal 11", "restarts": 2}]
+    assert found["exits"] == [{"instance": 0, "last_exit": "signal 11", "restarts": 2}]
     assert [one["event"] for one in found["log"]] == ["worker started", HOSTILE, "not a record"]
     assert found["histograms"]["call_s"][0][1] == 1
     assert set(found["snippets"]) == {"curl", "tritonclient", "pytriton"}
@@ -130,7 +130,7 @@ def test_without_the_token_neither_logs_nor_configuration_are_shown(daemon: Daem
             "GET", "/page/model.json", params={"name": HOSTILE}, headers=headers
         ).json()
         assert found["is_private"]
-        private = ("error", "config", "slowest", "failed", "errors", "ends", "log")
+        private = ("error", "config", "slowest", "failed", "errors", "exits", "log")
         assert [found[name] for name in private] == ["", {}, [], [], [], [], []]
         assert found["histograms"]["call_s"][0][1] == 1
 
@@ -143,7 +143,7 @@ def test_over_the_unix_socket_all_is_shown(daemon: Daemon, tmp_path: Path) -> No
         app.add_routes(daemon.page.routes())
         runner = web.AppRunner(app)
         await runner.setup()
-        place = str(tmp_path / "operations.sock")
+        place = str(tmp_path / "management.sock")
         await web.UnixSite(runner, place).start()
         over = httpx.AsyncHTTPTransport(uds=place)
         async with httpx.AsyncClient(transport=over, base_url="http://localhost") as client:
@@ -169,7 +169,7 @@ def test_a_daemon_that_is_busy_is_said(daemon: Daemon, method: str, path: str) -
     assert "busy" in answer.json()["error"]
 
 
-def test_what_is_no_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
+def test_invalid_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
     daemon.lines = ['{"event": "cannot open \\udcff", "level": "error"}']
     answer = daemon.ask("GET", "/page/model.json?name=digits", headers=_OWNER)
     assert answer.status_code == 200
@@ -203,7 +203,7 @@ def test_charts_keep_the_last_half_hour_and_forget_models_that_are_gone() -> Non
     assert overview(History(), private=False)["headline"] == "starting"
 
 
-def test_who_looks_is_told_why_a_model_is_as_it_is_and_what_happened_if_it_is_the_owner(
+def test_explanations_are_shown_and_events_only_to_the_owner(
     daemon: Daemon,
 ) -> None:
     finding = Finding("degraded", "crash_loop", f"it loops: {HOSTILE}", "Mend it.", instance=0)
@@ -241,10 +241,10 @@ def test_errors_are_for_the_owner_also_in_the_overview(daemon: Daemon) -> None:
         "model digits: shown with the access token",
         "a problem of the daemon: shown with the access token",
     ]
-    assert [row["last_end"] for row in found["rows"] if row["model"] == "b"] == ["", ""]
+    assert [row["last_exit"] for row in found["rows"] if row["model"] == "b"] == ["", ""]
     owners = daemon.ask("GET", "/page/view.json", headers=_OWNER).json()
     assert owners["problems"] == problems
-    assert owners["rows"][0]["last_end"] == "RuntimeError: secret"
+    assert owners["rows"][0]["last_exit"] == "RuntimeError: secret"
 
 
 def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:

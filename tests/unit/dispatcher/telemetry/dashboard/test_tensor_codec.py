@@ -58,7 +58,7 @@ def test_bf16_is_rounded_as_numpy_does_it() -> None:
     ("datatype", "data"),
     [("FP16", ["one"]), ("FP16", [1e9]), ("BF16", [None]), ("BF16", [1e39]), ("FP16", {"a": 1})],
 )
-def test_what_is_no_number_of_that_kind_is_refused(datatype: str, data: Any) -> None:
+def test_numbers_of_another_kind_are_refused(datatype: str, data: Any) -> None:
     with pytest.raises(UnusableRequestError, match=f"input x: .* numbers that fit {datatype}"):
         packed(asked(datatype, data), config(datatype))
 
@@ -75,11 +75,11 @@ def test_what_is_no_number_of_that_kind_is_refused(datatype: str, data: Any) -> 
     ],
     ids=lambda body: repr(body[:20]),
 )
-def test_what_json_carries_and_what_is_no_request_stays_as_it_is(body: bytes) -> None:
+def test_json_values_and_other_bodies_are_unchanged(body: bytes) -> None:
     assert packed(body, config("FP32")) == (body, {})
 
 
-def test_who_chooses_the_outputs_gets_them_as_they_are() -> None:
+def test_selected_outputs_are_unchanged() -> None:
     body = asked("FP32", [1, 2], outputs=[{"name": "y"}])
     assert packed(body, config("STRING")) == (body, {})
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import event_log, kinds
@@ -38,10 +38,10 @@ def _kinds(log: EventLog) -> list[str]:
 
 def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        log.events.tell(kinds.REGISTERED, model="m", who="user 7", numbers={"instances": 2})
-        log.events.tell(kinds.CRASHED, model="m", instance=1, reason="killed")
+        log.events.emit(kinds.REGISTERED, model="m", who="user 7", numbers={"instances": 2})
+        log.events.emit(kinds.CRASHED, model="m", instance=1, reason="killed")
     with opened(tmp_path) as log:
-        log.events.tell(kinds.READY, model="m")
+        log.events.emit(kinds.READY, model="m")
         first, second, third = log.about("m")
         assert [event.serial for event in log.all()] == [first.serial, second.serial, third.serial]
         assert first.serial < second.serial < third.serial
@@ -54,7 +54,7 @@ def test_serials_go_on_in_another_version(tmp_path: Path) -> None:
     """Whatever the clock says by then."""
     after = 1 << 52
     following = EventLog(tmp_path, 0, after=after)
-    following.events.tell(kinds.UPGRADED)
+    following.events.emit(kinds.UPGRADED)
     assert [event.serial for event in following.all()] == [after + 1]
     assert following.serial == after + 1
 
@@ -68,10 +68,10 @@ def test_a_start_repeats_no_serial_of_events_that_the_files_lack(
     monkeypatch.setattr("time.time", lambda: now[0])
     former = EventLog(tmp_path, 0)
     for _ in range(5):
-        former.events.tell(kinds.CRASHED, model="m")
+        former.events.emit(kinds.CRASHED, model="m")
     now[0] += 1.0
     with opened(tmp_path, size) as log:
-        log.events.tell(kinds.STARTED)
+        log.events.emit(kinds.STARTED)
         (started,) = log.about("")
     assert started.serial > former.serial
 
@@ -80,29 +80,29 @@ def test_serials_go_on_though_the_clock_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as log:
-        log.events.tell(kinds.STARTED)
+        log.events.emit(kinds.STARTED)
     monkeypatch.setattr("time.time", lambda: 5.0)
     with opened(tmp_path) as log:
-        log.events.tell(kinds.STARTED)
+        log.events.emit(kinds.STARTED)
         first, second = log.about("")
     assert second.serial == first.serial + 1
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        log.events.tell(kinds.REGISTERED, model="m")
+        log.events.emit(kinds.REGISTERED, model="m")
     modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "events").rglob("*")}
     assert modes == {0}
 
 
 def test_a_line_that_a_crash_cut_off_and_damage_are_passed_over(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        log.events.tell(kinds.CRASHED, model="m")
+        log.events.emit(kinds.CRASHED, model="m")
     path = tmp_path / "events" / "events.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b"\x00\xff{[\n" + b"[" * 5000 + b"\n" + whole + whole[:20])
     with opened(tmp_path) as log:
-        log.events.tell(kinds.READY, model="m")
+        log.events.emit(kinds.READY, model="m")
     with opened(tmp_path) as log:
         assert _kinds(log) == ["crashed", "ready"]
 
@@ -113,9 +113,9 @@ def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(
     monkeypatch.setattr(event_log, "_CLOSE_S", 120.0)  # a stop waits less for a slow disk
     size = 40_000
     with opened(tmp_path, size) as log:
-        log.events.tell(kinds.REGISTERED, model="quiet", who="user 7")
+        log.events.emit(kinds.REGISTERED, model="quiet", who="user 7")
         for number in range(1000):
-            log.events.tell(kinds.CRASHED, model="loud", reason=f"{number} " + "x" * 100)
+            log.events.emit(kinds.CRASHED, model="loud", reason=f"{number} " + "x" * 100)
     files = list((tmp_path / "events").iterdir())
     assert sum(path.stat().st_size for path in files) <= size
     with opened(tmp_path, size) as log:
@@ -150,7 +150,7 @@ def test_lines_that_come_at_once_keep_to_the_size(tmp_path: Path) -> None:
     assert len(kept) == 20
 
 
-def test_a_full_disk_costs_events_of_the_files_and_tells_how_many(
+def test_a_full_disk_drops_file_events_and_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, tried = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ def test_a_full_disk_costs_events_of_the_files_and_tells_how_many(
     monkeypatch.setattr("pytriton.dispatcher.telemetry.events.journal.os.write", refuse)
     with opened(tmp_path) as log:
         full.set()
-        log.events.tell(kinds.CRASHED, model="m", reason="first")
+        log.events.emit(kinds.CRASHED, model="m", reason="first")
         assert tried.wait(30)
         log.close()  # the thread has ended, and knows what went wrong
         assert "No space left" in (log.problem or "")
@@ -182,17 +182,17 @@ def test_a_full_disk_costs_events_of_the_files_and_tells_how_many(
         assert lost == [{"events": 2}]
 
 
-def test_a_disk_that_is_too_slow_does_not_hold_up_who_tells(
+def test_a_slow_disk_does_not_delay_emitters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(
         "pytriton.dispatcher.telemetry.events.journal.os.fsync", lambda file: go_on.wait(30)
     )
-    monkeypatch.setattr(event_log, "_MOST_WAITING", 10)
+    monkeypatch.setattr(event_log, "_MAX_WAITING", 10)
     with opened(tmp_path) as log:
         for _ in range(100):
-            log.events.tell(kinds.CRASHED, model="m")
+            log.events.emit(kinds.CRASHED, model="m")
         assert len(log.about("m")) == 100
         go_on.set()
     assert log._lost >= 80 or "events_lost" in _kinds(log)
@@ -200,7 +200,7 @@ def test_a_disk_that_is_too_slow_does_not_hold_up_who_tells(
 
 def test_without_a_size_nothing_is_written(tmp_path: Path) -> None:
     with opened(tmp_path, 0) as log:
-        log.events.tell(kinds.CRASHED, model="m")
+        log.events.emit(kinds.CRASHED, model="m")
         assert len(log.about("m")) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -209,26 +209,26 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(event_log, "_MODELS", 3)
     with opened(tmp_path, 0) as log:
         for number in range(10):
-            log.events.tell(kinds.NOT_REGISTERED, model=f"m{number}")
+            log.events.emit(kinds.REGISTRATION_FAILED, model=f"m{number}")
         for _ in range(1000):
-            log.events.tell(kinds.CRASHED, model="m9")
+            log.events.emit(kinds.CRASHED, model="m9")
         assert log.about("m1") == []
         assert len(log.about("m9")) == 301
         for _ in range(1000):
-            log.events.tell(kinds.SCALED, model="m9")
+            log.events.emit(kinds.SCALED, model="m9")
         assert len(log.about("m9")) == 400
 
 
 def test_a_crash_loop_displaces_nothing_that_was_asked_for(tmp_path: Path) -> None:
     with opened(tmp_path, 0) as log:
-        log.events.tell(kinds.REGISTERED, model="m")
-        log.events.tell(kinds.CRASHED, model="m")
-        log.events.tell(kinds.NOT_REPLACED, model="m")
+        log.events.emit(kinds.REGISTERED, model="m")
+        log.events.emit(kinds.CRASHED, model="m")
+        log.events.emit(kinds.REPLACE_FAILED, model="m")
         for _ in range(1000):
-            log.events.tell(kinds.CRASHED, model="m")
-        told = log.about("m")
-        assert [one.kind for one in told[:3]] == ["registered", "not_replaced", "crashed"]
-        assert [one.serial for one in told] == sorted(one.serial for one in told)
+            log.events.emit(kinds.CRASHED, model="m")
+        reported = log.about("m")
+        assert [one.kind for one in reported[:3]] == ["registered", "replace_failed", "crashed"]
+        assert [one.serial for one in reported] == sorted(one.serial for one in reported)
 
 
 def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path
         log._take(Event(log.serial + 1, 1.0, kinds.CRASHED.name, "m", reason="\udcff"))
         eventually(lambda: log.problem, "what is wrong is said")
         assert log.lost == 1
-        log.events.tell(kinds.READY, model="m")
+        log.events.emit(kinds.READY, model="m")
     with opened(tmp_path) as log:
         assert sorted(_kinds(log)) == ["events_lost", "ready"]
 
@@ -250,13 +250,13 @@ def test_without_a_thread_at_first_it_begins_later(
     log = EventLog(tmp_path, 1_000_000)
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
-        log.events.tell(kinds.READY, model="m")  # whatever becomes of it
+        log.events.emit(kinds.READY, model="m")  # whatever becomes of it
     log.close()
     log = EventLog(tmp_path, 1_000_000)
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
-        log.events.tell(kinds.READY, model="m")
-    log.events.tell(kinds.CRASHED, model="m")
+        log.events.emit(kinds.READY, model="m")
+    log.events.emit(kinds.CRASHED, model="m")
     log.close()
     with opened(tmp_path) as log:
         assert _kinds(log) == ["ready", "crashed"]

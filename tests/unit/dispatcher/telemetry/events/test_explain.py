@@ -10,13 +10,13 @@ from pytriton._protocol import messages
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.explain import RECENT_S, Situation, explain
 from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
-from pytriton.dispatcher.telemetry.events.kinds import Kind
+from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 NOW = 1_000_000.0
 UP = messages.ServerInfo("ready", 5)
 
 
-def event(kind: Kind, reason: str = "", ago_s: float = 10.0, **fields: Any) -> messages.Event:
+def event(kind: EventKind, reason: str = "", ago_s: float = 10.0, **fields: Any) -> messages.Event:
     return messages.Event(1, NOW - ago_s, kind.name, "m", 1, reason=reason, **fields)
 
 
@@ -40,21 +40,21 @@ def test_a_stream_takes_as_long_as_it_takes() -> None:
     assert "has been busy with one batch for 601 s" in explain(stuck)[0]
 
 
-def test_the_share_of_the_cores_is_told() -> None:
+def test_the_share_of_the_cores_is_reported() -> None:
     verdict, (found,) = explain(situation(info(instance(), threads=2), waiting=0))
     assert (found.severity, found.about) == ("notice", "threads")
     assert "at most 2 threads in each worker" in verdict
 
 
-def test_what_nobody_knows_is_not_said() -> None:
+def test_unknown_facts_are_omitted() -> None:
     """Whether requests wait, tritonserver has not said."""
     verdict, _ = explain(situation(info(instance(busy_s=0.4))))
     assert verdict.endswith("the longest batch for 0.40 s: requests may wait")
 
 
-@pytest.mark.parametrize("kind", [kinds.HANG, kinds.POISON, kinds.LIMIT, kinds.CRASHED])
+@pytest.mark.parametrize("kind", [kinds.HANG, kinds.POISON, kinds.LIMIT_EXCEEDED, kinds.CRASHED])
 @pytest.mark.parametrize("mended", [kinds.REPLACED, kinds.REGISTERED, kinds.ROLLED_BACK])
-def test_what_a_former_registration_did_is_over(kind: Kind, mended: Kind) -> None:
+def test_events_of_a_former_registration_are_ignored(kind: EventKind, mended: EventKind) -> None:
     """It was replaced because of that, perhaps."""
     before = event(kind, "as it was", ago_s=100)
     after = event(mended, ago_s=50)
@@ -77,11 +77,11 @@ def situation(what: messages.ModelInfo | None, *events: messages.Event, **more: 
 
 
 _LOOPS = instance(
-    state="backoff", fruitless_ends=4, next_try_at=NOW + 8, last_exit="RuntimeError: no weights"
+    state="backoff", consecutive_exits=4, next_try_at=NOW + 8, last_exit="RuntimeError: no weights"
 )
 _NO_GPU = instance(
     state="backoff",
-    fruitless_ends=3,
+    consecutive_exits=3,
     next_try_at=NOW + 1,
     device="7",
     last_exit="RuntimeError: CUDA error: invalid device ordinal",
@@ -89,70 +89,72 @@ _NO_GPU = instance(
 _FULL = (
     "the registration of model m cannot be kept: x.unfinished: No space left on device. Free space"
 )
-_LEAK = "memory of its own: 600 MiB, limits.memory is 500 MiB"
+_LEAK = "memory of its own: 600 MiB, limits.recycle_above is 500 MiB"
 
 #: name: situation, in the verdict, about what, in the advice
 TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "well": (situation(info(instance())), "m is ready: nothing is wrong", "", ""),
-    "asleep": (
-        situation(info(state="asleep"), event(kinds.SLEPT, "nothing was asked of it for 600 s")),
-        "m is asleep: nothing was asked of it for 600 s",
-        "asleep",
+    "suspended": (
+        situation(
+            info(state="suspended"), event(kinds.SUSPENDED, "nothing was asked of it for 600 s")
+        ),
+        "m is suspended: nothing was asked of it for 600 s",
+        "suspended",
         "a request resumes it",
     ),
     "waits for memory": (
-        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
-        "m is waking: it is waiting for memory: it needs 600 MiB",
+        situation(info(state="resuming"), event(kinds.WAITING_FOR_MEMORY, "it needs 600 MiB")),
+        "m is resuming: it is waiting for memory: it needs 600 MiB",
         "memory",
         "allow more models to be suspended",
     ),
     "waited for memory": (
-        situation(info(state="waking"), event(kinds.WAITS_FOR_MEMORY), event(kinds.LOADING)),
-        "m is waking",
+        situation(info(state="resuming"), event(kinds.WAITING_FOR_MEMORY), event(kinds.LOADING)),
+        "m is resuming",
         "",
         "",
     ),
     "starts, and waits for memory": (
-        situation(info(state="starting"), event(kinds.WAITS_FOR_MEMORY, "it needs 600 MiB")),
+        situation(info(state="starting"), event(kinds.WAITING_FOR_MEMORY, "it needs 600 MiB")),
         "m is starting: it is waiting for memory: it needs 600 MiB",
         "memory",
         "allow more models to be suspended",
     ),
     "could not wake for want of memory": (
         situation(
-            info(state="asleep"),
-            event(kinds.SLEPT, "idle"),
-            event(kinds.NO_MEMORY, "it needs 9 GiB"),
+            info(state="suspended"),
+            event(kinds.SUSPENDED, "idle"),
+            event(kinds.INSUFFICIENT_MEMORY, "it needs 9 GiB"),
         ),
-        "m is asleep: there was not enough memory to resume it: it needs 9 GiB",
+        "m is suspended: there was not enough memory to resume it: it needs 9 GiB",
         "memory",
         "shows the budget",
     ),
     "could not wake, and did later": (
         situation(
-            info(state="asleep"),
-            event(kinds.NO_MEMORY, "it needs 9 GiB"),
-            event(kinds.WOKEN),
-            event(kinds.SLEPT, "idle for 600 s"),
+            info(state="suspended"),
+            event(kinds.INSUFFICIENT_MEMORY, "it needs 9 GiB"),
+            event(kinds.RESUMED),
+            event(kinds.SUSPENDED, "idle for 600 s"),
         ),
-        "m is asleep: idle for 600 s",
-        "asleep",
+        "m is suspended: idle for 600 s",
+        "suspended",
         "a request resumes it",
     ),
     "sleeps after a crash loop": (
         situation(
-            info(state="asleep"),
+            info(state="suspended"),
             event(kinds.READY),
             event(kinds.CRASH_LOOP, "No module named 'torch'"),
-            event(kinds.SLEPT, "model n needs its memory"),
+            event(kinds.SUSPENDED, "model n needs its memory"),
         ),
-        "m is asleep: its workers were in a crash loop before it was suspended (model n needs its memory): No module",
+        "m is suspended: its workers were in a crash loop before it was suspended (model n needs its memory): No module",
         "crash_loop",
         "A package is missing",
     ),
     "cannot wake: a crash loop": (
-        situation(info(_LOOPS, state="waking"), event(kinds.CRASH_LOOP, "no weights")),
-        "m is waking: instance 0 is in a crash loop: 4 exits in a row",
+        situation(info(_LOOPS, state="resuming"), event(kinds.CRASH_LOOP, "no weights")),
+        "m is resuming: instance 0 is in a crash loop: 4 exits in a row",
         "crash_loop",
         "pytriton-daemon logs m",
     ),
@@ -177,7 +179,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             info(instance()),
             daemon_events=[
                 event(kinds.STARTED, ago_s=60),
-                event(kinds.NOT_UPGRADED, "it serves models of model repositories", who="user 7"),
+                event(kinds.UPGRADE_FAILED, "it serves models of model repositories", who="user 7"),
             ],
         ),
         "m is ready; an upgrade of the daemon by user 7 failed; this version continues: it serves",
@@ -187,7 +189,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "an upgrade was given up, a later one not": (
         situation(
             info(instance()),
-            daemon_events=[event(kinds.NOT_UPGRADED, "no"), event(kinds.UPGRADED)],
+            daemon_events=[event(kinds.UPGRADE_FAILED, "no"), event(kinds.UPGRADED)],
         ),
         "m is ready: nothing is wrong",
         "",
@@ -196,21 +198,21 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "settings that are wrong": (
         situation(
             info(instance()),
-            daemon_events=[event(kinds.NOT_RELOADED, "no setting 'http_prot'")],
+            daemon_events=[event(kinds.RELOAD_FAILED, "no setting 'http_prot'")],
         ),
         "m is ready; a reload of the settings failed; the old ones stay in effect: no setting",
         "daemon",
         "Fix the settings file",
     ),
     "not loaded yet": (
-        situation(info(state="asleep")),
-        "m is asleep: it has not been loaded yet",
-        "asleep",
+        situation(info(state="suspended")),
+        "m is suspended: it has not been loaded yet",
+        "suspended",
         "a request resumes it",
     ),
     "crash loop": (
-        situation(info(_LOOPS, state="unready")),
-        "m is unready: instance 0 is in a crash loop: 4 exits in a row, the last: RuntimeError: no "
+        situation(info(_LOOPS, state="not_ready")),
+        "m is not ready: instance 0 is in a crash loop: 4 exits in a row, the last: RuntimeError: no "
         "weights; the next attempt is in 8 s",
         "crash_loop",
         "pytriton-daemon logs m",
@@ -218,7 +220,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "given up": (
         situation(info(instance(), instance(1, "failed", last_exit="it exited with 3"))),
         "m serves with 1 of 2 instances: instance 1 was disabled after worker_restart_limit",
-        "given_up",
+        "restart_limit_reached",
         "scale m N",
     ),
     "hangs now": (
@@ -236,18 +238,21 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "leak towards the limit": (
         situation(
             info(instance()),
-            event(kinds.SPENT, _LEAK, 900, numbers={"batches": 90}),
-            event(kinds.SPENT, _LEAK, 20, numbers={"batches": 88}),
+            event(kinds.RECYCLE_DUE, _LEAK, 900, numbers={"batches": 90}),
+            event(kinds.RECYCLE_DUE, _LEAK, 20, numbers={"batches": 88}),
         ),
-        "workers reached limits.memory 2 times, the last after 88 batches: it leaks",
+        "workers reached limits.recycle_above 2 times, the last after 88 batches: it leaks",
         "leak",
         "max_batches",
     ),
     "hard limit": (
-        situation(info(instance()), event(kinds.LIMIT, "it used 9 bytes of memory, and may use 8")),
+        situation(
+            info(instance()),
+            event(kinds.LIMIT_EXCEEDED, "it used 9 bytes of memory, and may use 8"),
+        ),
         "workers exceeded a hard limit",
         "limit",
-        "memory_hard",
+        "memory_limit",
     ),
     "poison": (
         situation(
@@ -272,7 +277,8 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "slow load after a loss": (
         situation(
             info(
-                instance(state="loading", fruitless_ends=1, last_exit="signal 9"), state="unready"
+                instance(state="loading", consecutive_exits=1, last_exit="signal 9"),
+                state="not_ready",
             ),
             event(kinds.LOADING, ago_s=45.0, instance=0),
         ),
@@ -287,13 +293,13 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "More instances",
     ),
     "wrong device": (
-        situation(info(_NO_GPU, state="unready")),
+        situation(info(_NO_GPU, state="not_ready")),
         "instance 0 on device 7 is in a crash loop",
         "crash_loop",
         "devices=",
     ),
     "full disk": (
-        situation(None, event(kinds.NOT_REGISTERED, _FULL, who="user 7, process 8")),
+        situation(None, event(kinds.REGISTRATION_FAILED, _FULL, who="user 7, process 8")),
         "m is not served: its registration by user 7, process 8 failed",
         "registration",
         "Free space",
@@ -305,7 +311,9 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "A package is missing in the workers' environment: install it there, or select another one with python=. Fix its",
     ),
     "failed load, by an older event": (
-        situation(None, event(kinds.NOT_LOADED, "there are: none", who="user 7, process 8")),
+        situation(
+            None, event(kinds.REPOSITORY_LOAD_FAILED, "there are: none", who="user 7, process 8")
+        ),
         "m is not served: it could not be loaded from a model repository by user 7, process 8: there are: none",
         "repository",
         "",
@@ -349,7 +357,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(
             info(instance()),
             event(kinds.REGISTERED, ago_s=100),
-            event(kinds.NOT_REPLACED, "NameError: name 'x' is not defined", who="client laptop"),
+            event(kinds.REPLACE_FAILED, "NameError: name 'x' is not defined", who="client laptop"),
         ),
         "m is ready, but it could not be replaced, as requested by client laptop, and is unchanged: NameError",
         "change",
@@ -365,7 +373,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(
             info(instance()),
             server=messages.ServerInfo("starting", None),
-            daemon_events=[event(kinds.SERVER_ENDED, "killed by signal 11")],
+            daemon_events=[event(kinds.SERVER_EXITED, "killed by signal 11")],
         ),
         "m is ready, but tritonserver is starting: killed by signal 11",
         "tritonserver",
@@ -384,18 +392,20 @@ def test_a_set_up_is_found(name: str) -> None:
         assert advice in findings[0].advice
 
 
-def test_what_is_long_ago_says_nothing_of_the_present() -> None:
-    old = [event(kind, "x", RECENT_S + 1) for kind in (kinds.HANG, kinds.POISON, kinds.LIMIT)]
+def test_old_events_do_not_explain_the_present() -> None:
+    old = [
+        event(kind, "x", RECENT_S + 1) for kind in (kinds.HANG, kinds.POISON, kinds.LIMIT_EXCEEDED)
+    ]
     assert explain(situation(info(instance()), *old)) == ("m is ready: nothing is wrong", [])
 
 
 def test_a_change_that_succeeded_since_makes_a_failed_one_old() -> None:
-    events = [event(kinds.NOT_SCALED, "no"), event(kinds.SCALED)]
+    events = [event(kinds.SCALE_FAILED, "no"), event(kinds.SCALED)]
     assert explain(situation(info(instance()), *events))[1] == []
 
 
-def test_a_replacement_that_failed_is_told_although_the_model_was_scaled_since() -> None:
-    events = [event(kinds.REGISTERED), event(kinds.NOT_REPLACED, "no"), event(kinds.SCALED)]
+def test_a_replacement_that_failed_is_reported_although_the_model_was_scaled_since() -> None:
+    events = [event(kinds.REGISTERED), event(kinds.REPLACE_FAILED, "no"), event(kinds.SCALED)]
     findings = explain(situation(info(instance()), *events))[1]
     assert [one.about for one in findings] == ["change"]
     replaced = [*events, event(kinds.REPLACED)]

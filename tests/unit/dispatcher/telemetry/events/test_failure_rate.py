@@ -67,5 +67,5 @@ def test_it_is_said(name: str) -> None:
     "outcomes",
     [Outcomes(300), Outcomes(300, 50, {"callable": 0}), Outcomes(300, 1000, {"callable": 9})],
 )
-def test_what_hardly_ever_happens_is_no_news(outcomes: Any) -> None:
+def test_rare_failures_are_not_reported(outcomes: Any) -> None:
     assert list(failing("m", outcomes, NOW)) == []

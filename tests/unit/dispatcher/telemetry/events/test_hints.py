@@ -11,7 +11,7 @@ from pytriton.dispatcher.telemetry.events.hints import hint
     ("reason", "advice"),
     [
         ("OSError: [Errno 28] No space left on device: '/a'", "Free space on the disk"),
-        ("m needs 2 GiB of memory_budget, and 1 GiB was free", "any_may_sleep = true"),
+        ("m needs 2 GiB of memory_budget, and 1 GiB was free", "suspend_any_idle_model = true"),
         ("RuntimeError: CUDA error: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
         ("did not load its callable within 5 s (load_timeout_s)", "register with a higher value"),
         ("did not start within 30 s (worker_start_timeout_s)", "check the interpreter"),

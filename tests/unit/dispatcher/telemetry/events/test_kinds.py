@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.telemetry.events import audit_kinds, kinds
-from pytriton.dispatcher.telemetry.events.kind import Kind
+from pytriton.dispatcher.telemetry.events.kind import EventKind
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
-from pytriton.dispatcher.telemetry.events.rendering import table
+from pytriton.dispatcher.telemetry.events.kinds_table import table
 
 DISPATCHER = Path(__file__).parents[5] / "dispatcher"
 _LEVELS = {"debug", "info", "warning", "error"}
 
 
-def _by_constant() -> dict[str, Kind]:
-    return {name: kind for name, kind in vars(kinds).items() if isinstance(kind, Kind)}
+def _by_constant() -> dict[str, EventKind]:
+    return {name: kind for name, kind in vars(kinds).items() if isinstance(kind, EventKind)}
 
 
-def _tellings() -> Iterator[tuple[str, list[str], set[str] | None]]:
+def _kind_uses() -> Iterator[tuple[str, list[str], set[str] | None]]:
     """Yield place, kinds and the names of the numbers (None: not written out) of each call that names a kind."""
     for path in DISPATCHER.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -56,18 +56,18 @@ def test_each_name_is_its_constants_and_there_is_one_of_each() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_a_kind_says_what_it_means(kind: Kind) -> None:
+def test_a_kind_says_what_it_means(kind: EventKind) -> None:
     assert kind.level in _LEVELS
     assert kind.says
     assert kind.meaning.endswith(".")
     assert all(kind.numbers.values())
 
 
-def test_what_is_told_has_the_numbers_that_its_kind_declares() -> None:
+def test_events_have_the_fields_of_their_kind() -> None:
     constants = _by_constant()
     wrong = [
         f"{place}: {name} has no {sorted(keys - set(constants[name].numbers))}"
-        for place, names, keys in _tellings()
+        for place, names, keys in _kind_uses()
         if keys
         for name in names
         if not keys <= set(constants[name].numbers)
@@ -75,7 +75,7 @@ def test_what_is_told_has_the_numbers_that_its_kind_declares() -> None:
     assert wrong == []
 
 
-def test_each_kind_is_told_somewhere() -> None:
+def test_every_kind_is_emitted_somewhere() -> None:
     text = "\n".join(
         path.read_text(encoding="utf-8")
         for path in DISPATCHER.rglob("*.py")
@@ -89,12 +89,12 @@ def test_the_document_has_the_table() -> None:
     assert text.endswith(table()), "run scripts/generate"
 
 
-def test_all_that_somebody_asks_for_stand_together() -> None:
+def test_requested_kinds_are_grouped() -> None:
     """They say who, and their file keeps them through any crash loop: one that is not marked would do neither."""
-    asked = {one.name for one in vars(audit_kinds).values() if isinstance(one, Kind)}
+    asked = {one.name for one in vars(audit_kinds).values() if isinstance(one, EventKind)}
     assert asked == {kind.name for kind in KINDS.values() if kind.asked}
 
 
-def test_a_kind_cannot_be_changed_by_who_tells_it() -> None:
+def test_an_emitter_cannot_change_its_event_kind() -> None:
     with pytest.raises(AttributeError):
         kinds.SCALED.level = "debug"  # type: ignore[misc]  # that is what is tried

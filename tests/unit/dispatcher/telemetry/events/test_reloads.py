@@ -7,13 +7,13 @@ import pytest
 from pytriton._protocol import messages
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events.events import Events
-from pytriton.dispatcher.telemetry.events.reloads import tell_reload
+from pytriton.dispatcher.telemetry.events.reloads import emit_reload
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "reason", "numbers"),
     [
-        (([], [], "it is starting"), "not_reloaded", "it is starting", {}),
+        (([], [], "it is starting"), "reload_failed", "it is starting", {}),
         (([], [], ""), "reloaded", "no changes", {"applied": 0, "waiting": 0}),
         (
             (["log_level", "webhooks"], [], ""),
@@ -30,10 +30,10 @@ from pytriton.dispatcher.telemetry.events.reloads import tell_reload
     ],
     ids=["a problem", "nothing", "at once", "both"],
 )
-def test_what_a_reload_did_is_told(
+def test_a_reload_s_changes_are_reported(
     answer: tuple[list[str], list[str], str], kind: str, reason: str, numbers: dict[str, int]
 ) -> None:
-    told: list[Event] = []
-    tell_reload(Events([told.append]), messages.Reloaded(*answer))
-    (event,) = told
+    reported: list[Event] = []
+    emit_reload(Events([reported.append]), messages.Reloaded(*answer))
+    (event,) = reported
     assert (event.kind, event.reason, event.numbers) == (kind, reason, numbers)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import webhook as webhook_module
@@ -67,8 +67,8 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(webhook_module, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(webhook_module, "_LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(webhook_module, "_INITIAL_DELAY_S", 0.001)
+    monkeypatch.setattr(webhook_module, "_MAX_DELAY_S", 0.002)
     monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 0.0)
     made = Receiver()
     yield made
@@ -96,20 +96,29 @@ def test_events_are_signed(receiver: Receiver) -> None:
     assert abs(int(at) - time.time()) < 60
     digest = hmac.new(SECRET, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     assert headers["Pytriton-Signature"] == f"sha256={digest}"
-    (told,) = json.loads(body)["events"]
-    assert (told["kind"], told["model"], told["reason"]) == ("crashed", "m", "signal 11")
+    (reported,) = json.loads(body)["events"]
+    assert (reported["kind"], reported["model"], reported["reason"]) == (
+        "crashed",
+        "m",
+        "signal 11",
+    )
 
 
 def test_only_those_that_are_wanted_are_posted(receiver: Receiver) -> None:
-    kinds, models = frozenset({"crashed", "given_up"}), frozenset({"m"})
+    kinds, models = frozenset({"crashed", "restart_limit_reached"}), frozenset({"m"})
     hook = Webhook(Hook("oncall", receiver.url, SECRET, kinds, models))
-    for one in (event(1, "ready"), event(2, model="other"), event(3), event(4, "given_up")):
+    for one in (
+        event(1, "ready"),
+        event(2, model="other"),
+        event(3),
+        event(4, "restart_limit_reached"),
+    ):
         hook.take(one)
     settled(hook, 2)
     assert receiver.serials() == [3, 4]
 
 
-def test_what_fails_is_tried_again_in_order_with_the_same_delivery(
+def test_failed_deliveries_are_retried_in_order_with_the_same_id(
     receiver: Receiver, capfd: pytest.CaptureFixture[str]
 ) -> None:
     receiver.answers = [500, 503, 429]
@@ -117,7 +126,7 @@ def test_what_fails_is_tried_again_in_order_with_the_same_delivery(
     receiver.may_answer.clear()
     hook.take(event(1))
     eventually(lambda: receiver.posts, "the first post", 30)
-    hook.take(event(2, "given_up"))
+    hook.take(event(2, "restart_limit_reached"))
     receiver.may_answer.set()
     settled(hook, 2)
     serials = receiver.serials()
@@ -130,7 +139,7 @@ def test_what_fails_is_tried_again_in_order_with_the_same_delivery(
 
 
 @pytest.mark.parametrize("code", [400, 404, 302, 307])
-def test_what_is_refused_is_left_out_and_redirects_are_not_followed(
+def test_rejected_events_are_dropped_and_redirects_not_followed(
     receiver: Receiver, code: int
 ) -> None:
     receiver.answers = [code]
@@ -145,7 +154,7 @@ def test_what_is_refused_is_left_out_and_redirects_are_not_followed(
 def test_nobody_waits_and_the_oldest_make_room(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_module, "_MOST_WAITING", 20)
+    monkeypatch.setattr(webhook_module, "_MAX_WAITING", 20)
     receiver.may_answer.clear()
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.take(event(0))
@@ -192,8 +201,10 @@ def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver:
     receiver.may_answer.set()
     settled(hook, 3)
     _, _, last = receiver.posts[-1]
-    told = {one["model"]: (one["serial"], one.get("repeats")) for one in json.loads(last)["events"]}
-    assert told["m1"] == (3, 2)
+    reported = {
+        one["model"]: (one["serial"], one.get("repeats")) for one in json.loads(last)["events"]
+    }
+    assert reported["m1"] == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +243,7 @@ def test_an_answer_that_drips_is_cut_off(
                 accepting.join(30)
 
 
-def test_what_could_not_be_posted_for_an_hour_is_left_out() -> None:
+def test_undeliverable_events_are_dropped_after_an_hour() -> None:
     hook = Webhook(Hook("gone", "http://127.0.0.1:9/", SECRET))
     hook.take(event(1, ago_s=4000))
     settled(hook, 0, dropped=1)
@@ -310,7 +321,9 @@ def test_a_file_says_where_events_go(tmp_path: Path) -> None:
         ({"name": "oncall"}, "line 2"),
     ],
 )
-def test_what_is_wrong_in_it_is_told(tmp_path: Path, changed: dict[str, str], said: str) -> None:
+def test_errors_in_the_configuration_are_reported(
+    tmp_path: Path, changed: dict[str, str], said: str
+) -> None:
     (tmp_path / "open").write_bytes(SECRET)
     (tmp_path / "open").chmod(0o644)
     (tmp_path / "short").write_bytes(b"short")
@@ -355,7 +368,7 @@ def test_without_a_thread_at_first_it_begins_later(
         short.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(RuntimeError):
             hook.take(event(7))
-    hook.take(event(8, "given_up"))
+    hook.take(event(8, "restart_limit_reached"))
     settled(hook, 2)
     assert receiver.serials() == [7, 8]
 

@@ -1,4 +1,4 @@
-"""Figures in the formats of Prometheus, and the page that lists them."""
+"""MetricsSnapshot in the formats of Prometheus, and the page that lists them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytriton._protocol.lanes.exemplars import Exemplar
 from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
 from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton._protocol.messages import (
-    DaemonFigures,
-    Figures,
+    DaemonMetrics,
     Histogram,
-    InstanceFigures,
-    ModelFigures,
-    QueueFigures,
+    InstanceMetrics,
+    MetricsSnapshot,
+    ModelMetrics,
+    QueueMetrics,
     Work,
 )
 from pytriton.dispatcher.telemetry.http.exposition import expose
@@ -36,7 +36,7 @@ from pytriton.dispatcher.telemetry.metrics.triton_metrics import (
     parsed,
     waiting,
 )
-from pytriton.dispatcher.telemetry.metrics.user_metrics import Merger, Said, UserMetrics
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedUserMetrics, Merger, Said
 from pytriton.worker.user_metrics import collected
 
 ROOT = Path(__file__).parents[5]
@@ -66,7 +66,7 @@ _BUCKETS[BOUNDS_S.index(2.0**-8) + 1] = 2
 _BUCKETS[-1] = 1
 
 
-def figures(name: str = "m") -> Figures:
+def figures(name: str = "m") -> MetricsSnapshot:
     work = Work(
         calls=6,
         failed={"callable": 2},
@@ -74,28 +74,28 @@ def figures(name: str = "m") -> Figures:
         call_s=Histogram(300.0, _BUCKETS),
         rows_per_call=Histogram(9.0, [3, 0, 2]),
     )
-    instance = InstanceFigures(
-        1, 0, state="ready", worker="w1", pid=7, starts=2, ends={"crash": 1}, work=work
+    instance = InstanceMetrics(
+        1, 0, state="ready", worker="w1", pid=7, starts=2, exits={"crash": 1}, work=work
     )
-    model = ModelFigures(
+    model = ModelMetrics(
         name,
         1,
         "ready",
         desired=1,
         instances=[instance],
         work=Work(failed={"lost": 4}),
-        queue=[QueueFigures(1, pending=4)],
+        queue=[QueueMetrics(1, pending=4)],
     )
-    daemon = DaemonFigures(
+    daemon = DaemonMetrics(
         "1.0", "ready", 1, 0.0, "ready", requests={"Register": {"done": 2}}, disk_free=5
     )
-    return Figures(0.0, daemon, [model])
+    return MetricsSnapshot(0.0, daemon, [model])
 
 
 def scraped(
-    triton: TritonMetrics | None = None, users: UserMetrics | None = None, name: str = "m"
+    triton: TritonMetrics | None = None, users: MergedUserMetrics | None = None, name: str = "m"
 ) -> Scraped:
-    return Scraped(figures(name), triton, users or UserMetrics())
+    return Scraped(figures(name), triton, users or MergedUserMetrics())
 
 
 def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -107,7 +107,7 @@ def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 
 @pytest.fixture(params=["text", "openmetrics"])
-def told(request: pytest.FixtureRequest) -> Any:
+def reported(request: pytest.FixtureRequest) -> Any:
     """What a scraper reads, by name and labels."""
     openmetrics = request.param == "openmetrics"
     body, content_type = expose(scraped(parsed(TRITON)), OPENMETRICS if openmetrics else "")
@@ -123,38 +123,44 @@ def told(request: pytest.FixtureRequest) -> Any:
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
 
 
-def test_counters_and_gauges(told: Any) -> None:
-    assert told("pytriton_calls_total", **INSTANCE) == 6
-    assert told("pytriton_busy_seconds_total", **INSTANCE) == 1.5
-    assert told("pytriton_failed_requests_total", **INSTANCE, kind="callable") == 2
-    assert told("pytriton_failed_requests_total", **INSTANCE, kind="timeout") == 0
+def test_counters_and_gauges(reported: Any) -> None:
+    assert reported("pytriton_calls_total", **INSTANCE) == 6
+    assert reported("pytriton_busy_seconds_total", **INSTANCE) == 1.5
+    assert reported("pytriton_failed_requests_total", **INSTANCE, kind="callable") == 2
+    assert reported("pytriton_failed_requests_total", **INSTANCE, kind="timeout") == 0
     lost = {**INSTANCE, "model_instance": ""}
-    assert told("pytriton_failed_requests_total", **lost, kind="lost") == 4
-    assert told("pytriton_worker_ends_total", **INSTANCE, reason="crash") == 1
-    assert told("pytriton_worker_ends_total", **INSTANCE, reason="hang") == 0
-    assert told("pytriton_instance_state", **INSTANCE, state="ready") == 1
-    assert told("pytriton_instance_state", **INSTANCE, state="backoff") == 0
-    assert told("pytriton_pending_requests", model="m", version="1") == 4
-    assert told("pytriton_ready_instances", model="m", version="1") == 1
-    assert told("pytriton_control_requests_total", message="Register", outcome="done") == 2
-    assert told("pytriton_state_directory_free_bytes") == 5
-    assert told("pytriton_tritonserver_up") == 1
+    assert reported("pytriton_failed_requests_total", **lost, kind="lost") == 4
+    assert reported("pytriton_worker_exits_total", **INSTANCE, reason="crash") == 1
+    assert reported("pytriton_worker_exits_total", **INSTANCE, reason="hang") == 0
+    assert reported("pytriton_instance_state", **INSTANCE, state="ready") == 1
+    assert reported("pytriton_instance_state", **INSTANCE, state="backoff") == 0
+    assert reported("pytriton_pending_requests", model="m", version="1") == 4
+    assert reported("pytriton_ready_instances", model="m", version="1") == 1
+    assert reported("pytriton_control_requests_total", message="Register", outcome="done") == 2
+    assert reported("pytriton_state_directory_free_bytes") == 5
+    assert reported("pytriton_tritonserver_up") == 1
 
 
-def test_histograms(told: Any) -> None:
+def test_histograms(reported: Any) -> None:
     name = "pytriton_call_duration_seconds"
-    assert told(f"{name}_bucket", **INSTANCE, le="0.001953125") == 0
-    assert told(f"{name}_bucket", **INSTANCE, le="0.00390625") == 3
-    assert told(f"{name}_bucket", **INSTANCE, le="0.0078125") == 5
-    assert told(f"{name}_bucket", **INSTANCE, le="256.0") == 5
-    assert told(f"{name}_bucket", **INSTANCE, le="+Inf") == told(f"{name}_count", **INSTANCE) == 6
-    assert told(f"{name}_sum", **INSTANCE) == 300.0
-    rows = [told("pytriton_call_rows_bucket", **INSTANCE, le=le) for le in ("1.0", "2.0", "4.0")]
+    assert reported(f"{name}_bucket", **INSTANCE, le="0.001953125") == 0
+    assert reported(f"{name}_bucket", **INSTANCE, le="0.00390625") == 3
+    assert reported(f"{name}_bucket", **INSTANCE, le="0.0078125") == 5
+    assert reported(f"{name}_bucket", **INSTANCE, le="256.0") == 5
+    assert (
+        reported(f"{name}_bucket", **INSTANCE, le="+Inf")
+        == reported(f"{name}_count", **INSTANCE)
+        == 6
+    )
+    assert reported(f"{name}_sum", **INSTANCE) == 300.0
+    rows = [
+        reported("pytriton_call_rows_bucket", **INSTANCE, le=le) for le in ("1.0", "2.0", "4.0")
+    ]
     assert rows == [3, 3, 5]
 
 
-def test_what_tritonserver_tells_is_behind_ours(told: Any) -> None:
-    assert told("nv_cpu_utilization") == 0.5
+def test_tritonserver_s_metrics_follow_ours(reported: Any) -> None:
+    assert reported("nv_cpu_utilization") == 0.5
 
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
@@ -167,7 +173,7 @@ def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
         assert list(parse_openmetrics(body.decode()))  # type: ignore[no-untyped-call]
 
 
-def of_users(**models: CollectorRegistry) -> UserMetrics:
+def of_users(**models: CollectorRegistry) -> MergedUserMetrics:
     """Return the metrics of models, each with one worker."""
     said = [
         Said(model, 1, 0, {}, [encoded(collected(registry.collect()))])
@@ -210,10 +216,10 @@ def test_metrics_that_clash_are_left_out_and_counted() -> None:
     assert users.left_out == {"b": 2}
     body, _ = expose(scraped(users=users), OPENMETRICS)
     found = samples(body.decode(), parse_openmetrics)
-    assert found["pytriton_left_out_user_values", frozenset({("model", "b")})] == 2
+    assert found["pytriton_omitted_user_values", frozenset({("model", "b")})] == 2
 
 
-def test_a_metric_is_told_once_why_it_is_left_out() -> None:
+def test_the_reason_for_dropping_a_metric_is_logged_once() -> None:
     registry = CollectorRegistry()
     Gauge("pytriton_x", "Of ours.", registry=registry)
     merger = Merger()
@@ -227,8 +233,8 @@ def test_a_metric_is_told_once_why_it_is_left_out() -> None:
 def test_traced_calls_are_exemplars_of_their_buckets_in_openmetrics() -> None:
     near, far = "a" * 32, "b" * 32
     found = [Exemplar(0.003, "c" * 32, 5.0), Exemplar(0.0035, near, 6.0), Exemplar(500.0, far, 7.0)]
-    told = scraped()._replace(exemplars={("m", "1", "0"): found})
-    body, _ = expose(told, OPENMETRICS)
+    reported = scraped()._replace(exemplars={("m", "1", "0"): found})
+    body, _ = expose(reported, OPENMETRICS)
     exemplars = {
         sample.labels["le"]: sample.exemplar
         for family in parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
@@ -239,7 +245,7 @@ def test_traced_calls_are_exemplars_of_their_buckets_in_openmetrics() -> None:
         "0.00390625": ({"trace_id": near}, 0.0035, 6.0),
         "+Inf": ({"trace_id": far}, 500.0, 7.0),
     }
-    assert b"trace_id" not in expose(told, "")[0]
+    assert b"trace_id" not in expose(reported, "")[0]
 
 
 def test_a_model_s_name_breaks_nothing() -> None:
@@ -250,7 +256,7 @@ def test_a_model_s_name_breaks_nothing() -> None:
 
 
 def test_queues_are_read_of_tritonserver_s_metrics() -> None:
-    assert parsed(TRITON).queues == {"m": [QueueFigures(1, 4, 7, 5, 1.5, 0)]}
+    assert parsed(TRITON).queues == {"m": [QueueMetrics(1, 4, 7, 5, 1.5, 0)]}
     assert waiting(TRITON) == {"m": 4}
     assert parsed("").queues == {}
     assert waiting("") == {}

@@ -19,12 +19,17 @@ from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton.dispatcher.openai.meters import Meters
-from pytriton.dispatcher.openai.state import Told
+from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
 from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, Said, add_front
+from pytriton.dispatcher.telemetry.metrics.user_metrics import (
+    MergedFamily,
+    Merger,
+    Said,
+    add_frontend,
+)
 from pytriton.worker.user_metrics import collected
 
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
@@ -87,7 +92,7 @@ async def until(done: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_all_that_a_scraper_is_told_arrives(receiver: MetricReceiver) -> None:
+def test_everything_scrapers_see_is_exported(receiver: MetricReceiver) -> None:
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: receiver.received > 1 and exporting.outcomes["sent"] > 0)
 
@@ -123,11 +128,11 @@ def test_the_openai_fronts_figures_begin_with_its_process(receiver: MetricReceiv
 
     async def scrape() -> Scraped:
         found = scraped()
-        add_front(found.users, meters.told())
-        earlier = Told(
+        add_frontend(found.users, meters.collect())
+        earlier = MetricData(
             "earlier", "counter", "", [([], [("_total", "", 1.0)])]
         )  # an earlier version
-        add_front(found.users, [earlier])
+        add_frontend(found.users, [earlier])
         return found
 
     async def play(exporting: OtlpExport) -> None:
@@ -157,7 +162,7 @@ def test_counters_begin_where_their_process_began(receiver: MetricReceiver) -> N
     export(play, scrape)
     triton = receiver.point("nv_inference_request_success", model="m", version="1")
     lost = receiver.point("pytriton_lost_events")
-    restarts = receiver.point("pytriton_tritonserver_restarts", reason="ended")
+    restarts = receiver.point("pytriton_tritonserver_restarts", reason="exited")
     calls = receiver.point("pytriton_calls", **INSTANCE)
     began = [one.start_time_unix_nano // 10**9 for one in (triton, lost, restarts, calls)]
     assert began == [1004, 1002, 1000, 1000]
@@ -177,7 +182,7 @@ def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
     assert "nv_inference_request_success" not in receiver.metrics
 
 
-def test_what_an_exporter_hands_over_another_goes_on_with(receiver: MetricReceiver) -> None:
+def test_an_exporter_continues_from_another_s_state(receiver: MetricReceiver) -> None:
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: exporting.outcomes["sent"] > 0)
         handed.append(exporting.hand_over())
@@ -213,7 +218,7 @@ def test_durations_may_have_the_fine_buckets_of_workers(
     )
 
 
-def test_what_is_not_taken_is_counted_and_told_once(receiver: MetricReceiver) -> None:
+def test_rejected_snapshots_are_counted_and_reported_once(receiver: MetricReceiver) -> None:
     receiver.status = 400
 
     async def play(exporting: OtlpExport) -> None:
@@ -306,7 +311,7 @@ def test_a_snapshot_that_cannot_be_made_is_dropped_and_the_next_one_sent(
     assert logs[0]["reason"] == "cannot take a snapshot: ValueError: no figures"
 
 
-def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(
+def test_an_invalid_custom_metric_drops_no_others(
     receiver: MetricReceiver,
 ) -> None:
     async def scrape() -> Scraped:

@@ -1,4 +1,4 @@
-"""Figures in Prometheus' protobuf format, read with protobuf's own library by the published field numbers."""
+"""MetricsSnapshot in Prometheus' protobuf format, read with protobuf's own library by the published field numbers."""
 
 from __future__ import annotations
 
@@ -101,24 +101,24 @@ def scraped(**more: Any) -> Scraped:
     return Scraped(figures, parsed(TRITON), users, **more)
 
 
-def test_numbers_of_all_are_told() -> None:
-    told = families(scraped())
-    calls = told["pytriton_calls_total"]
+def test_numbers_of_all_are_reported() -> None:
+    reported = families(scraped())
+    calls = reported["pytriton_calls_total"]
     assert (calls.type, metric(calls, **INSTANCE).counter.value) == (0, 50)
     assert calls.help.startswith("Calls of the callable")
-    ready = told["pytriton_ready_instances"]
+    ready = reported["pytriton_ready_instances"]
     assert (ready.type, metric(ready, model="m", version="1").gauge.value) == (1, 1)
-    assert metric(told["seen_total"], **INSTANCE, colour='r"ed').counter.value == 3
-    size = metric(told["size"], **INSTANCE).histogram
+    assert metric(reported["seen_total"], **INSTANCE, colour='r"ed').counter.value == 3
+    size = metric(reported["size"], **INSTANCE).histogram
     assert [(one.upper_bound, one.cumulative_count) for one in size.bucket] == [
         (1, 0), (10, 1), (float("inf"), 1)
     ]  # fmt: skip
     assert (size.sample_count, size.sample_sum) == (1, 5)
-    took = metric(told["took"], **INSTANCE).summary
+    took = metric(reported["took"], **INSTANCE).summary
     assert (took.sample_count, took.sample_sum) == (1, 4)
-    nv = told["nv_inference_request_success"]
+    nv = reported["nv_inference_request_success"]
     assert (nv.type, metric(nv, model="m", version="1").counter.value) == (0, 7)
-    assert metric(told["nv_cpu_utilization"]).gauge.value == 0.5
+    assert metric(reported["nv_cpu_utilization"]).gauge.value == 0.5
 
 
 def natively(histogram: Any) -> dict[int, int]:
@@ -137,8 +137,8 @@ def test_histograms_have_native_buckets_and_classic_ones() -> None:
     observed = figures.models[0].instances[0].work.call_s
     observed.buckets[0] = 2  # below all that is told apart
     observed.buckets.extend([0] * 3 + [4])
-    told = families(scraped()._replace(figures=figures))
-    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    reported = families(scraped()._replace(figures=figures))
+    found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     assert (found.sample_count, found.schema, found.zero_count) == (56, 2, 2)
     counts = {number: count for number, count in natively(found).items() if count}
     (five_ms, later) = sorted(counts)
@@ -147,7 +147,7 @@ def test_histograms_have_native_buckets_and_classic_ones() -> None:
     assert found.bucket[-1].cumulative_count == 56
     below = [one.cumulative_count for one in found.bucket]
     assert below == sorted(below)
-    rows = metric(told["pytriton_call_rows"], **INSTANCE).histogram
+    rows = metric(reported["pytriton_call_rows"], **INSTANCE).histogram
     assert (rows.schema, rows.sample_count) == (0, 0)
     assert [(one.offset, one.length) for one in rows.positive_span] == [(0, 0)]
 
@@ -156,28 +156,28 @@ def test_a_hostile_page_s_histograms_stay_cumulative() -> None:
     largest = (1 << 64) - 1
     page = [(largest,) * len(one) if isinstance(one, tuple) else largest for one in Counts()]
     figures = snapshot(1010, model("m", work_of(Counts._make(page))))
-    told = families(scraped()._replace(figures=figures))
-    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    reported = families(scraped()._replace(figures=figures))
+    found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     below = [one.cumulative_count for one in found.bucket]
     assert below == sorted(below)
     assert below[-1] == found.sample_count == found.zero_count + sum(natively(found).values())
 
 
 @pytest.mark.parametrize("kind", ["histogram", "summary"])
-def test_a_metric_of_a_callable_that_cannot_be_told_costs_no_other(kind: str) -> None:
+def test_an_invalid_custom_metric_drops_no_others(kind: str) -> None:
     whole = scraped()
     broken = {("_count", ""): float("nan"), ("_sum", ""): 1.0}
     whole.users.families[kind] = MergedFamily(kind, kind, "", {(("a", "b"),): broken})
     with structlog.testing.capture_logs() as logs:
-        told = [families(whole) for _ in range(2)]
-    assert all("seen_total" in one and "size" in one and kind not in one for one in told)
+        reported = [families(whole) for _ in range(2)]
+    assert all("seen_total" in one and "size" in one and kind not in one for one in reported)
     assert [one["metric"] for one in logs] == [kind]
 
 
 def test_a_traced_call_is_an_exemplar_of_its_bucket() -> None:
     trace = "a" * 32
-    told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, trace, 6.5)]}))
-    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+    reported = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, trace, 6.5)]}))
+    found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     (bucket,) = [one for one in found.bucket if one.HasField("exemplar")]
     assert bucket.upper_bound == 0.00390625
     (label,) = bucket.exemplar.label
@@ -191,9 +191,9 @@ PROTOBUF = (
 )
 
 
-def test_a_negative_number_is_told() -> None:
-    told = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, "a" * 32, -1.5)]}))
-    found = metric(told["pytriton_call_duration_seconds"], **INSTANCE).histogram
+def test_a_negative_number_is_reported() -> None:
+    reported = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, "a" * 32, -1.5)]}))
+    found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     (at,) = [one.exemplar.timestamp for one in found.bucket if one.HasField("exemplar")]
     assert (at.seconds, at.nanos) == (-2, 500_000_000)
 
@@ -211,5 +211,5 @@ def test_a_negative_number_is_told() -> None:
         (f"{PROTOBUF};q=x", False),
     ],
 )
-def test_it_is_told_to_who_would_rather_have_it(accept: str, preferred: bool) -> None:
+def test_protobuf_is_sent_to_scrapers_that_prefer_it(accept: str, preferred: bool) -> None:
     assert is_preferred(accept) is preferred

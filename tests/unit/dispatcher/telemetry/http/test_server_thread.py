@@ -16,7 +16,7 @@ import psutil
 import pytest
 import trustme
 from aiohttp import web
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._host.ports import listening
 from pytriton.dispatcher.http_server import connections
@@ -157,7 +157,7 @@ def test_headers_that_trickle_in_are_not_waited_for(served: Served) -> None:
 
 
 @pytest.mark.parametrize("served", [(SHORT,)], indirect=True)
-def test_who_does_not_read_an_answer_loses_it(served: Served) -> None:
+def test_an_unread_response_is_dropped(served: Served) -> None:
     client = served.connect()
     client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     eventually(lambda: served.sockets_of(client) == 1, "the server sends")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
-from support.fakes.brain import Brain
+from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton.dispatcher.telemetry.metrics import gpu_memory
@@ -57,7 +57,7 @@ def test_the_memory_of_a_process_is_that_of_all_gpus(nvml: FakeNvml) -> None:
     assert GpuMemory().most() == {7: 1000, 8: 50}
 
 
-def test_a_gpu_that_fails_is_told_once_and_asked_again(nvml: FakeNvml) -> None:
+def test_a_gpu_that_fails_is_reported_once_and_asked_again(nvml: FakeNvml) -> None:
     memory = GpuMemory()
     memory.read()
     nvml.fault = FakeNvml.NVMLError("GPU is lost")
@@ -88,11 +88,11 @@ def test_in_a_container_with_ids_of_its_own_no_process_is_mistaken_for_another(
     assert (memory.read(), memory.there) == ({}, False)
 
 
-def test_the_memory_of_a_worker_is_among_the_figures(brain: Brain, nvml: FakeNvml) -> None:
-    brain.served(brain.client.register("m"))
-    nvml.devices = ([(brain.workers[-1].pid, 4096)],)
-    brain.daemon.figures._nvml = GpuMemory()
-    brain.advance(2.0)
-    answer = brain.answered(brain.client.ask(messages.GetFigures()))
-    assert isinstance(answer, messages.Figures)
+def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
+    sim.served(sim.client.register("m"))
+    nvml.devices = ([(sim.workers[-1].pid, 4096)],)
+    sim.daemon.figures._nvml = GpuMemory()
+    sim.advance(2.0)
+    answer = sim.answered(sim.client.ask(messages.GetMetrics()))
+    assert isinstance(answer, messages.MetricsSnapshot)
     assert answer.models[0].instances[0].gpu == 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from support.fakes.virtual_time import VirtualLoop
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton.dispatcher.telemetry.metrics.loop_lag import LoopLag

@@ -22,7 +22,7 @@ def install(path: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def test_gpus_are_told_with_their_memory_in_bytes(path: Path) -> None:
+def test_gpus_are_reported_with_their_memory_in_bytes(path: Path) -> None:
     install(path, "echo '0, GPU-aa, 81559'; echo '1, GPU-bb, 4'")
     assert gpus() == [Gpu("0", "GPU-aa", 81559 << 20), Gpu("1", "GPU-bb", 4 << 20)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes.brain import Brain
-from support.fakes.fake_worker import FakeWorker
+from fakes.fake_worker import FakeWorker
+from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind
@@ -20,164 +20,167 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded,
     encoded_sample,
 )
-from pytriton._protocol.messages.figures import Figures, InstanceFigures, ModelFigures
-from pytriton.dispatcher.telemetry.metrics.process_memory import Memory, memory_of
+from pytriton._protocol.messages.metrics import InstanceMetrics, MetricsSnapshot, ModelMetrics
+from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory, memory_of
 from pytriton.dispatcher.telemetry.metrics.work import work_of
 
 
-def figures(brain: Brain) -> Figures:
+def figures(sim: SimulatedDaemon) -> MetricsSnapshot:
     """Ask as a client does; the answer travels as bytes."""
-    answer = brain.answered(brain.client.ask(messages.GetFigures()))
-    assert isinstance(answer, messages.Figures)
+    answer = sim.answered(sim.client.ask(messages.GetMetrics()))
+    assert isinstance(answer, messages.MetricsSnapshot)
     return answer
 
 
-def model(brain: Brain, name: str = "m") -> ModelFigures:
-    return next(one for one in figures(brain).models if one.name == name)
+def model(sim: SimulatedDaemon, name: str = "m") -> ModelMetrics:
+    return next(one for one in figures(sim).models if one.name == name)
 
 
-def instance(brain: Brain, number: int = 0) -> InstanceFigures:
-    return next(one for one in model(brain).instances if one.instance == number)
+def instance(sim: SimulatedDaemon, number: int = 0) -> InstanceMetrics:
+    return next(one for one in model(sim).instances if one.instance == number)
 
 
-def serve(brain: Brain, **more: Any) -> FakeWorker:
-    brain.served(brain.client.register("m", **more))
-    return brain.workers[-1]
+def serve(sim: SimulatedDaemon, **more: Any) -> FakeWorker:
+    sim.served(sim.client.register("m", **more))
+    return sim.workers[-1]
 
 
 def work(worker: FakeWorker, rows: int = 4) -> None:
-    worker.gauge_of_worker.end(worker.gauge_of_worker.begin(2, rows))
+    worker.stats_of_worker.end(worker.stats_of_worker.begin(2, rows))
 
 
-def test_what_a_worker_does_is_told(brain: Brain) -> None:
-    worker = serve(brain)
+def test_worker_activity_is_reported(sim: SimulatedDaemon) -> None:
+    worker = serve(sim)
     work(worker)
-    worker.gauge_of_worker.failed("result", 2)
-    worker.gauge_of_worker.loaded(2_000_000_000, 500_000_000)
-    worker.gauge_of_worker.holds(4096)
-    told = instance(brain)
-    assert (told.worker, told.pid, told.state) == (worker.name, worker.pid, "ready")
-    assert (told.work.calls, told.work.requests, told.work.rows) == (1, 2, 4)
-    assert told.work.failed == {"result": 2}
-    assert told.work.call_s.count == 1
-    assert (told.work.rows_per_call.sum, told.work.rows_per_call.buckets) == (4.0, [0, 0, 1])
-    assert (told.load_s, told.warmup_s, told.arenas) == (2.0, 0.5, 4096)
-    assert (told.starts, told.ends) == (1, {})
-    assert model(brain).work == told.work
+    worker.stats_of_worker.failed("result", 2)
+    worker.stats_of_worker.loaded(2_000_000_000, 500_000_000)
+    worker.stats_of_worker.holds(4096)
+    reported = instance(sim)
+    assert (reported.worker, reported.pid, reported.state) == (worker.name, worker.pid, "ready")
+    assert (reported.work.calls, reported.work.requests, reported.work.rows) == (1, 2, 4)
+    assert reported.work.failed == {"result": 2}
+    assert reported.work.call_s.count == 1
+    assert (reported.work.rows_per_call.sum, reported.work.rows_per_call.buckets) == (
+        4.0,
+        [0, 0, 1],
+    )
+    assert (reported.load_s, reported.warmup_s, reported.arenas) == (2.0, 0.5, 4096)
+    assert (reported.starts, reported.exits) == (1, {})
+    assert model(sim).work == reported.work
 
 
-def test_counters_outlive_a_worker(brain: Brain) -> None:
-    worker = serve(brain)
+def test_counters_outlive_a_worker(sim: SimulatedDaemon) -> None:
+    worker = serve(sim)
     work(worker)
     worker.end()
-    brain.advance(5.0)
-    work(brain.alive("m")[0])
-    told = instance(brain)
-    assert told.worker != worker.name
-    assert told.work.calls == 2
-    assert (told.starts, told.ends) == (2, {"crash": 1})
+    sim.advance(5.0)
+    work(sim.alive("m")[0])
+    reported = instance(sim)
+    assert reported.worker != worker.name
+    assert reported.work.calls == 2
+    assert (reported.starts, reported.exits) == (2, {"crash": 1})
 
 
-def test_counters_outlive_a_replacement(brain: Brain) -> None:
-    work(serve(brain))
-    brain.served(brain.client.register("m", replace=True))
-    told = instance(brain)
-    assert (told.work.calls, told.starts, told.ends) == (1, 2, {"replace": 1})
+def test_counters_outlive_a_replacement(sim: SimulatedDaemon) -> None:
+    work(serve(sim))
+    sim.served(sim.client.register("m", replace=True))
+    reported = instance(sim)
+    assert (reported.work.calls, reported.starts, reported.exits) == (1, 2, {"replace": 1})
 
 
-def test_counters_go_with_the_model(brain: Brain) -> None:
-    work(serve(brain))
-    brain.answered(brain.client.ask(messages.Unregister("m")))
-    assert figures(brain).models == []
-    serve(brain)
-    assert model(brain).work.calls == 0
+def test_counters_go_with_the_model(sim: SimulatedDaemon) -> None:
+    work(serve(sim))
+    sim.answered(sim.client.ask(messages.Unregister("m")))
+    assert figures(sim).models == []
+    serve(sim)
+    assert model(sim).work.calls == 0
 
 
-def test_an_instance_that_is_scaled_away_keeps_its_counters(brain: Brain) -> None:
-    serve(brain, instances=2)
-    work(brain.workers[1])
-    brain.answered(brain.client.ask(messages.Scale("m", 1)))
-    told = model(brain)
-    assert told.desired == 1
-    assert [(one.instance, one.state) for one in told.instances] == [(0, "ready"), (1, "")]
-    assert told.instances[1].ends == {"scale": 1}
-    assert (told.instances[1].work.calls, told.work.calls) == (1, 1)
+def test_an_instance_that_is_scaled_away_keeps_its_counters(sim: SimulatedDaemon) -> None:
+    serve(sim, instances=2)
+    work(sim.workers[1])
+    sim.answered(sim.client.ask(messages.Scale("m", 1)))
+    reported = model(sim)
+    assert reported.desired == 1
+    assert [(one.instance, one.state) for one in reported.instances] == [(0, "ready"), (1, "")]
+    assert reported.instances[1].exits == {"scale": 1}
+    assert (reported.instances[1].work.calls, reported.work.calls) == (1, 1)
 
 
-def test_a_worker_that_cannot_be_loaded_ends_for_that(brain: Brain) -> None:
-    serve(brain)
-    brain.plans = ["fails"]
-    brain.workers[0].end()
-    brain.advance(5.0)
-    assert instance(brain).ends == {"crash": 1, "load": 1}
+def test_a_worker_that_cannot_be_loaded_ends_for_that(sim: SimulatedDaemon) -> None:
+    serve(sim)
+    sim.plans = ["fails"]
+    sim.workers[0].end()
+    sim.advance(5.0)
+    assert instance(sim).exits == {"crash": 1, "load": 1}
 
 
-def test_a_spent_worker_is_counted_as_such(brain: Brain) -> None:
-    serve(brain).is_spent("max_batches")
-    brain.advance(1.0)
-    assert instance(brain).ends == {"spent": 1}
+def test_a_spent_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
+    serve(sim).request_recycle("max_batches")
+    sim.advance(1.0)
+    assert instance(sim).exits == {"recycle": 1}
 
 
-def test_a_hung_worker_is_counted_as_such(brain: Brain) -> None:
-    worker = serve(brain, execution_timeout_s=1.0)
+def test_a_hung_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
+    worker = serve(sim, execution_timeout_s=1.0)
     worker.begin()
     worker.leave("hang")  # as both kinds of worker do in `end_hung`
     worker.end()
-    brain.advance(5.0)
-    assert instance(brain).ends == {"hang": 1}
+    sim.advance(5.0)
+    assert instance(sim).exits == {"hang": 1}
 
 
-def test_a_worker_under_way_is_told_of_without_being_asked(brain: Brain) -> None:
+def test_a_busy_worker_is_reported_without_polling_it(sim: SimulatedDaemon) -> None:
     """It does nothing here but write its page: nobody waits for it."""
-    worker = serve(brain)
+    worker = serve(sim)
     worker.begin()
-    told = instance(brain)
-    assert told.work.calls == 1
-    assert told.work.call_s.count == 0
-    assert told.batch_s is not None
-    assert told.work.busy_s > 0
+    reported = instance(sim)
+    assert reported.work.calls == 1
+    assert reported.work.call_s.count == 0
+    assert reported.batch_s is not None
+    assert reported.work.busy_s > 0
 
 
-def test_retries_and_poison_are_counted(brain: Brain) -> None:
-    serve(brain)
-    registration = brain.daemon.registry.by_name("m")
+def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
+    serve(sim)
+    registration = sim.daemon.registry.by_name("m")
 
     def lost(**facts: Any) -> None:
-        worker = brain.alive("m")[0]
+        worker = sim.alive("m")[0]
         worker.end(in_batch=True)
         message = messages.LaneLost(registration.key, worker.name, **facts)
-        brain.loop.run(brain.handle(message))
-        brain.advance(5.0)
+        sim.loop.run(sim.handle(message))
+        sim.advance(5.0)
 
     lost(losses=1, requests=3)
     lost(losses=2, requests=3, in_row=1)
-    told = model(brain)
-    assert (told.retries, told.poison) == (3, 1)
-    assert told.work.failed == {"lost": 1}
+    reported = model(sim)
+    assert (reported.retries, reported.poison) == (3, 1)
+    assert reported.work.failed == {"lost": 1}
     lost(losses=1, requests=2, final=True)
-    assert model(brain).work.failed == {"lost": 3}
+    assert model(sim).work.failed == {"lost": 3}
 
 
-def test_the_daemon_counts_what_it_is_asked(brain: Brain) -> None:
-    serve(brain)
-    brain.answered(brain.client.ask(messages.Unregister("nobody")))
-    brain.advance(10.0)
-    told = figures(brain).daemon
-    assert told.requests["Register"] == {"done": 1}
-    assert told.requests["Unregister"] == {ErrorKind.NOT_FOUND.value: 1}
-    assert told.registrations == {"ready": 1}
-    assert told.loop_lag.count > 0
-    assert told.disk_free is not None
-    assert told.disk_size is not None
-    assert 0 <= told.disk_free <= told.disk_size
+def test_the_daemon_counts_what_it_is_asked(sim: SimulatedDaemon) -> None:
+    serve(sim)
+    sim.answered(sim.client.ask(messages.Unregister("nobody")))
+    sim.advance(10.0)
+    reported = figures(sim).daemon
+    assert reported.requests["Register"] == {"done": 1}
+    assert reported.requests["Unregister"] == {ErrorKind.NOT_FOUND.value: 1}
+    assert reported.registrations == {"ready": 1}
+    assert reported.loop_lag.count > 0
+    assert reported.disk_free is not None
+    assert reported.disk_size is not None
+    assert 0 <= reported.disk_free <= reported.disk_size
 
 
 def test_a_restored_model_is_counted(tmp_path: Path) -> None:
-    former = Brain(tmp_path)
+    former = SimulatedDaemon(tmp_path)
     former.advance(2.0)
     serve(former)
     former.close()
-    again = Brain(tmp_path)
+    again = SimulatedDaemon(tmp_path)
     try:
         again.advance(5.0)
         assert (figures(again).daemon.restored, figures(again).daemon.restore_failures) == (1, 0)
@@ -192,21 +195,27 @@ def test_memory_is_that_of_the_process() -> None:
     assert memory_of(1 << 22) is None
 
 
-def test_memory_is_told_with_its_limit(brain: Brain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brain.daemon.figures, "_memory", lambda pid: Memory(1000 + pid, 10))
-    worker = serve(brain, limits=messages.Limits(memory=5000, memory_hard=4000))
-    told = instance(brain)
-    assert (told.resident, told.shared, told.memory_limit) == (1000 + worker.pid, 10, 4000)
+def test_memory_is_reported_with_its_limit(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim.daemon.figures, "_memory", lambda pid: ProcessMemory(1000 + pid, 10))
+    worker = serve(sim, limits=messages.Limits(recycle_above=5000, memory_limit=4000))
+    reported = instance(sim)
+    assert (reported.resident, reported.shared, reported.memory_limit) == (
+        1000 + worker.pid,
+        10,
+        4000,
+    )
 
 
-def test_a_hostile_page_is_told_of_in_bounds(brain: Brain) -> None:
-    worker = serve(brain)
-    worker.gauge_of_worker._words[:] = memoryview(b"\xff" * len(worker.gauge._map)).cast("Q")
-    told = instance(brain)  # the answer could be encoded
-    assert told.work.calls == (1 << 63) - 1
+def test_a_hostile_stats_page_is_reported_within_bounds(sim: SimulatedDaemon) -> None:
+    worker = serve(sim)
+    worker.stats_of_worker._words[:] = memoryview(b"\xff" * len(worker.stats._map)).cast("Q")
+    reported = instance(sim)  # the answer could be encoded
+    assert reported.work.calls == (1 << 63) - 1
     worker.end()
-    brain.advance(5.0)
-    assert instance(brain).work.calls == (1 << 63) - 1
+    sim.advance(5.0)
+    assert instance(sim).work.calls == (1 << 63) - 1
 
 
 # ── metrics of callables' own ────────────────────────────────────────────────────────────────────
@@ -218,14 +227,14 @@ def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
         UserFamily("seen", "counter", "", [encoded_sample(UserSample("_total", {}, seen))]),
         UserFamily("depth", "gauge", "", [encoded_sample(UserSample("", {}, depth))]),
     ]
-    pages = worker.gauge_of_worker.user_metrics
+    pages = worker.stats_of_worker.user_metrics
     assert pages is not None
     assert pages.write(encoded(UserMetrics(families)))
 
 
-def of_users(brain: Brain) -> dict[str, dict[str, float]]:
+def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
     """Return the values that a scraper is told, by metric and instance."""
-    scraped = brain.loop.run(brain.daemon.figures.scraped())
+    scraped = sim.loop.run(sim.daemon.figures.scraped())
     return {
         name: {
             dict(labels)["model_instance"]: value
@@ -236,40 +245,42 @@ def of_users(brain: Brain) -> dict[str, dict[str, float]]:
     }
 
 
-def test_metrics_of_a_callable_go_on_over_ends_of_workers(brain: Brain) -> None:
-    worker = serve(brain, instances=2)
-    assert of_users(brain) == {}
-    count(brain.workers[0], 3, depth=8)
-    count(brain.workers[1], 40)
-    assert of_users(brain) == {"seen": {"0": 3, "1": 40}, "depth": {"0": 8, "1": 0}}
-    brain.workers[0].end()
-    brain.settle()
-    assert of_users(brain) == {"seen": {"0": 3, "1": 40}, "depth": {"1": 0}}
-    brain.advance(5.0)
-    successor = next(one for one in brain.alive("m") if one.instance == 0)
+def test_metrics_of_a_callable_go_on_over_ends_of_workers(sim: SimulatedDaemon) -> None:
+    worker = serve(sim, instances=2)
+    assert of_users(sim) == {}
+    count(sim.workers[0], 3, depth=8)
+    count(sim.workers[1], 40)
+    assert of_users(sim) == {"seen": {"0": 3, "1": 40}, "depth": {"0": 8, "1": 0}}
+    sim.workers[0].end()
+    sim.settle()
+    assert of_users(sim) == {"seen": {"0": 3, "1": 40}, "depth": {"1": 0}}
+    sim.advance(5.0)
+    successor = next(one for one in sim.alive("m") if one.instance == 0)
     assert successor is not worker
     count(successor, 2, depth=1)
-    assert of_users(brain) == {"seen": {"0": 5, "1": 40}, "depth": {"0": 1, "1": 0}}
+    assert of_users(sim) == {"seen": {"0": 5, "1": 40}, "depth": {"0": 1, "1": 0}}
 
 
-def test_metrics_of_a_callable_go_on_over_a_replacement_and_go_with_the_model(brain: Brain) -> None:
-    count(serve(brain), 3)
-    brain.served(brain.client.register("m", replace=True))
-    count(brain.alive("m")[0], 4)
-    assert of_users(brain)["seen"] == {"0": 7}
-    brain.answered(brain.client.ask(messages.Unregister("m")))
-    assert of_users(brain) == {}
+def test_metrics_of_a_callable_go_on_over_a_replacement_and_go_with_the_model(
+    sim: SimulatedDaemon,
+) -> None:
+    count(serve(sim), 3)
+    sim.served(sim.client.register("m", replace=True))
+    count(sim.alive("m")[0], 4)
+    assert of_users(sim)["seen"] == {"0": 7}
+    sim.answered(sim.client.ask(messages.Unregister("m")))
+    assert of_users(sim) == {}
 
 
-def test_a_hostile_page_has_no_metrics(brain: Brain) -> None:
-    worker = serve(brain)
-    worker.gauge_of_worker._words[:] = memoryview(b"\xff" * len(worker.gauge._map)).cast("Q")
-    assert of_users(brain) == {}
+def test_a_hostile_page_has_no_metrics(sim: SimulatedDaemon) -> None:
+    worker = serve(sim)
+    worker.stats_of_worker._words[:] = memoryview(b"\xff" * len(worker.stats._map)).cast("Q")
+    assert of_users(sim) == {}
     worker.end()
-    brain.advance(5.0)
-    assert of_users(brain) == {}
+    sim.advance(5.0)
+    assert of_users(sim) == {}
 
 
-def test_nothing_done_is_told_as_nothing() -> None:
+def test_nothing_done_is_reported_as_nothing() -> None:
     assert work_of(NOTHING).call_s.buckets == []
     assert work_of(NOTHING).failed == {}

@@ -11,13 +11,13 @@ import pytest
 from pytriton.dispatcher.telemetry.metrics import triton_metrics
 
 
-def test_counters_begin_with_the_process_that_tells_them() -> None:
+def test_counters_start_with_the_process_that_reports_them() -> None:
     began = triton_metrics.read("", os.getpid).since
     assert began == psutil.Process().create_time()
 
 
 @pytest.mark.parametrize("pids", [[None, None], [1, 2], [1, None], [None, 1]])
-def test_of_a_process_that_was_replaced_meanwhile_nobody_knows(pids: list[int | None]) -> None:
+def test_metrics_of_a_replaced_process_are_dropped(pids: list[int | None]) -> None:
     seen: Iterator[int | None] = iter(pids)
     assert triton_metrics.read("", lambda: next(seen)).since is None
 

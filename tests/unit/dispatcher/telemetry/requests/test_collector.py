@@ -13,18 +13,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fakes.virtual_time import VirtualLoop
-from support.running import eventually
+from fakes.virtual_time import VirtualLoop
+from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.request_records import RequestRecord
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
 from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
 from pytriton.dispatcher.telemetry.requests import collector as collector_module
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
-from pytriton.dispatcher.workers.model_counters import CounterRegistry, Tally
+from pytriton.dispatcher.workers.model_counters import CounterRegistry, ModelCounters
 
 
 class Stage:
@@ -32,19 +32,22 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.gauge, descriptor = Gauge.create()
+        self.stats, descriptor = WorkerStatsPage.create()
         os.close(descriptor)
-        self.spec = messages.ModelSpec("m", 3, {}, messages.World(""))
-        self.ledger = CounterRegistry()
-        self.tally = self.ledger.of("m")
+        self.spec = messages.ModelSpec("m", 3, {}, messages.WorkerEnvironment(""))
+        self.counter_registry = CounterRegistry()
+        self.counters = self.counter_registry.of("m")
         self.worker = SimpleNamespace(
-            alive=True, gauge=self.gauge, outcomes=self.gauge.outcomes, counts=self.gauge.counts
+            alive=True, stats=self.stats, outcomes=self.stats.outcomes, counts=self.stats.counts
         )
         self.registered = SimpleNamespace()
-        self.tally.of(3, 1).workers.append(cast(Any, self.worker))
+        self.counters.of(3, 1).workers.append(cast(Any, self.worker))
         self.opened: list[LogFile] = []
         self.registry = SimpleNamespace(
-            ledger=self.ledger, get=self.registration, by_name=self.registration, stopping=False
+            counter_registry=self.counter_registry,
+            get=self.registration,
+            by_name=self.registration,
+            stopping=False,
         )
         self.collector = RequestCollector(cast(Registry, self.registry), self.path, self.open)
         self.collector.look()
@@ -61,17 +64,17 @@ class Stage:
         return self.opened[-1]
 
     def log(self, *, on: bool) -> None:
-        self.spec = messages.ModelSpec("m", 3, {}, messages.World(""), access_log=on)
+        self.spec = messages.ModelSpec("m", 3, {}, messages.WorkerEnvironment(""), access_log=on)
         self.collector.look()
 
     def serve(self, *names: str, took: int = 5, status: str = "ok", **more: Any) -> None:
         """Be the worker, which has answered requests of these names in one call."""
         now = time.monotonic_ns()
-        self.gauge.records.write(
+        self.stats.records.write(
             [RequestRecord(name, status, now, -1, took, 1, 1, 8, -1, **more) for name in names]
         )
 
-    def told(self) -> messages.Requests:
+    def reported(self) -> messages.Requests:
         return self.collector.requests("m")
 
     def logged(self) -> list[str]:
@@ -84,51 +87,51 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
     made.collector.close()
-    made.gauge.close()
+    made.stats.close()
 
 
 def test_without_an_access_log_requests_are_sampled(stage: Stage) -> None:
     stage.serve("quick", took=5)
     stage.serve("slow", took=9)
     stage.serve("wrong", took=1, status="result", version=2, error="TypeError")
-    eventually(lambda: len(stage.told().slowest) == 3, "records")
-    told = stage.told()
-    assert [one.id for one in told.slowest] == ["slow", "quick", "wrong"]
-    (failed,) = told.failed
+    eventually(lambda: len(stage.reported().slowest) == 3, "records")
+    reported = stage.reported()
+    assert [one.id for one in reported.slowest] == ["slow", "quick", "wrong"]
+    (failed,) = reported.failed
     assert (failed.id, failed.version, failed.instance) == ("wrong", 2, 1)
     assert (failed.status, failed.error) == ("result", "TypeError")
-    assert told.slowest[0].error == ""
-    assert (told.slowest[0].version, told.slowest[0].queue_ns, told.slowest[0].bytes_out) == (
+    assert reported.slowest[0].error == ""
+    assert (reported.slowest[0].version, reported.slowest[0].queue_ns, reported.slowest[0].bytes_out) == (
         3, None, None,
     )  # fmt: skip
-    assert abs(told.slowest[0].time - time.time()) < 60
-    assert (told.access_log, told.logged, told.left_out) == (False, 0, 0)
+    assert abs(reported.slowest[0].time - time.time()) < 60
+    assert (reported.access_log, reported.logged, reported.left_out) == (False, 0, 0)
     assert list(stage.folder.iterdir()) == []
 
 
-def test_what_a_worker_does_before_the_first_look_at_it_is_sampled(stage: Stage) -> None:
-    gauge, descriptor = Gauge.create()
+def test_activity_before_the_first_poll_is_sampled(stage: Stage) -> None:
+    stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)
     late: Any = SimpleNamespace(
-        version=3, instance=2, alive=True, gauge=gauge, outcomes=gauge.outcomes, counts=gauge.counts,
+        version=3, instance=2, alive=True, stats=stats, outcomes=stats.outcomes, counts=stats.counts,
         exited=SimpleNamespace(add_done_callback=lambda _: None),
     )  # fmt: skip
-    stage.tally.add(late)
+    stage.counters.add(late)
     now = time.monotonic_ns()
-    assert gauge.records.budget > 0
-    gauge.records.call_failed()
-    gauge.records.write([RequestRecord("first", "result", now, -1, 1, 1, 1, 8, -1)])
-    eventually(lambda: [one.id for one in stage.told().failed] == ["first"], "its record")
-    stage.tally.of(3, 2).workers.clear()
-    gauge.close()
+    assert stats.records.budget > 0
+    stats.records.call_failed()
+    stats.records.write([RequestRecord("first", "result", now, -1, 1, 1, 1, 8, -1)])
+    eventually(lambda: [one.id for one in stage.reported().failed] == ["first"], "its record")
+    stage.counters.of(3, 2).workers.clear()
+    stats.close()
 
 
-def test_what_became_of_a_models_first_requests_is_known(stage: Stage) -> None:
+def test_outcomes_of_the_first_requests_are_known(stage: Stage) -> None:
     """Those before the first look at it, too; what a former version of the daemon has counted is of another time."""
-    stage.ledger.of("new").failed["lost"] += 2
-    stage.ledger.of("old").failed["lost"] += 2
-    stage.ledger.of("new").begun = time.monotonic() - 5
-    stage.ledger.of("old").begun = None
+    stage.counter_registry.of("new").failed["lost"] += 2
+    stage.counter_registry.of("old").failed["lost"] += 2
+    stage.counter_registry.of("new").begun = time.monotonic() - 5
+    stage.counter_registry.of("old").begun = None
     found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
     assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
     # Else the last one to fail did so before the time that is told of, and `explain` does not name it.
@@ -138,19 +141,19 @@ def test_what_became_of_a_models_first_requests_is_known(stage: Stage) -> None:
     }
 
 
-def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stage) -> None:
-    stage.gauge.begin(3)
-    stage.gauge.failed("callable", 2)
-    stage.tally.failed["lost"] += 1
+def test_recent_outcomes_are_known_with_the_last_error(stage: Stage) -> None:
+    stage.stats.begin(3)
+    stage.stats.failed("callable", 2)
+    stage.counters.failed["lost"] += 1
     stage.serve("wrong", status="callable", error="ValueError")
 
-    def told() -> Outcomes:
+    def reported() -> Outcomes:
         found = stage.collector.outcomes("m")
         assert found is not None
         return found
 
-    eventually(lambda: told().last_error == "ValueError", lambda: str(told()))
-    found = told()
+    eventually(lambda: reported().last_error == "ValueError", lambda: str(reported()))
+    found = reported()
     assert found.requests == 3
     assert {kind: count for kind, count in found.failed.items() if count} == {
         "callable": 2, "lost": 1,
@@ -159,9 +162,9 @@ def test_what_became_of_requests_lately_is_known_with_the_last_error(stage: Stag
     assert stage.collector.outcomes("other") is None
 
 
-def test_what_a_model_does_right_after_its_registration_is_known(stage: Stage) -> None:
+def test_activity_right_after_registration_is_known(stage: Stage) -> None:
     """It was being loaded when it was looked at before, and nobody had registered it."""
-    loading = stage.ledger.of("n")
+    loading = stage.counter_registry.of("n")
     there = {"m": stage.registration("m")}
     stage.registry.get = there.get
     stage.collector.look()
@@ -172,16 +175,16 @@ def test_what_a_model_does_right_after_its_registration_is_known(stage: Stage) -
     assert found.failed["lost"] == 1
 
 
-def test_what_another_registration_did_tells_nothing_of_this_one(stage: Stage) -> None:
-    stage.gauge.begin(3)
-    stage.gauge.failed("callable", 3)
+def test_outcomes_of_another_registration_are_ignored(stage: Stage) -> None:
+    stage.stats.begin(3)
+    stage.stats.failed("callable", 3)
     stage.serve("wrong", status="callable", error="ValueError")
-    eventually(lambda: stage.told().failed, "records")
+    eventually(lambda: stage.reported().failed, "records")
     stage.registered = SimpleNamespace()
     found = stage.collector.outcomes("m")
     assert found is not None
     assert (found.requests, sum(found.failed.values()), found.last_at) == (0, 0, None)
-    stage.gauge.begin(1)
+    stage.stats.begin(1)
     found = stage.collector.outcomes("m")
     assert found is not None
     assert found.requests == 1
@@ -190,20 +193,20 @@ def test_what_another_registration_did_tells_nothing_of_this_one(stage: Stage) -
 def test_a_model_that_took_anothers_name_at_once_has_none_of_its_requests(stage: Stage) -> None:
     """It was unregistered and registered between two looks."""
     stage.serve("former", status="callable")
-    eventually(lambda: stage.told().failed, "records")
-    stage.ledger.forget("m")
-    stage.ledger.of("m")
-    assert (stage.told().failed, stage.told().slowest) == ([], [])
+    eventually(lambda: stage.reported().failed, "records")
+    stage.counter_registry.forget("m")
+    stage.counter_registry.of("m")
+    assert (stage.reported().failed, stage.reported().slowest) == ([], [])
 
 
 def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) -> None:
     stage.log(on=True)
     for number in range(5):
         stage.serve(f"{number}a", f"{number}b", "two\nlines \ud7ff")
-    eventually(lambda: stage.told().logged == 15, "records")
+    eventually(lambda: stage.reported().logged == 15, "records")
     stage.log(on=False)
     stage.serve("later")
-    eventually(lambda: any(one.id == "later" for one in stage.told().slowest), "records")
+    eventually(lambda: any(one.id == "later" for one in stage.reported().slowest), "records")
     assert stage.logged()[:4] == ["0a", "0b", "two\nlines \ud7ff", "1a"]
     assert len(stage.logged()) == 15
     assert (stage.path("m").stat().st_mode & 0o777) == 0o600
@@ -218,16 +221,16 @@ def test_it_has_the_requests_between_its_two_turns_whenever_they_are_taken(stage
     stage.serve("after", status="callable")
     stage.log(on=True)
     stage.serve("again")
-    eventually(lambda: len(stage.told().slowest) == 4, "records")
+    eventually(lambda: len(stage.reported().slowest) == 4, "records")
     assert stage.logged() == ["between", "again"]
-    assert (stage.told().logged, stage.told().left_out) == (2, 0)
+    assert (stage.reported().logged, stage.reported().left_out) == (2, 0)
 
 
 def test_it_has_the_first_requests_of_a_registration_that_says_so(stage: Stage) -> None:
     stage.registered = SimpleNamespace()
     stage.serve("first")
     stage.log(on=True)
-    eventually(lambda: stage.told().logged == 1, "records")
+    eventually(lambda: stage.reported().logged == 1, "records")
     assert stage.logged() == ["first"]
 
 
@@ -236,45 +239,45 @@ def test_its_files_are_rotated(stage: Stage) -> None:
     for number in range(100):
         stage.serve(f"{number}")
         if number % 10 == 9:
-            eventually(lambda count=number: stage.told().logged == count + 1, "records")  # type: ignore[misc]
+            eventually(lambda count=number: stage.reported().logged == count + 1, "records")  # type: ignore[misc]
     assert len(list(stage.folder.iterdir())) == 3
     assert sum(one.stat().st_size for one in stage.folder.iterdir()) < 15_000
     assert stage.logged()[-1] == "99"
 
 
-def test_what_a_worker_left_at_its_end_is_taken(stage: Stage) -> None:
+def test_records_left_by_an_ended_worker_are_collected(stage: Stage) -> None:
     stage.serve("last words")
     stage.worker.alive = False
-    stage.tally._left.append((3, 1, stage.gauge.records.take()))
-    eventually(lambda: [one.id for one in stage.told().slowest] == ["last words"], "records")
+    stage.counters._left.append((3, 1, stage.stats.records.take()))
+    eventually(lambda: [one.id for one in stage.reported().slowest] == ["last words"], "records")
 
 
-def test_what_is_lost_is_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_records_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.log(on=True)
     for _ in range(600):
         stage.serve(*["x" * 190] * 4)
-    eventually(lambda: stage.told().logged + stage.told().left_out == 2400, "records")
-    lost = stage.told().left_out
+    eventually(lambda: stage.reported().logged + stage.reported().left_out == 2400, "records")
+    lost = stage.reported().left_out
     assert 0 < lost < 2400
-    monkeypatch.setattr(collector_module, "_MOST_WAITING", 0)
+    monkeypatch.setattr(collector_module, "_MAX_WAITING", 0)
     stage.serve("no room")
-    assert stage.told().left_out == lost + 1
+    assert stage.reported().left_out == lost + 1
     monkeypatch.undo()
     monkeypatch.setattr(stage.opened[0], "write", lambda lines: False)  # a full disk
     stage.serve("no disk", "none")
-    eventually(lambda: stage.told().left_out == lost + 3, "records")
+    eventually(lambda: stage.reported().left_out == lost + 3, "records")
 
 
 def test_the_log_goes_with_the_model(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.log(on=True)
     stage.serve("a")
-    eventually(lambda: stage.told().logged == 1, "records")
+    eventually(lambda: stage.reported().logged == 1, "records")
     written = threading.Event()
     write = stage.opened[0].write
     monkeypatch.setattr(stage.opened[0], "write", lambda line: written.wait(30) and write(line))
     stage.serve("b")
     stage.collector.look()
-    stage.ledger.forget("m")
+    stage.counter_registry.forget("m")
     stage.collector.look()
     written.set()
     stage.collector.close()  # it waits for all that was to be written
@@ -289,15 +292,15 @@ def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(stage.opened[0], "write", faulty)
     stage.serve("a")
-    eventually(lambda: stage.told().left_out == 1, "records")
+    eventually(lambda: stage.reported().left_out == 1, "records")
     monkeypatch.undo()
     stage.serve("b")
-    eventually(lambda: stage.told().logged == 1, "records")
+    eventually(lambda: stage.reported().logged == 1, "records")
     assert stage.collector._waiting == 0
 
 
 def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector_module, "_LOOK_S", 0.001)
+    monkeypatch.setattr(collector_module, "_POLL_INTERVAL_S", 0.001)
 
     async def looked() -> None:
         again = asyncio.Event()
@@ -337,10 +340,10 @@ def test_looks_are_as_many_as_there_is_to_see(
     monkeypatch.setattr(stage.collector, "look", counted)
     running = loop.create_task(stage.collector.run())
     assert looks_in(20) == pytest.approx(80, abs=1)
-    stage.ledger.forget("m")
+    stage.counter_registry.forget("m")
     looks_in(2)
     assert looks_in(20) == 0
-    stage.ledger.of("m")
+    stage.counter_registry.of("m")
     assert looks_in(20) == pytest.approx(80, abs=1)
     running.cancel()
     loop.settle()
@@ -350,24 +353,24 @@ def test_looks_are_as_many_as_there_is_to_see(
 def test_a_stop_of_the_daemon_leaves_the_logs(stage: Stage) -> None:
     stage.log(on=True)
     stage.serve("a")
-    eventually(lambda: stage.told().logged == 1, "records")
+    eventually(lambda: stage.reported().logged == 1, "records")
     stage.registry.stopping = True
-    stage.ledger.forget("m")
+    stage.counter_registry.forget("m")
     stage.collector.look()
     stage.collector.close()
     assert stage.logged() == ["a"]
 
 
-def test_what_a_worker_makes_up_is_bounded(stage: Stage) -> None:
+def test_forged_records_are_bounded(stage: Stage) -> None:
     huge = (1 << 64) - 1
-    stage.gauge.records.write(
+    stage.stats.records.write(
         [RequestRecord("x" * 5000, "\x1b[2J", huge, huge, huge, huge, huge, huge, huge, huge)]
     )
-    eventually(lambda: len(stage.told().slowest) == 1, "records")
-    (one,) = stage.told().slowest
+    eventually(lambda: len(stage.reported().slowest) == 1, "records")
+    (one,) = stage.reported().slowest
     assert (len(one.id), one.status) == (200, "callable")
-    messages.decode(messages.encode(stage.told()))
-    assert isinstance(stage.tally, Tally)
+    messages.decode(messages.encode(stage.reported()))
+    assert isinstance(stage.counters, ModelCounters)
 
 
 def test_without_a_thread_at_first_it_begins_later(
@@ -383,6 +386,6 @@ def test_without_a_thread_at_first_it_begins_later(
         with pytest.raises(RuntimeError):
             stage.collector.look()
     stage.serve("b")
-    eventually(lambda: stage.told().logged == 2, "records")
+    eventually(lambda: stage.reported().logged == 2, "records")
     assert stage.logged() == ["a", "b"]
     assert not stage.collector.waits

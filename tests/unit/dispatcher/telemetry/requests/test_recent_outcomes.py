@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
-from pytriton.dispatcher.workers.model_counters import Tally
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 
-class Counted(Tally):
+class Counted(ModelCounters):
     """A tally whose counters the test sets."""
 
     requests = lost = 0
@@ -16,12 +16,12 @@ class Counted(Tally):
 
 
 def test_they_are_those_since_a_point_of_the_last_minutes() -> None:
-    tally = Counted()
-    tally.requests, tally.lost = 1000, 900  # a former life's
-    recent = RecentOutcomes(tally, 50.0)
+    counters = Counted()
+    counters.requests, counters.lost = 1000, 900  # a former life's
+    recent = RecentOutcomes(counters, 50.0)
     for second in range(1, 1001):
-        tally.requests += 1
-        tally.lost += second <= 600
+        counters.requests += 1
+        counters.lost += second <= 600
         recent.look(50.0 + second)
     seconds, requests, failed = recent.since(1050.0)
     assert 290 <= seconds <= 310
@@ -31,17 +31,17 @@ def test_they_are_those_since_a_point_of_the_last_minutes() -> None:
 
 
 def test_the_beginning_is_remembered_while_it_is_young() -> None:
-    tally = Counted()
-    recent = RecentOutcomes(tally, 50.0)
-    tally.requests, tally.lost = 7, 3
+    counters = Counted()
+    recent = RecentOutcomes(counters, 50.0)
+    counters.requests, counters.lost = 7, 3
     recent.look(51.0)
     assert recent.since(52.0) == (2.0, 7, {"callable": 0, "lost": 3})
 
 
-def test_after_a_long_rest_nothing_old_is_told() -> None:
-    tally = Counted()
-    recent = RecentOutcomes(tally, 50.0)
-    tally.requests = 7
+def test_old_outcomes_are_dropped_after_a_quiet_period() -> None:
+    counters = Counted()
+    recent = RecentOutcomes(counters, 50.0)
+    counters.requests = 7
     for second in range(60, 1000, 10):
         recent.look(float(second))
     assert recent.since(1000.0)[1] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: What the probe of tests/support/forks/fork_stage.py asks of numpy.
+#: What the probe of tests/support/forks/fork_harness.py asks of numpy.
 _NUMPY = """
 class ones:
     def __init__(self, shape): pass

@@ -18,7 +18,9 @@ from pytriton.dispatcher.workers.process.compute_threads import (
 
 
 def spec_of(env: dict[str, str] | None = None, **fields: Any) -> messages.ModelSpec:
-    return messages.ModelSpec("m", 1, {}, messages.World("python", env=env or {}), **fields)
+    return messages.ModelSpec(
+        "m", 1, {}, messages.WorkerEnvironment("python", env=env or {}), **fields
+    )
 
 
 def autoscale(least: int, most: int) -> messages.Autoscale:
@@ -33,7 +35,7 @@ def autoscale(least: int, most: int) -> messages.Autoscale:
         ({"instances": 2}, 8.0, 4),
         ({"instances": 3}, 8.0, 2),
         ({"instances": 20}, 8.0, 1),
-        ({"instances": 1, "spares": 1}, 8.0, 0),  # a spare does not compute
+        ({"instances": 1, "standby_workers": 1}, 8.0, 0),  # a standby worker does not compute
         ({"instances": 1, "autoscale": autoscale(1, 4)}, 8.0, 2),
         ({"instances": 1, "autoscale": autoscale(0, 1)}, 8.0, 0),
         ({"instances": 2, "limits": messages.Limits(cpus=[0, 1, 2])}, 8.0, 1),
@@ -51,7 +53,7 @@ def test_the_share_of_a_worker(
     assert variables_for(spec) == (dict.fromkeys(VARIABLES, str(share)) if share else {})
 
 
-def test_what_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(compute_threads, "usable_cpus", lambda: 8.0)
     given = variables_for(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))

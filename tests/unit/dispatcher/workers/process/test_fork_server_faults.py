@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from support.forks.fork_stage import Stage, play, said
+from support.forks.fork_harness import Stage, play, said
 
 from pytriton._protocol import linux
-from pytriton._protocol.fork_protocol import LARGEST, Answer, Order
+from pytriton._protocol.fork_protocol import LARGEST, ForkAnswer, Order
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.workers.process import fork_server
 from pytriton.dispatcher.workers.process.fork_server import Ended, ForkServer, Stale, Unfit
@@ -133,9 +133,7 @@ def test_a_worker_that_ends_before_it_begins_is_made_again(
     play(tmp_path, scene)
 
 
-def test_both_end_and_nobody_has_named_the_worker(
-    tmp_path: Path, launched: list[ForkServer]
-) -> None:
+def test_both_exit_and_no_worker_was_named(tmp_path: Path, launched: list[ForkServer]) -> None:
     """The worker is waited for all the same."""
     all_act = [
         hook(tmp_path, "after_in_child", _DIE),
@@ -196,7 +194,7 @@ def test_a_change_takes_one_other_fork_server_for_all(
 @pytest.mark.parametrize(
     ("why", "is_fit"), [(Stale("it changes"), True), (Ended("it crashes"), False)]
 )
-def test_what_changes_again_is_fit_and_what_ends_again_is_not(
+def test_a_changed_server_is_retried_and_a_failing_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Unfit, is_fit: bool
 ) -> None:
     async def fails(*arguments: Any) -> None:
@@ -240,7 +238,7 @@ def test_one_that_starts_is_ended_at_once(tmp_path: Path) -> None:
         making = asyncio.ensure_future(stage.fork())
         await asyncio.to_thread(begins.read_bytes)
         await stage.forks.hold()
-        assert stage.forks.settled
+        assert stage.forks.is_quiescent
         assert await making is None
         stage.forks.release()
         (tmp_path / "path" / "sitecustomize.py").write_text("")
@@ -260,7 +258,7 @@ def test_one_that_starts_and_that_nobody_waits_for_any_more(
         while not launched:
             await asyncio.sleep(0)
         making.cancel()
-        while stage.forks._servers or not stage.forks.settled:
+        while stage.forks._servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
 
     play(tmp_path, scene)
@@ -272,7 +270,7 @@ def test_one_that_ends_is_not_kept(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         os.kill(stage.servers[0], signal.SIGKILL)
-        while stage.servers or not stage.forks.settled:
+        while stage.servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
 
     play(tmp_path, scene)
@@ -319,16 +317,19 @@ def test_an_importer_that_fails(tmp_path: Path, launched: list[ForkServer]) -> N
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "reported"),
     [
         (b"\xc1", "was killed by signal 9"),
         (msgspec.msgpack.encode({"pid": "many"}), "was killed by signal 9"),
-        (msgspec.msgpack.encode(Answer(pid=_NOBODY)), f"not a child of the daemon: {_NOBODY}"),
-        (msgspec.msgpack.encode(Answer(pid=-_NOBODY)), f"not a child of the daemon: -{_NOBODY}"),
+        (msgspec.msgpack.encode(ForkAnswer(pid=_NOBODY)), f"not a child of the daemon: {_NOBODY}"),
+        (
+            msgspec.msgpack.encode(ForkAnswer(pid=-_NOBODY)),
+            f"not a child of the daemon: -{_NOBODY}",
+        ),
     ],
     ids=["no message", "no answer", "no child", "a group"],
 )
-def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, told: str) -> None:
+def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, reported: str) -> None:
     async def scene(stage: Stage) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -341,14 +342,14 @@ def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, tol
         )
         server = ForkServer(child, ours)
         with theirs:
-            theirs.send(msgspec.msgpack.encode(Answer(pid=child.pid)))
+            theirs.send(msgspec.msgpack.encode(ForkAnswer(pid=child.pid)))
             await server.begun(60)
-            making = asyncio.ensure_future(server.fork(Order("w1", None), stage.gauge, stage.gauge))
+            making = asyncio.ensure_future(server.fork(Order("w1", None), stage.stats, stage.stats))
             while not server.orders:
                 await asyncio.sleep(0)
             theirs.recv(LARGEST)  # and the descriptors with it, which are closed at once
             theirs.send(word)
-            with pytest.raises(Unfit, match=told):
+            with pytest.raises(Unfit, match=reported):
                 await making
             await server.end()
 

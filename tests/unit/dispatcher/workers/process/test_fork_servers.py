@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 import pytest
-from support.forks.fork_stage import Stage, play, said
+from support.forks.fork_harness import Stage, play, said
 
 from pytriton._protocol import fork_protocol
 from pytriton.dispatcher.workers.process import fork_server
-from pytriton.dispatcher.workers.process.fork_server import ForkServer, Surroundings
+from pytriton.dispatcher.workers.process.fork_server import ForkServer, InterpreterSetup
 
 #: Forks of what has had threads are the subject, unless `little_numpy` is used, which has none.
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
@@ -53,13 +53,13 @@ def test_workers_of_other_folders_are_forks_of_the_same(tmp_path: Path) -> None:
         folders = [tmp_path / name for name in ("one", "other")]
         for folder in folders:
             folder.mkdir()
-            around = Surroundings.of(sys.executable, str(folder), stage.env)
+            around = InterpreterSetup.of(sys.executable, str(folder), stage.env)
             child = await stage.forks.start(
-                around, "w1", {}, cwd=str(folder), gauge=stage.gauge, on_line=stage._hear
+                around, "w1", {}, cwd=str(folder), stats=stage.stats, on_line=stage._hear
             )
             assert child is not None
-            told = await said(child)
-            assert [told["cwd"], told["began_in"]] == [str(folder)] * 2
+            reported = await said(child)
+            assert [reported["cwd"], reported["began_in"]] == [str(folder)] * 2
         assert len(stage.servers) == 1
 
     play(tmp_path, scene)
@@ -84,11 +84,11 @@ PYTHON = "/usr/bin/python3"
 def test_a_folder_matters_where_an_interpreter_looks_into_it(
     python: str, env: dict[str, str], matters: bool
 ) -> None:
-    one, other = (Surroundings.of(python, folder, env) for folder in ("/one", "/other"))
+    one, other = (InterpreterSetup.of(python, folder, env) for folder in ("/one", "/other"))
     assert (one != other) is matters
     assert one.cwd == ("/one" if matters else "/")
     # Of a worker that starts where the daemon is, nothing goes anywhere.
-    assert Surroundings.of(python, None, env).cwd is None
+    assert InterpreterSetup.of(python, None, env).cwd is None
 
 
 def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_another_environment_takes_another_fork_server(tmp_path: Path, change: s
 
 
 @little_numpy
-def test_what_has_threads_is_not_forked(tmp_path: Path) -> None:
+def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
     """A start-up file of the environment's begins one, that a fork would lack."""
     (tmp_path / "path" / "sitecustomize.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
@@ -185,14 +185,14 @@ def test_libraries_that_count_on_their_handlers_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "python", ["/nowhere/python", "/bin/true"], ids=["is not there", "ends at once"]
+    "python", ["/nowhere/python", "/bin/true"], ids=["is not there", "exits at once"]
 )
 def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> None:
     async def scene(stage: Stage) -> None:
         for _ in range(2):
-            around = Surroundings(python, None, frozenset())
+            around = InterpreterSetup(python, None, frozenset())
             child = await stage.forks.start(
-                around, "w1", {}, cwd=None, gauge=stage.gauge, on_line=stage._hear
+                around, "w1", {}, cwd=None, stats=stage.stats, on_line=stage._hear
             )
             assert child is None
 
@@ -229,7 +229,9 @@ def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @little_numpy
-def test_whoever_gives_up_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_start_leaves_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The fork waits until the dispatcher knows it, and ends when that does not want it any more."""
 
     async def scene(stage: Stage) -> None:
@@ -276,9 +278,9 @@ def test_without_any_every_worker_starts(tmp_path: Path) -> None:
 def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
-        assert stage.forks.settled
+        assert stage.forks.is_quiescent
         await stage.forks.hold()
-        assert (stage.servers, stage.forks.settled) == ([], True)
+        assert (stage.servers, stage.forks.is_quiescent) == ([], True)
         assert await stage.fork() is None
         stage.forks.release()
         await said(await stage.forked())
@@ -292,7 +294,7 @@ def test_one_that_nobody_needs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await said(await stage.forked())
         monkeypatch.setattr(fork_server, "_IDLE_S", 0.0)
         stage.forks._use(stage.around(), stage.forks._servers[stage.around()])
-        while stage.servers or not stage.forks.settled:
+        while stage.servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
 
     play(tmp_path, scene)

@@ -14,7 +14,7 @@ from typing import cast
 
 import psutil
 import pytest
-from support.running import eventually
+from support.real_daemon import eventually
 
 from pytriton._protocol.messages import Limits
 from pytriton.dispatcher.workers.process.hard_limits import guard
@@ -81,7 +81,7 @@ def test_too_many_processes_end_it(family: int) -> None:
 def test_the_memory_of_all_its_processes_counts(family: int) -> None:
     each = psutil.Process(family).memory_info()
     # More than it uses itself, less than it uses with its children.
-    why = asyncio.run(_guarded(family, Limits(memory_hard=2 * (each.rss - each.shared))))
+    why = asyncio.run(_guarded(family, Limits(memory_limit=2 * (each.rss - each.shared))))
     assert why is not None
     assert why.endswith("(limits)")
     assert "bytes of memory, and may use" in why
@@ -90,7 +90,7 @@ def test_the_memory_of_all_its_processes_counts(family: int) -> None:
 def test_within_its_limits_it_runs_until_it_ends(family: int) -> None:
     async def main() -> str | None:
         worker = Worker(family)
-        limits = Limits(processes=2, memory_hard=1 << 40)
+        limits = Limits(processes=2, memory_limit=1 << 40)
         looking = asyncio.ensure_future(guard(cast(WorkerProcess, worker), limits))
         done, _ = await asyncio.wait([looking], timeout=0.1)
         assert not done

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fakes.virtual_time import VirtualLoop
 from structlog.testing import capture_logs
-from support.fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
 from pytriton.dispatcher.workers.process.registrant import Registrant
 
-_SPEC = messages.ModelSpec("m", 1, {}, messages.World("python"))
+_SPEC = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
 _PEER = cast(Peer, None)
 
 
@@ -41,7 +41,7 @@ class Scene:
     def __init__(self, loop: VirtualLoop, folder: Path) -> None:
         self.loop = loop
         self.lane = folder / "w1.lane"
-        self.gauge = folder / "w1.gauge"
+        self.stats = folder / "w1.stats"
         self.process: Any = loop.ask(Process)
         self.worker = loop.ask(
             lambda: HostedWorker.start(
@@ -78,18 +78,18 @@ def scene(loop: VirtualLoop, tmp_path: Path) -> Scene:
 
 
 def test_its_registrant_is_asked_to_start_it(scene: Scene) -> None:
-    start = messages.StartWorker("w1", 3, str(scene.lane), str(scene.gauge))
+    start = messages.StartWorker("w1", 3, str(scene.lane), str(scene.stats))
     assert scene.process.got == [start]
     assert (scene.worker.pid, scene.worker.alive, scene.worker.log_hint) == (4242, True, "")
     scene.has_ended()
 
 
 def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
-    own = Gauge(os.open(scene.gauge, os.O_RDWR))
+    own = WorkerStatsPage(os.open(scene.stats, os.O_RDWR))
     scene.says_hello()
-    assert not scene.gauge.exists()
+    assert not scene.stats.exists()
     begun_ns = own.begin(1)
-    assert scene.worker.gauge.read().begun == 1
+    assert scene.worker.stats.read().begun == 1
     with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
         scene.says_hello()
     scene.loop.ask(scene.worker.loaded)
@@ -118,7 +118,7 @@ def test_its_end(scene: Scene, end: Any, how: str) -> None:
     scene.loop.settle()
     assert not scene.worker.alive
     assert scene.worker.describe_end() == f"worker w1, a thread of process 4242, {how}"
-    assert not scene.gauge.exists()
+    assert not scene.stats.exists()
     failure: Any = scene.worker.ready.exception()
     assert failure.text == (
         f"model m: worker w1, a thread of process 4242, {how} before its callable was loaded"
@@ -189,7 +189,7 @@ def test_a_registrant_that_has_ended_runs_nothing(loop: VirtualLoop, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_runtime_directory_that_cannot_be_written_is_told(
+def test_a_runtime_directory_that_cannot_be_written_is_reported(
     loop: VirtualLoop, tmp_path: Path
 ) -> None:
     def start() -> None:
@@ -199,6 +199,6 @@ def test_a_runtime_directory_that_cannot_be_written_is_told(
         )
 
     with pytest.raises(
-        RemoteFailure, match=r"model m: cannot write .*/no/w1\.gauge .*No such file"
+        RemoteFailure, match=r"model m: cannot write .*/no/w1\.stats .*No such file"
     ):
         loop.ask(start)

@@ -43,7 +43,7 @@ def _ended_pid() -> int:
     ],
     ids=["over TCP", "another namespace", "another user", "ended"],
 )
-def test_who_cannot_run_threads_for_us_is_refused(sender: Any, words: str) -> None:
+def test_processes_that_cannot_host_models_are_refused(sender: Any, words: str) -> None:
     failure = asyncio.run(_refusal(sender()))
     assert failure.kind is ErrorKind.INVALID
     assert failure.text.startswith('model m with isolation="thread"')

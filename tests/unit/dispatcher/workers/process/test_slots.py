@@ -6,14 +6,14 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.admission import MOST_WORKERS, check
+from pytriton.dispatcher.models.admission import MAX_WORKERS, check
 from pytriton.dispatcher.workers.process import slots
 
-WORLD = messages.World("/usr/bin/python3")
+WORLD = messages.WorkerEnvironment("/usr/bin/python3")
 
 
 def spec(
-    versions: list[int], *, python: bool = True, instances: int = 2, spares: int = 1
+    versions: list[int], *, python: bool = True, instances: int = 2, standby_workers: int = 1
 ) -> messages.ModelSpec:
     model = messages.PythonModel("{}", "/m") if python else None
     return messages.ModelSpec(
@@ -22,7 +22,7 @@ def spec(
         {},
         WORLD,
         instances,
-        spares=spares,
+        standby_workers=standby_workers,
         python_model=model,
         versions=versions,
     )
@@ -53,6 +53,6 @@ def test_others_serve_all_versions_in_each_worker(model: messages.ModelSpec) -> 
 
 
 def test_the_most_workers_are_counted_with_the_versions() -> None:
-    check(spec([1, 2], instances=MOST_WORKERS // 2, spares=0), [b""])
-    with pytest.raises(RemoteFailure, match=f"at most {MOST_WORKERS}"):
-        check(spec([1, 2], instances=MOST_WORKERS // 2 + 1, spares=0), [b""])
+    check(spec([1, 2], instances=MAX_WORKERS // 2, standby_workers=0), [b""])
+    with pytest.raises(RemoteFailure, match=f"at most {MAX_WORKERS}"):
+        check(spec([1, 2], instances=MAX_WORKERS // 2 + 1, standby_workers=0), [b""])

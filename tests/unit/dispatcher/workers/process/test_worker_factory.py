@@ -34,7 +34,7 @@ _OTEL = {
 
 
 def _spec(**fields: Any) -> messages.ModelSpec:
-    spec = messages.ModelSpec("m", 1, {}, messages.World(sys.executable))
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment(sys.executable))
     return msgspec.structs.replace(spec, **fields)
 
 
@@ -49,7 +49,7 @@ def play(folder: Path, scene: Callable[[WorkerFactory], Awaitable[None]], **sett
     async def played() -> None:
         kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
         try:
-            config = DaemonConfig(**{"fork_servers": 0, **settings})
+            config = DaemonConfig(**{"max_fork_servers": 0, **settings})
             await scene(WorkerFactory(config, rundir, folder / "library", kill_on_death))
         finally:
             kill_on_death.close()
@@ -67,11 +67,11 @@ async def _said(worker: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("code", "failed", "told"),
+    ("code", "failed", "reported"),
     [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
 )
 def test_that_a_worker_gave_up_is_known_from_its_end(
-    code: int, failed: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, failed: str, reported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
     monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
@@ -80,10 +80,10 @@ def test_that_a_worker_gave_up_is_known_from_its_end(
         heard: list[str] = []
         factory.on_given_up = heard.append
         worker = await factory.start(_spec(), 0, None)
-        worker.gauge.failed(failed, 1)
+        worker.stats.failed(failed, 1)
         await asyncio.wait([worker.exited])
         await worker.stop(0)
-        assert heard == told
+        assert heard == reported
 
     play(tmp_path, scene)
 
@@ -103,7 +103,7 @@ def test_a_process_gets_what_it_needs_of_its_daemon(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_workers_of_a_version_are_told_which(tmp_path: Path) -> None:
+def test_workers_get_the_version_they_serve(tmp_path: Path) -> None:
     """Of a Triton Python model, slots go round the versions."""
 
     async def scene(factory: WorkerFactory) -> None:
@@ -118,7 +118,7 @@ def test_workers_of_a_version_are_told_which(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_where_spans_go_is_told_where_tritonserver_traces(tmp_path: Path) -> None:
+def test_the_span_destination_is_passed_if_tritonserver_traces(tmp_path: Path) -> None:
     async def scene(factory: WorkerFactory) -> None:
         said = await _said(await factory.start(_spec(), 0, None))
         endpoint = said["env"]["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
@@ -151,18 +151,18 @@ def test_a_registrant_s_thread_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "told"),
+    ("world", "reported"),
     [
         ({"python": "/nowhere/python"}, r"its interpreter /nowhere/python .*python="),
         ({"cwd": "/nowhere"}, r"its working directory /nowhere .*cwd="),
     ],
 )
-def test_what_is_missing_is_told_and_the_next_name_is_a_fresh_one(
-    tmp_path: Path, world: dict[str, Any], told: str
+def test_missing_files_are_reported_and_the_next_worker_gets_a_new_name(
+    tmp_path: Path, world: dict[str, Any], reported: str
 ) -> None:
     async def scene(factory: WorkerFactory) -> None:
-        spec = _spec(world=messages.World(**{"python": sys.executable, **world}))
-        with pytest.raises(RemoteFailure, match=told):
+        spec = _spec(world=messages.WorkerEnvironment(**{"python": sys.executable, **world}))
+        with pytest.raises(RemoteFailure, match=reported):
             await factory.start(spec, 0, None)
         worker = await factory.start(_spec(), 0, None)
         assert worker.name == "w2"
@@ -171,7 +171,7 @@ def test_what_is_missing_is_told_and_the_next_name_is_a_fresh_one(
     play(tmp_path, scene)
 
 
-def test_a_limit_of_the_daemon_s_is_told_as_such(
+def test_a_limit_of_the_daemon_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def memfd_create(name: str) -> int:

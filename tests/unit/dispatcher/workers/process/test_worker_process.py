@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import structlog
-from support.fakes.fake_worker import SPEC
+from fakes.fake_worker import SPEC
 
-from pytriton._protocol.lanes.stats_page import Gauge
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
@@ -38,12 +38,12 @@ def test_a_clean_up_without_end_is_ended(tmp_path: Path) -> None:
             on_line=lambda pid, line: up.set(),
             kill_on_death=helper,
         )
-        gauge, descriptor = Gauge.create()
+        stats, descriptor = WorkerStatsPage.create()
         os.close(descriptor)
         path = tmp_path / "lane"
-        worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, gauge=gauge, clean_up_s=0.3)
+        worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, stats=stats, clean_up_s=0.3)
         await up.wait()
-        gauge.told_to_end()
+        stats.mark_ending()
         with structlog.testing.capture_logs() as said:
             await asyncio.wait_for(worker.end_after_batch(), 60)
         assert child.exited.result() == -signal.SIGKILL

@@ -1,0 +1,242 @@
+"""The management server: an HTTP server in a thread that requests snapshots from the dispatcher's loop.
+
+scraper ──▶ aiohttp (thread "management") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from pytriton._host.log_files import tail
+from pytriton._host.ports import listening, listening_at
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.access import access_headers
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton._protocol.messages.answers import Status
+from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.metrics import MetricsSnapshot
+from pytriton._protocol.messages.requests import Requests
+from pytriton.dispatcher.telemetry.dashboard.routes import Endpoint, Page, Sources
+from pytriton.dispatcher.telemetry.http import protobuf
+from pytriton.dispatcher.telemetry.http.certificate import tls_context
+from pytriton.dispatcher.telemetry.http.exposition import expose
+from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, Snapshots
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+#: Timeout for a snapshot made in the dispatcher's loop.
+_SNAPSHOT_S = 5.0
+
+
+class ManagementServer:
+    """Serves operators' requests, if configured.
+
+    Args:
+        config: defines addresses and access
+        rundir: contains the access token
+        figures: provides the metrics
+        status: returns the daemon's status; called in the dispatcher's loop, like the following
+        requests: returns samples of a model's requests
+        explain: returns the diagnosis of a model
+        events: returns the newest events; True: audit events only
+    Attributes:
+        urls: the addresses that it listens on.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        figures: Snapshots,
+        status: Callable[[], Status],
+        requests: Callable[[str], Requests],
+        explain: Callable[[str], Awaitable[Explanation]],
+        events: Callable[[bool], Sequence[Event]],
+    ) -> None:
+        self.urls: list[str] = []
+        #: Descriptors of the listening sockets.
+        self.descriptors: list[int] = []
+        self._config = config
+        self._rundir = rundir
+        self._status = status
+        self._requests = requests
+        self._explain = explain
+        self._events = events
+        self._figures = figures
+        self._server: ServerThread | None = None
+
+    def start(self, adopted: Sequence[int] = ()) -> None:
+        """Listen and start serving. Call it in the dispatcher's loop.
+
+        `adopted`: descriptors of the listening sockets of the version that was upgraded from.
+
+        Raises:
+            PortError: the port is in use, or the path of the unix socket cannot be used.
+            CertificateError: the certificate cannot be used.
+        """
+        tls = tls_context(self._config)  # fails before anything listens
+        sockets = self._adopt(adopted) if adopted else self._listen()
+        if not sockets:
+            return
+        self._loop = asyncio.get_running_loop()
+        self._server = ServerThread(self.routes(), sockets, tls)
+        _log.info("management server listens", urls=self.urls)
+
+    async def stop(self) -> None:
+        """Stop serving; wait a limited time for requests in progress."""
+        if self._server is None:
+            return
+        await asyncio.to_thread(self._server.stop)
+        if self._config.management_unix_socket is not None:
+            Path(self._config.management_unix_socket).unlink(missing_ok=True)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the server."""
+        page = Page(
+            Sources(
+                self.snapshot,
+                self.status,
+                log=lambda name, lines: tail(self._rundir.log_file(name), lines),
+                requests=self.requests,
+                explain=self.explain,
+                events=self.events,
+                is_owner=self._has_token,
+                headers=lambda: access_headers(self._rundir.access_token()),
+            )
+        )
+        return [web.get("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
+
+    async def snapshot(self) -> MetricsSnapshot:
+        """Return a snapshot, made in the dispatcher's loop.
+
+        Raises:
+            asyncio.TimeoutError: the dispatcher did not make it in time.
+        """
+        return await self._in_dispatcher(self._figures.current)
+
+    async def status(self) -> Status:
+        """Return the daemon's status from the dispatcher's loop; raises as `snapshot` does."""
+
+        async def read() -> Status:
+            return self._status()
+
+        return await self._in_dispatcher(read)
+
+    async def requests(self, name: str) -> Requests | None:
+        """Return samples of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
+
+        async def read() -> Requests | None:
+            try:
+                return self._requests(name)
+            except RemoteFailure:
+                return None
+
+        return await self._in_dispatcher(read)
+
+    async def explain(self, name: str) -> Explanation | None:
+        """Return the diagnosis of a model; None if the model is unknown. Raises as `snapshot` does."""
+
+        async def read() -> Explanation | None:
+            try:
+                return await self._explain(name)
+            except RemoteFailure:
+                return None
+
+        return await self._in_dispatcher(read)
+
+    async def events(self, asked: bool) -> Sequence[Event]:
+        """Return the newest events, oldest first; `asked`: audit events only. Raises as `snapshot` does."""
+
+        async def read() -> Sequence[Event]:
+            return self._events(asked)
+
+        return await self._in_dispatcher(read)
+
+    async def _in_dispatcher(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        made = asyncio.run_coroutine_threadsafe(read(), self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        try:
+            scraped = await self._in_dispatcher(self._figures.scraped)
+        except asyncio.TimeoutError:
+            text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
+            return web.Response(text=text, status=503)
+        accept = request.headers.get("accept", "")
+        render = expose_protobuf if protobuf.is_preferred(accept) else expose
+        body, content_type = await asyncio.to_thread(render, scraped, accept)
+        return web.Response(body=body, headers={"content-type": content_type})
+
+    def _guarded(self, answer: Endpoint) -> Endpoint:
+        """Wrap an endpoint so that it requires the access token, if the settings demand it."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if self._config.management_require_token and not await asyncio.to_thread(
+                self._has_token, request.headers.get("authorization", "")
+            ):
+                text = "the access token is required: Authorization: Bearer …\n"
+                return web.Response(text=text, status=401, headers={"www-authenticate": "Bearer"})
+            return await answer(request)
+
+        return guarded
+
+    def _has_token(self, authorization: str) -> bool:
+        try:
+            token = self._rundir.access_token_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            return False
+        wanted = f"Bearer {token}".encode()
+        shown = authorization.encode("utf-8", "surrogateescape")
+        return bool(token) and hmac.compare_digest(shown, wanted)
+
+    def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        for one in sockets:
+            if one.family == socket.AF_UNIX:
+                self.urls.append(f"unix:{self._config.management_unix_socket}")
+            else:
+                self.urls.append(self._url(one))
+        self.descriptors = list(descriptors)
+        return sockets
+
+    def _url(self, listener: socket.socket) -> str:
+        host = (self._config.management_address or "").rpartition(":")[0]
+        host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+        scheme = "https" if self._config.management_certificate else "http"
+        shown = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{listener.getsockname()[1]}"
+
+    def _listen(self) -> list[socket.socket]:
+        config, sockets, urls = self._config, [], []
+        with contextlib.ExitStack() as listening_so_far:
+            if config.management_address is not None:
+                host, _, port = config.management_address.rpartition(":")
+                host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+                listener = listening(host, int(port), "management", backlog=BACKLOG)
+                sockets.append(listening_so_far.enter_context(listener))
+                urls.append(self._url(listener))
+            if config.management_unix_socket is not None:
+                path = Path(config.management_unix_socket)
+                sockets.append(listening_at(path, "management_unix_socket", backlog=BACKLOG))
+                urls.append(f"unix:{config.management_unix_socket}")
+            listening_so_far.pop_all()
+        self.urls += urls
+        self.descriptors = [one.fileno() for one in sockets]
+        return sockets
+
+
+def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
+    """Return the same as `expose`, in the format for native histograms."""
+    return protobuf.encoded(scraped), protobuf.CONTENT_TYPE

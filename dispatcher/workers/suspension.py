@@ -1,0 +1,154 @@
+"""The suspension state of a model: it has no workers while suspended, and the first batch starts them.
+
+suspended ──▶ a batch needs a worker: resuming ──▶ a worker is ready: active
+    ▲                                                                    │
+    └────────────── no request for the model for a while ◀──────────────┘
+
+While the model wakes, batches wait as they do when a worker is replaced: those that tritonserver has passed to a proxy
+wait at the dispatcher, all others in tritonserver's queue. Both the time and the number of waiting requests are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.events import Events
+from pytriton.dispatcher.workers.model_counters import ModelCounters
+
+#: How long additional instances of a model that already serves wait for memory before they ask again.
+FURTHER_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class WakeBounds:
+    """Limits while a model wakes: seconds since the wake-up began, and requests in tritonserver's queue."""
+
+    seconds: float = 60.0
+    requests: int = 1000
+
+
+class Suspension:
+    """The suspension state of one registration's workers.
+
+    Args:
+        model: Name of the model.
+        bounds: Limits on waiting requests while the model wakes.
+        events: Receives the events about being suspended and resuming.
+        counters: Counts the wake-ups.
+        suspended: Whether the model starts suspended: registered, but not loaded.
+
+    Attributes:
+        suspended: The model has no workers until a batch needs one.
+        resuming: A batch needs a worker, and none is ready yet.
+        queued: Requests waiting in tritonserver, as last reported by the autoscaler.
+        lacks_room: The model is resuming but has no memory for a worker yet.
+        held: The model must not wake now; batches wait.
+        resumes: Number of wake-ups so far.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        bounds: WakeBounds,
+        events: Events,
+        counters: ModelCounters | None = None,
+        *,
+        suspended: bool = False,
+    ) -> None:
+        self.suspended = suspended
+        self.resuming = False
+        self.queued = self.resumes = 0
+        self.lacks_room = self.held = False
+        self._refusal: tuple[int, RemoteFailure] | None = None
+        self._model = model
+        self._bounds = bounds
+        self._events = events
+        self._counters = counters or ModelCounters()
+        self._since = asyncio.get_running_loop().time()
+        self._woken_at = 0.0
+        self._why = ""
+        #: Seconds since the epoch, for status.
+        self._at = time.time()
+
+    @property
+    def now(self) -> bool:
+        """Whether the model is suspended or resuming."""
+        return self.suspended or self.resuming
+
+    def text(self) -> str:
+        """Return a text for users, such as "suspended since 2026-01-31 12:00:00"."""
+        return "suspended since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
+
+    def begin(self, idle_s: float, workers: int, why: str = "") -> None:
+        """Suspend the model, with this many workers to stop, after `idle_s` seconds without requests or for the reason `why`."""
+        self.suspended, self.resuming = True, False
+        self._since, self._at = asyncio.get_running_loop().time(), time.time()
+        self._events.emit(
+            kinds.SUSPENDED,
+            reason=why or f"it had no requests for {idle_s:.0f} s",
+            numbers={"idle_s": round(idle_s, 3), "workers": workers},
+        )
+
+    def wake(self, why: str) -> None:
+        """Start a wake-up. The caller starts the workers."""
+        self.suspended, self.resuming, self._why = False, True, why
+        self.resumes += 1
+        self._woken_at = asyncio.get_running_loop().time()
+
+    def back(self) -> None:
+        """Return to suspension after a cancelled or failed wake-up."""
+        self.suspended, self.resuming, self.lacks_room = True, False, False
+
+    def refuse(self, failure: RemoteFailure) -> None:
+        """Return to suspension because memory was refused, and fail the requests that wait for this wake-up."""
+        self._refusal = (self.resumes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
+        self.back()
+
+    def raise_refusal(self, wake: int) -> None:
+        """Check wake-up number `wake`; 0 means no wake-up.
+
+        Raises:
+            RemoteFailure: The wake-up failed for lack of memory.
+        """
+        if wake and self._refusal is not None and wake <= self._refusal[0]:
+            raise self._refusal[1]
+
+    def end(self) -> None:
+        """Finish a wake-up: a worker is ready."""
+        if not self.now:
+            return
+        now = asyncio.get_running_loop().time()
+        slept_s, took_s = self._woken_at - self._since, now - self._woken_at
+        self.suspended = self.resuming = False
+        self.queued = 0
+        self._counters.resumes += 1
+        self._events.emit(
+            kinds.RESUMED,
+            reason=f"{self._why}, after {slept_s:.0f} s suspended",
+            numbers={"suspended_s": round(slept_s, 3), "took_s": round(took_s, 3)},
+        )
+
+    def left_s(self) -> float | None:
+        """Return how many more seconds a batch may wait for the wake-up, or None if the model is not resuming.
+
+        Raises:
+            RemoteFailure: The wake-up takes longer than `resume_timeout_s`, or too many requests wait.
+        """
+        if not self.resuming:
+            return None
+        waited_s = asyncio.get_running_loop().time() - self._woken_at
+        why = ""
+        if waited_s >= self._bounds.seconds:
+            doing = "waiting for memory" if self.lacks_room else "loading"
+            why = f"its worker has been {doing} for {waited_s:.0f} s (resume_timeout_s)"
+        elif self.queued > self._bounds.requests:
+            why = f"{self.queued} requests wait for its worker (resume_queue_size)"
+            self.queued -= 1  # this request fails; the count is refreshed from tritonserver later
+        if why:
+            text = f"model {self._model} was suspended, and {why}: try again later"
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        return self._bounds.seconds - waited_s

@@ -1,0 +1,15 @@
+/* Our threads in tritonserver's process. */
+#ifndef PYTRITON_BACKEND_BASE_THREAD_H
+#define PYTRITON_BACKEND_BASE_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Start a thread with all signals blocked and a stack of this size (0: the default). Returns false if it cannot be
+ * started.
+ */
+enum { THREAD_SMALL_STACK = 1 << 20 };
+bool thread_start(pthread_t *thread, size_t stack, void *(*run)(void *), void *argument);
+
+#endif

@@ -1,0 +1,180 @@
+#define _GNU_SOURCE
+#include "lane/memory.h"
+
+#include "base/clock.h"
+#include "base/available_memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ALIGNMENT = 64, MIN_BYTES = 1 << 16 };
+/* The size that an arena always keeps. */
+#ifndef RETAINED_BYTES
+#define RETAINED_BYTES (64 << 20)
+#endif
+static const uint64_t max_doubled = 1 << 26;
+
+static char *memory_error(uint64_t size, const char *why)
+{
+    return strdup_printf("cannot get %lu bytes of shared memory: %s", size, why);
+}
+
+static char *grow(Arena *arena, uint64_t needed)
+{
+    uint64_t size = MIN_BYTES, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    while (size < needed && size < max_doubled)
+        size *= 2;
+    if (size < needed)
+        size = (needed + page - 1) / page * page;
+    uint64_t available = memory_available();
+    if (size - arena->backed > available) {
+        char text[128];
+        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine", arena->backed,
+            available);
+        return memory_error(size, text);
+    }
+    if (arena->fd < 0) { /* it may exist without a mapping if mapping failed the last time */
+        int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        /* The worker's descriptor is read-only, but the worker can open another one: it must not add a seal against
+         * our writes.
+         */
+        if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+            char *text = memory_error(size, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            return text;
+        }
+        arena->fd = fd;
+    }
+    /* Reserve the pages: otherwise, a lack of memory causes SIGBUS in the middle of a copy. */
+    int failed;
+    do
+        failed = posix_fallocate(arena->fd, (off_t)arena->backed, (off_t)(size - arena->backed));
+    while (failed == EINTR);
+    if (failed)
+        return memory_error(size, strerror(failed));
+    if (size > RETAINED_BYTES)
+        arena->needed_ns = clock_monotonic_ns();
+    if (size <= arena->size) { /* it was that large before, and was trimmed */
+        arena->backed = size;
+        return NULL;
+    }
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, 0);
+    if (map == MAP_FAILED)
+        return memory_error(size, strerror(errno));
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    arena->map = map;
+    arena->size = arena->backed = size;
+    return NULL;
+}
+
+static uint64_t aligned(uint64_t offset)
+{
+    return (offset + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+char *arena_reserve(Arena *arena, uint64_t size)
+{
+    uint64_t end = aligned(arena->used) + size;
+    return end > arena->backed ? grow(arena, end) : NULL;
+}
+
+char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
+{
+    char *failure = arena_reserve(arena, size);
+    if (failure)
+        return failure;
+    *offset = aligned(arena->used);
+    arena->used = *offset + size;
+    return NULL;
+}
+
+bool arena_is_large(const Arena *arena)
+{
+    return arena->backed > RETAINED_BYTES;
+}
+
+uint64_t arena_trim_due_ns(const Arena *arena)
+{
+    return arena->needed_ns + RETAIN_MS * UINT64_C(1000000);
+}
+
+void arena_trim(Arena *arena)
+{
+    /* The size and all mappings stay, so the other end need not know. Locked memory stays, too. */
+    if (arena_is_large(arena) && madvise(arena->map + RETAINED_BYTES, arena->backed - RETAINED_BYTES, MADV_REMOVE) == 0)
+        arena->backed = RETAINED_BYTES;
+}
+
+void arena_reset(Arena *arena)
+{
+    if (arena_is_large(arena)) {
+        uint64_t now = clock_monotonic_ns();
+        if (arena->used > RETAINED_BYTES)
+            arena->needed_ns = now;
+        else if (arena_trim_due_ns(arena) <= now)
+            arena_trim(arena);
+    }
+    arena->used = 0;
+}
+
+int arena_open_readonly(const Arena *arena)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", arena->fd);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void arena_close(Arena *arena)
+{
+    if (arena->map)
+        munmap(arena->map, arena->size);
+    if (arena->fd >= 0)
+        close(arena->fd);
+    *arena = (Arena){.fd = -1};
+}
+
+bool mapped_open(Mapped *mapped, int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    *mapped = (Mapped){.fd = fd};
+    if (seals >= 0 && seals & F_SEAL_SHRINK)
+        return true;
+    mapped_close(mapped);
+    return false;
+}
+
+const uint8_t *mapped_bytes(Mapped *mapped, int64_t offset, int64_t size)
+{
+    if (offset < 0 || size < 0 || offset > INT64_MAX - size)
+        return NULL;
+    if ((uint64_t)(offset + size) > mapped->size || mapped->map == NULL) {
+        struct stat file;
+        if (fstat(mapped->fd, &file) != 0 || file.st_size == 0 || offset + size > file.st_size)
+            return NULL;
+        void *map = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_SHARED, mapped->fd, 0);
+        if (map == MAP_FAILED)
+            return NULL;
+        if (mapped->map)
+            munmap((void *)mapped->map, mapped->size);
+        mapped->map = map;
+        mapped->size = (uint64_t)file.st_size;
+    }
+    return mapped->map + offset;
+}
+
+void mapped_close(Mapped *mapped)
+{
+    if (mapped->map)
+        munmap((void *)mapped->map, mapped->size);
+    if (mapped->fd >= 0)
+        close(mapped->fd);
+    *mapped = (Mapped){.fd = -1};
+}

@@ -1,0 +1,286 @@
+/* Batches that are answered many times, or at any time, while tritonserver continues:
+ *
+ *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch and waits until it has begun
+ *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread per lane (reader.c) passes answers on
+ *
+ * A disconnected client is detected by asking its response factory, several times a second while a batch is in flight.
+ *
+ * A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one that
+ * had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and whose
+ * `execute` has not returned: tritonserver waits until then. Requests that lost a worker together are retried
+ * individually (batch.c).
+ */
+#define _GNU_SOURCE
+#include "streams/streams.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "lane/arena_trim.h"
+#include "proxy/attachment.h"
+#include "streams/reader.h"
+#include "streams/state.h"
+#include "translation/request_check.h"
+#include "translation/requests.h"
+#include "triton/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* With the lock held. */
+static void add(Streams *streams, Flight *flight)
+{
+    flight->refs++;
+    flight->is_inflight = true;
+    flight->next = streams->flights;
+    streams->flights = flight;
+    streams->inflight_count++;
+}
+
+/* With the lock held. */
+static char *start_reader(Streams *streams)
+{
+    streams->lane = streams->proxy->lane;
+    streams->room = streams->uncredited = 0;
+    streams->paused_count = 0;
+    streams->has_check_timeout = streams->is_retiring = false;
+    lane_set_timeout(streams->lane, 0);
+    streams->has_reader = thread_start(&streams->reader, 0, lane_reader_run, streams);
+    if (streams->has_reader)
+        return NULL;
+    proxy_drop_lane(streams->proxy);
+    return strdup_printf("model %s: cannot start a thread", streams->proxy->model->name);
+}
+
+/* With the lock held. If no batch waits for a lane, there is none while the model is suspended. */
+static char *get_lane(Streams *streams, bool batch)
+{
+    if (streams->proxy->lane)
+        return NULL;
+    if (streams->has_reader) /* it does not take the lock again: it has released the lane */
+        pthread_join(streams->reader, NULL);
+    streams->has_reader = false;
+    char *failure = proxy_attach(streams->proxy, batch);
+    return failure || streams->proxy->lane == NULL ? failure : start_reader(streams);
+}
+
+char *streams_attach(Streams *streams)
+{
+    if (streams == NULL)
+        return strdup_printf("out of memory");
+    pthread_mutex_lock(&streams->lock);
+    char *failure = get_lane(streams, false);
+    pthread_mutex_unlock(&streams->lock);
+    return failure;
+}
+
+/* Put a batch on the lane. With the lock held. `text`: why that is impossible. */
+static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
+{
+    Proxy *proxy = streams->proxy;
+    bool circular = false;
+    *text = batch_encode(proxy, requests, flight->count, flight->lost_workers > 0, flight->received_ns, &circular);
+    if (*text == NULL && circular) {
+        proxy->avoid.size = proxy->avoid_count = 0; /* keep the lane: other batches are in flight on it */
+        *text =
+            strdup_printf("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
+                          "and more instances, or break the circle of calls",
+                proxy->model->name);
+    }
+    if (*text)
+        return LANE_FAULT;
+    flight->id = (int64_t)proxy->batch;
+    for (uint32_t i = 0; i < flight->count; i++)
+        flight->streams[i].to.sent = (RequestPosition){flight->received_ns, proxy->batch, i};
+    LaneState state = lane_send(proxy->lane, &proxy->message);
+    flight->sent_ns = clock_monotonic_ns();
+    if (state == LANE_OK)
+        add(streams, flight); /* the reader needs the lock to find it */
+    else if (state == LANE_FAULT)
+        *text = strdup_printf("model %s: %s", proxy->model->name, proxy->lane->fault);
+    return state;
+}
+
+/* A batch's waiting time. */
+typedef struct {
+    uint64_t overdue_ns; /* when it has waited too long; 0: never */
+    uint64_t read_ns;   /* see LossReport */
+} BeginWait;
+
+/* Returns the waiting time of a batch that begins to wait now. */
+static BeginWait begin_wait(const Streams *streams)
+{
+    double limit_s = streams->proxy->execution_timeout_s;
+    return (BeginWait){limit_s > 0 ? clock_monotonic_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
+}
+
+/* Wait for a change, with the lock held. Ask the dispatcher once it is overdue that the worker begins a batch. */
+static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)
+{
+    uint64_t now_ns = clock_monotonic_ns();
+    double wait_s = 0;
+    bool others = flight->sent_ns == 0 && streams->inflight_count > 0, retry = false; /* they have their own limits */
+    if (wait->overdue_ns == 0 || flight->begun || others) {
+        pthread_cond_wait(&streams->changed, &streams->lock);
+        return;
+    }
+    if (now_ns < wait->overdue_ns) {
+        struct timespec due = {
+            .tv_sec = (time_t)(wait->overdue_ns / 1000000000), .tv_nsec = (long)(wait->overdue_ns % 1000000000)};
+        pthread_cond_timedwait(&streams->changed, &streams->lock, &due);
+        return;
+    }
+    bool was_read = flight->sent_ns && lane_all_read(streams->proxy->lane);
+    LossReport loss = {
+        .lost_workers = flight->lost_workers, .requests = flight->count, .is_final = true, .read_ns = wait->read_ns};
+    char *text = proxy_report_overdue(streams->proxy, &loss, was_read, &wait_s, &retry);
+    wait->read_ns = loss.read_ns;
+    /* Otherwise the worker is about to be ended, and the lane with it. */
+    wait->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    if (flight->is_inflight)
+        flight->failure = text;
+    else
+        free(text);
+}
+
+/* Wait until there is room for a batch. `text`: why there never will be. With the lock held. */
+static void wait_for_room(Streams *streams, Flight *flight, char **text)
+{
+    BeginWait wait = begin_wait(streams);
+    flight->sent_ns = 0;
+    while (*text == NULL && streams->proxy->lane && streams->inflight_count >= streams->room)
+        wait_for_change(streams, flight, &wait);
+    if (*text == NULL && streams->proxy->lane == NULL && streams->fault)
+        *text = strdup(streams->fault); /* the next lane would end in the same way, forever */
+}
+
+/* Send a batch when there is room, and wait until it has begun. Returns false if the lane was lost before. `text`:
+ * why no worker begins it.
+ */
+static bool send_and_wait(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
+{
+    Proxy *proxy = streams->proxy;
+    __atomic_add_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&streams->lock);
+    *text = get_lane(streams, true);
+    wait_for_room(streams, flight, text);
+    if (*text == NULL && proxy->lane) {
+        LaneState state = send_batch(streams, flight, requests, text);
+        BeginWait wait = begin_wait(streams);
+        if (state == LANE_OK)
+            while (flight->is_inflight && !(streams->waits_for_return ? flight->returned : flight->begun))
+                wait_for_change(streams, flight, &wait);
+        else if (*text == NULL) { /* the reader sees its end, too, and releases it */
+            lane_shutdown(proxy->lane); /* even if the worker has just closed its half */
+            while (proxy->lane)
+                pthread_cond_wait(&streams->changed, &streams->lock);
+        }
+    }
+    bool is_begun = flight->begun;
+    if (is_begun && proxy->lane) /* its inputs have been copied */
+        arena_trim_schedule(&proxy->lane->arena);
+    pthread_mutex_unlock(&streams->lock);
+    __atomic_sub_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
+    return is_begun || *text;
+}
+
+/* Return the requests to tritonserver. */
+static void release_requests(
+    Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
+{
+    Proxy *proxy = streams->proxy;
+    uint64_t sent_ns = flight && flight->sent_ns ? flight->sent_ns : begun_ns;
+    uint64_t now_ns = clock_monotonic_ns(), rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows += request_rows(proxy->model, requests[i]);
+    triton_error_consume(
+        TRITONBACKEND_ModelInstanceReportBatchStatistics(proxy->instance, rows, begun_ns, sent_ns, now_ns, now_ns));
+    for (uint32_t i = 0; i < count; i++) {
+        bool right = flight && !stream_has_failed(&flight->streams[i]);
+        bool again = flight && flight->streams[i].reschedule;
+        triton_error_consume(TRITONBACKEND_ModelInstanceReportStatistics(
+            proxy->instance, requests[i], right, begun_ns, sent_ns, now_ns, now_ns));
+        triton_error_consume(TRITONBACKEND_RequestRelease(requests[i], again ? RELEASE_RESCHEDULE : RELEASE_ALL));
+    }
+}
+
+/* The progress of a batch whose requests are retried individually. */
+typedef struct {
+    bool is_isolated;
+    int consecutive_losses; /* how many in a row lost a worker */
+    char *rest_failure; /* the answer to all remaining requests; NULL: they are retried */
+} RetryState;
+
+static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
+{
+    uint64_t begun_ns = clock_monotonic_ns();
+    for (uint32_t i = 0; i < count; i++)
+        response_send_error(streams->proxy, &(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, text, true);
+    release_requests(streams, NULL, requests, count, begun_ns);
+}
+
+/* Wait until a worker begins the requests. Returns false if one was lost with several of them: retry each
+ * individually.
+ */
+static bool run_flight(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, RetryState *retry)
+{
+    uint64_t begun_ns = clock_monotonic_ns();
+    char *text = NULL;
+    Flight *flight = flight_new(streams->proxy, requests, count);
+    if (flight == NULL) {
+        fail_all(streams, requests, count, "out of memory");
+        return true;
+    }
+    flight->received_ns = begun_ns;
+    flight->lost_workers = retry->is_isolated;
+    flight->consecutive_losses = retry->consecutive_losses;
+    while (!send_and_wait(streams, flight, requests, &text))
+        if (flight->lost_workers && count > 1) {
+            flight_unref(flight);
+            return false;
+        }
+    if (text)
+        flight_end(streams->proxy, flight, ERROR_UNAVAILABLE, text, true);
+    release_requests(streams, flight, requests, count, begun_ns);
+    retry->consecutive_losses = flight->failure ? retry->consecutive_losses + 1 : 0;
+    if (flight->fails_rest && flight->failure)
+        retry->rest_failure = strdup_printf("%s", flight->failure);
+    flight_unref(flight);
+    free(text);
+    return true;
+}
+
+void streams_begin(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    RetryState retry = {0};
+    count = requests_reject_invalid(streams->proxy, requests, count);
+    if (count == 0 || run_flight(streams, requests, count, &retry))
+        return;
+    retry.is_isolated = true;
+    uint32_t next = 0;
+    while (next < count && retry.rest_failure == NULL)
+        run_flight(streams, requests + next++, 1, &retry);
+    if (next < count)
+        fail_all(streams, requests + next, count - next, retry.rest_failure);
+    free(retry.rest_failure);
+}
+
+bool streams_end(Streams *streams)
+{
+    pthread_mutex_lock(&streams->lock);
+    bool is_orphaned = streams->flights != NULL;
+    streams->is_stopping = true;
+    streams->is_orphaned = is_orphaned;
+    if (is_orphaned)
+        pthread_detach(streams->reader);
+    else if (streams->proxy->lane)
+        lane_shutdown(streams->proxy->lane);
+    pthread_mutex_unlock(&streams->lock);
+    if (is_orphaned) /* `streams` may have been freed */
+        return false;
+    if (streams->has_reader)
+        pthread_join(streams->reader, NULL);
+    streams_free(streams);
+    return true;
+}

@@ -1,0 +1,139 @@
+#define _GNU_SOURCE
+#include "streams/worker_lost.h"
+
+#include "base/text.h"
+#include "proxy/attachment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Returns whether a batch cannot be retried: tritonserver has its requests back, or some of its answers have been
+ * sent.
+ */
+static bool is_final(const Streams *streams, const Flight *flight)
+{
+    return flight->begun && (!streams->waits_for_return || flight->returned || flight->answered);
+}
+
+/* Returns the facts about a batch for the dispatcher. */
+static LossReport loss_report(const Streams *streams, const Flight *flight)
+{
+    return (LossReport){.lost_workers = flight->lost_workers,
+        .requests = flight->count,
+        .consecutive_losses = flight->lost_workers ? flight->consecutive_losses + 1 : 0,
+        .is_final = is_final(streams, flight)};
+}
+
+/* Returns the id of a batch's only request, for free(); NULL if it has several. */
+static char *only_request_id(const Flight *flight)
+{
+    const Receiver *to = &flight->streams[0].to;
+    return flight->count == 1 ? request_id(to->name, &to->sent) : NULL;
+}
+
+void flight_report_overdue(Streams *streams, Flight *flight, uint64_t now_ns)
+{
+    double wait_s = 0;
+    bool retry = false;
+    LossReport loss = loss_report(streams, flight);
+    loss.read_ns = flight->read_ns;
+    loss.request_id = only_request_id(flight);
+    char *text = proxy_report_overdue(streams->proxy, &loss, true, &wait_s, &retry);
+    free(loss.request_id);
+    flight->read_ns = loss.read_ns;
+    /* Do not wait: the worker is about to be ended, and the lane with it. */
+    flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
+    if (text == NULL || loss.is_final) { /* the end of the lane says more */
+        free(text);
+        return;
+    }
+    pthread_mutex_lock(&streams->lock);
+    free(flight->failure);
+    flight->failure = text;
+    flight->fails_rest = loss.fails_rest;
+    pthread_mutex_unlock(&streams->lock);
+}
+
+/* Returns the answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
+static char *decide_retry(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
+{
+    if (is_final(streams, flight))
+        return strdup_printf("%s", text);
+    if (unread && !flight->begun)
+        return NULL;
+    if (text && !others)
+        return strdup_printf("%s", text);
+    bool first = flight->lost_workers++ == 0;
+    LossReport loss = loss_report(streams, flight);
+    loss.consecutive_losses = first ? 0 : loss.consecutive_losses;
+    loss.request_id = only_request_id(flight);
+    char *failure = proxy_report_loss(streams->proxy, &loss);
+    free(loss.request_id);
+    flight->fails_rest = failure && loss.fails_rest;
+    return failure;
+}
+
+/* Reset the batch, as if it had never been sent. */
+static void reset_flight(Flight *flight)
+{
+    flight->begun = false;
+    flight->overdue_ns = 0;
+    flight->paused_count = 0;
+    for (uint32_t i = 0; i < flight->count; i++)
+        flight->streams[i].cancelled = flight->streams[i].paused = false;
+}
+
+/* After its broadcast, the lock must not be taken again: a thread that joins this one may hold it. */
+bool streams_handle_lost_lane(Streams *streams, LaneState state)
+{
+    Proxy *proxy = streams->proxy;
+    pthread_mutex_lock(&streams->lock);
+    if (state == LANE_CLOSED && streams->lane->was_reset)
+        state = LANE_UNREAD;
+    char *text = NULL;
+    bool some_begun = false;
+    LossReport report = {.lost_workers = 1, .requests = 1, .is_final = true};
+    for (Flight *flight = streams->flights; flight; flight = flight->next)
+        some_begun |= is_final(streams, flight);
+    if (state == LANE_FAULT)
+        text = strdup_printf("model %s: %s", proxy->model->name, streams->lane->fault);
+    else if (streams->is_stopping && !streams->is_orphaned)
+        text = strdup_printf("model %s: it is unloaded", proxy->model->name);
+    else if (some_begun) {
+        report.request_id = streams->flights->next ? NULL : only_request_id(streams->flights);
+        text = proxy_report_loss(proxy, &report);
+        free(report.request_id);
+    }
+    if (text == NULL && some_begun)
+        text = strdup_printf("model %s: its worker is lost", proxy->model->name);
+    Flight *all = streams->flights;
+    for (Flight *flight = all; flight; flight = flight->next) {
+        if (flight->failure == NULL)
+            flight->failure = decide_retry(streams, flight, state == LANE_UNREAD, text, some_begun);
+        if (flight->failure)
+            flight->begun = true; /* as far as execute is concerned */
+        else
+            reset_flight(flight);
+        flight->is_inflight = false;
+    }
+    proxy_drop_lane(proxy);
+    free(streams->fault);
+    streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
+    streams->flights = NULL;
+    streams->inflight_count = streams->room = 0;
+    bool is_orphaned = streams->is_orphaned; /* it can only become true while batches are in flight */
+    pthread_cond_broadcast(&streams->changed);
+    pthread_mutex_unlock(&streams->lock);
+    while (all) {
+        Flight *flight = all;
+        all = flight->next;
+        watchdog_send_begins(&streams->sender);
+        if (flight->failure)
+            flight_end(proxy, flight, ERROR_UNAVAILABLE, flight->failure, true);
+        flight_unref(flight);
+        watchdog_send_ended(&streams->sender);
+    }
+    watchdog_end(&streams->sender);
+    free(text);
+    return is_orphaned;
+}

@@ -1,0 +1,14 @@
+/* Batches that have lost their worker, or take too long. */
+#ifndef PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
+#define PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
+
+#include "streams/state.h"
+
+/* Ask the dispatcher for a verdict about a batch that has taken too long. */
+void flight_report_overdue(Streams *streams, Flight *flight, uint64_t now_ns);
+/* The lane has ended: answer the batches that had begun, and send the others again if permitted. Returns true if
+ * tritonserver has dropped the instance.
+ */
+bool streams_handle_lost_lane(Streams *streams, LaneState state);
+
+#endif

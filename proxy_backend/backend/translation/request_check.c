@@ -1,0 +1,186 @@
+/* Requests that cannot be served because of their contents. Each is answered individually before its batch goes to a
+ * worker, where it would fail the whole batch.
+ *
+ * tritonserver passes on texts of HTTP requests unchecked. The core (2.51) counts the strings of a BYTES input but
+ * trusts the length of the last one.
+ */
+#define _GNU_SOURCE
+#include "translation/request_check.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "translation/requests.h"
+#include "translation/responses.h"
+#include "triton/errors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The read position in a BYTES input, which may be split into pieces at any byte. */
+typedef struct {
+    uint64_t strings; /* strings that have not begun */
+    uint64_t bytes;   /* remaining bytes of the current string */
+    uint32_t length;  /* the length of the next string, as far as read */
+    int digits;       /* how many of its 4 bytes have been read */
+} Strings;
+
+static bool skip_strings(Strings *strings, const uint8_t *at, uint64_t size)
+{
+    while (size) {
+        uint64_t step = strings->bytes < size ? strings->bytes : size;
+        at += step;
+        size -= step;
+        strings->bytes -= step;
+        if (size == 0)
+            break;
+        if (strings->strings == 0)
+            return false;
+        strings->length |= (uint32_t)*at++ << (8 * strings->digits++);
+        size--;
+        if (strings->digits == 4) {
+            strings->bytes = strings->length;
+            strings->length = 0;
+            strings->digits = 0;
+            strings->strings--;
+        }
+    }
+    return true;
+}
+
+/* Returns whether a BYTES input holds as many complete strings as its shape requires. */
+static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims, uint32_t pieces)
+{
+    Strings strings = {.strings = 1};
+    for (uint32_t i = 0; i < dims; i++)
+        if (shape[i] < 0 || __builtin_mul_overflow(strings.strings, (uint64_t)shape[i], &strings.strings))
+            return false;
+    for (uint32_t i = 0; i < pieces; i++) {
+        const void *piece = NULL;
+        uint64_t size = 0;
+        int memory_type = MEMORY_CPU;
+        int64_t memory_id = 0;
+        if (triton_error_consume(TRITONBACKEND_InputBuffer(input, i, &piece, &size, &memory_type, &memory_id)) ||
+            memory_type == MEMORY_GPU)
+            return true; /* the code that copies the input reports the error */
+        if (!skip_strings(&strings, piece, size))
+            return false;
+    }
+    return strings.strings == 0 && strings.bytes == 0 && strings.digits == 0;
+}
+
+static const char *find_input_fault(TRITONBACKEND_Request *request, const char **name)
+{
+    uint32_t count = 0;
+    triton_error_consume(TRITONBACKEND_RequestInputCount(request, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        TRITONBACKEND_Input *input;
+        const int64_t *shape;
+        uint64_t size;
+        uint32_t dims, pieces;
+        int datatype = TYPE_INVALID;
+        if (!triton_error_consume(TRITONBACKEND_RequestInputByIndex(request, i, &input)) &&
+            !triton_error_consume(
+                TRITONBACKEND_InputProperties(input, name, &datatype, &shape, &dims, &size, &pieces)) &&
+            datatype == TYPE_BYTES && input_element_bytes(request, input, shape, dims, datatype, size) == size &&
+            !holds_strings(input, shape, dims, pieces))
+            return "does not hold as many length-prefixed strings as its shape requires";
+    }
+    return NULL;
+}
+
+static bool is_unicode(const char *text)
+{
+    return utf8_is_valid((Text){text, strlen(text)});
+}
+
+static bool has_invalid_parameter(TRITONBACKEND_Request *request)
+{
+    uint32_t count = 0;
+    triton_error_consume(TRITONBACKEND_RequestParameterCount(request, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        const char *key = "";
+        int type = -1;
+        const void *value = "";
+        if (!triton_error_consume(TRITONBACKEND_RequestParameter(request, i, &key, &type, &value)) &&
+            (!is_unicode(key) || (type == PARAMETER_STRING && !is_unicode(value))))
+            return true;
+    }
+    return false;
+}
+
+/* Returns which text of a request is not valid Unicode; NULL: none. Tensor names are valid: tritonserver looks them
+ * up.
+ */
+static const char *find_text_fault(const Proxy *proxy, TRITONBACKEND_Request *request)
+{
+    const char *id = "", *correlation = "";
+    if (has_invalid_parameter(request))
+        return "a request parameter, its key or its value,";
+    if (proxy->model->is_triton_python) {
+        triton_error_consume(TRITONBACKEND_RequestId(request, &id));
+        if (!is_unicode(id))
+            return "the request id";
+        if (!triton_error_consume(TRITONBACKEND_RequestCorrelationIdString(request, &correlation)) &&
+            !is_unicode(correlation))
+            return "the sequence id";
+    }
+    if ((proxy->model->is_triton_python || proxy->tracing) && !is_unicode(request_trace_context(request)))
+        return "the trace context";
+    return NULL;
+}
+
+/* Returns why a sequence's id does not fit a numeric control input, for free(); NULL: it fits. The core (2.51) writes
+ * uninitialised or truncated bytes for an id that does not fit, so a model would confuse sequences.
+ */
+static char *check_sequence_id(const Model *model, TRITONBACKEND_Request *request)
+{
+    const char *text = NULL;
+    uint64_t number = 0;
+    if (model->max_sequence_id == 0)
+        return NULL;
+    if (!triton_error_consume(TRITONBACKEND_RequestCorrelationIdString(request, &text)) && text && *text)
+        return strdup_printf(
+            "model %s: the sequence id is a string, and the model's control input for it takes a number: "
+            "send a number, "
+            "or declare the control's data_type as TYPE_STRING",
+            model->name);
+    if (!triton_error_consume(TRITONBACKEND_RequestCorrelationId(request, &number)) && number > model->max_sequence_id)
+        return strdup_printf("model %s: the sequence id %" PRIu64
+                             " is too large for the model's control input, which takes at most %" PRIu64,
+            model->name, number, model->max_sequence_id);
+    return NULL;
+}
+
+/* Returns why a request cannot be served, for free(); NULL: it can be served. */
+static char *request_fault(const Proxy *proxy, TRITONBACKEND_Request *request)
+{
+    const char *name = "", *what = find_text_fault(proxy, request);
+    if (what)
+        return strdup_printf("model %s: %s is not valid UTF-8", proxy->model->name, what);
+    char *wrong_id = check_sequence_id(proxy->model, request);
+    if (wrong_id)
+        return wrong_id;
+    what = find_input_fault(request, &name);
+    return what ? strdup_printf("model %s: input %s %s", proxy->model->name, name, what) : NULL;
+}
+
+uint32_t requests_reject_invalid(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
+{
+    uint64_t begun_ns = clock_monotonic_ns();
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char *text = request_fault(proxy, requests[i]);
+        if (text == NULL) {
+            requests[kept++] = requests[i];
+            continue;
+        }
+        response_send_error(proxy, &(Receiver){.request = requests[i]}, ERROR_INVALID_ARG, text, true);
+        uint64_t now_ns = clock_monotonic_ns();
+        triton_error_consume(TRITONBACKEND_ModelInstanceReportStatistics(
+            proxy->instance, requests[i], false, begun_ns, begun_ns, now_ns, now_ns));
+        triton_error_consume(TRITONBACKEND_RequestRelease(requests[i], RELEASE_ALL));
+        free(text);
+    }
+    return kept;
+}

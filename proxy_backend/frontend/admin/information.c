@@ -1,0 +1,68 @@
+#include "admin/information.h"
+
+#include "admin/message.h"
+
+bool server_information(Server *server, Text *json, Problem *problem)
+{
+    TRITONSERVER_Message *message = NULL;
+    return api_succeeded(triton.ServerMetadata(server->server, &message), problem) &&
+        message_put_json(message, json, problem);
+}
+
+/* Handle the core's answer about a model; a model that it does not have may still be loaded. `left`: pending_models_left,
+ * before the core was asked.
+ */
+static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
+{
+    if (api_succeeded(error, problem))
+        return true;
+    pending_models_request(server->pending_models, model, left, problem);
+    return false;
+}
+
+bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+{
+    ServerName name;
+    int64_t number;
+    TRITONSERVER_Message *message = NULL;
+    size_t left = pending_models_left(server->pending_models);
+    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
+        said(server, model, left, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        message_put_json(message, json, problem);
+}
+
+bool model_configuration(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+{
+    ServerName name;
+    int64_t number;
+    TRITONSERVER_Message *message = NULL;
+    size_t left = pending_models_left(server->pending_models);
+    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
+        said(server, model, left, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
+        message_put_json(message, json, problem);
+}
+
+bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+{
+    ServerName name;
+    int64_t number;
+    TRITONSERVER_Message *message = NULL;
+    size_t left = pending_models_left(server->pending_models);
+    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
+        said(server, model, left, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
+        message_put_json(message, json, problem);
+}
+
+bool metrics_text(Server *server, Text *text, Problem *problem)
+{
+    TRITONSERVER_Metrics *metrics = NULL;
+    const char *start = NULL;
+    size_t size = 0;
+    if (!api_succeeded(triton.ServerMetrics(server->server, &metrics), problem))
+        return false;
+    bool made = api_succeeded(triton.MetricsFormatted(metrics, METRICS_PROMETHEUS, &start, &size), problem);
+    if (made)
+        text_put(text, start, size);
+    api_ignore(triton.MetricsDelete(metrics), "deleting metrics");
+    return made && text->failed ? problem_no_memory(problem) : made;
+}

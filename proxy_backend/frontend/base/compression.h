@@ -1,0 +1,19 @@
+/* gzip (RFC 1952) and zlib (RFC 1950, which HTTP and gRPC call "deflate"), using the system's zlib. */
+#ifndef PYTRITON_FRONTEND_BASE_COMPRESSION_H
+#define PYTRITON_FRONTEND_BASE_COMPRESSION_H
+
+#include "base/problem.h"
+#include "base/text.h"
+
+typedef enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_DEFLATE } Compression;
+
+/* Load zlib, once, before threads are started; NULL: "libz.so.1". Without it, compressed requests are refused. */
+bool compression_load(const char *library, Problem *problem);
+bool compression_is_loaded(void);
+
+/* Append the decompressed data, at most `limit` bytes. gzip may have several members. */
+bool compression_expand(Compression compression, Slice input, Text *output, uint64_t limit, Problem *problem);
+/* Append these pieces, compressed as one. */
+bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Text *output, Problem *problem);
+
+#endif

@@ -1,0 +1,52 @@
+/* The registered shared memory regions: one table for all processes that serve the same clients.
+ *
+ * It is an unnamed file that the dispatcher passes to each of its servers. So regions outlive a server: the one that
+ * replaces it, or is started after a crash, maps them on use; and while two serve, each sees the regions registered
+ * with the other one.
+ *
+ * A process holds a lock on the file to change or search it; the kernel releases the lock when the process dies.
+ * Within a process, the caller locks.
+ */
+#ifndef PYTRITON_FRONTEND_CALLS_REGION_TABLE_H
+#define PYTRITON_FRONTEND_CALLS_REGION_TABLE_H
+
+#include "base/problem.h"
+
+#include <limits.h>
+
+enum { REGION_NAME = 1024, REGION_KEY = NAME_MAX };
+
+/* A region as registered. */
+typedef struct {
+    uint64_t offset, size;
+    uint64_t file_device, file_inode; /* of the system: the file that the key named then */
+    int64_t device; /* of CUDA */
+    bool cuda;
+    uint16_t name_size, key_size;
+    char name[REGION_NAME], key[REGION_KEY + 1]; /* not terminated; of CUDA, the key is the handle */
+} RegionEntry;
+
+/* The slot of a region, distinguishable from that of a later region in the same place. */
+typedef struct {
+    uint64_t slot, generation;
+} RegionPlace;
+
+typedef struct RegionTable RegionTable;
+
+/* The caller keeps `fd`, which must stay open; -1: a table of this process alone. It has at most `most` regions. */
+RegionTable *region_table_new(int fd, uint64_t most, Problem *problem);
+void region_table_free(RegionTable *table);
+
+/* Returns false if the name exists (PROBLEM_EXISTS), or the table is full (PROBLEM_TOO_MANY). */
+bool region_table_put(RegionTable *table, const RegionEntry *entry, RegionPlace *place, Problem *problem);
+/* Check the same before creating the region. */
+bool region_table_may_put(RegionTable *table, Slice name, Problem *problem);
+/* Returns false if the name does not exist. */
+bool region_table_find(RegionTable *table, Slice name, RegionEntry *entry, RegionPlace *place);
+/* Returns whether a region is still there, without a system call. */
+bool region_table_has(const RegionTable *table, RegionPlace place);
+void region_table_remove(RegionTable *table, RegionPlace place);
+/* Iterate over all regions: begin with `*position` = 0. Returns false at the end. */
+bool region_table_next(RegionTable *table, uint64_t *position, RegionEntry *entry, RegionPlace *place);
+
+#endif

@@ -1,0 +1,53 @@
+/* Parsers for the values of tritonserver's options, and the core's function for each. */
+#ifndef PYTRITON_FRONTEND_CORE_OPTION_VALUES_H
+#define PYTRITON_FRONTEND_CORE_OPTION_VALUES_H
+
+#include "base/name_table.h"
+#include "core/options.h"
+
+/* The options under construction. */
+typedef struct {
+    TRITONSERVER_ServerOptions *options;
+    ParsedOptions *parsed;
+    NameTable caches; /* name -> Text of JSON without its closing brace */
+    bool polls;
+    unsigned poll_s;
+} OptionsBuilder;
+
+typedef struct Kind Kind;
+/* Set an option's value. */
+typedef bool (*Parse)(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+
+/* An option: the parser for its value, and the core's function. */
+struct Kind {
+    const char *name;
+    Parse parse;
+    size_t function; /* offset in Api */
+};
+
+bool parse_bool(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_string(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_unsigned(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_size(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_milliseconds(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_double(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_exit_timeout(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_poll(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_metrics(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_log_level(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_log_verbose(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_log_format(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_log_file(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_trace(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_old_trace(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_control(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_rate_limit(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_no_completion(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_device_size(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_gpu_limit(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_resource(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_setting(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_cache(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+bool parse_cache_size(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
+
+#endif

@@ -1,0 +1,44 @@
+/* The calls of inference.GRPCInferenceService and grpc.health.v1.Health. */
+#ifndef PYTRITON_FRONTEND_GRPC_SERVICE_H
+#define PYTRITON_FRONTEND_GRPC_SERVICE_H
+
+#include "thread_pool/thread_pool.h"
+#include "grpc/headers.h"
+#include "grpc/infer.h"
+#include "http2/service.h"
+
+/* The groups of calls for restrictions, by their names in --grpc-restricted-protocol. */
+typedef enum {
+    GROUP_HEALTH,
+    GROUP_METADATA,
+    GROUP_INFERENCE,
+    GROUP_SHARED_MEMORY,
+    GROUP_MODEL_CONFIG,
+    GROUP_MODEL_REPOSITORY,
+    GROUP_STATISTICS,
+    GROUP_TRACE,
+    GROUP_LOGGING,
+    GROUPS,
+} GrpcGroup;
+
+/* Find the group of that name. Returns false if there is none. */
+bool grpc_group_named(Slice name, GrpcGroup *group);
+
+/* Calls of this group require the header "triton-grpc-protocol-KEY" with this value. */
+typedef struct {
+    char *header; /* with its prefix; NULL: the group is not restricted */
+    char *value;
+} GrpcRestriction;
+
+/* The service of a gRPC endpoint. */
+typedef struct {
+    Server *server;
+    SharedMemory *shared_memory;
+    struct Tracing *tracing;
+    ThreadPool *jobs;
+    ThreadPool *readers; /* for messages that take long to read */
+    InferService infer;
+    GrpcRestriction restrictions[GROUPS];
+} GrpcService;
+
+#endif

@@ -1,0 +1,33 @@
+/* Hands clients' connections over to the process that replaces this one, unnoticed by the clients.
+ *
+ *     retiring process ── a byte with the client's descriptor, on a new connection ──▶ successor, at its endpoint "handover"
+ *
+ * The byte is the number of the connection's endpoint: both processes have the same endpoints, in the same order. A
+ * connection is handed over between two requests, when it has no unread or unsent data here. Data that the client sends
+ * during this stays in its socket, and the successor reads it.
+ */
+#ifndef PYTRITON_FRONTEND_HANDOVER_H
+#define PYTRITON_FRONTEND_HANDOVER_H
+
+#include "net/connection.h"
+
+/* All endpoints of a process, which must stay. The `service` of the endpoint on which connections are taken over. */
+typedef struct {
+    const Endpoint *all;
+    size_t count;
+} HandoverEndpoints;
+
+extern const Protocol handover_protocol;
+
+/* From now on, hand connections of these endpoints over to the process that listens at `path`; NULL: no process can
+ * take them. Before connections_retire.
+ */
+bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem);
+/* Returns whether a connection can be handed over at all: there is a successor, and it is not encrypted. */
+bool handover_is_possible(const Connection *connection);
+/* Hand over a connection with no request in flight. Returns false if that is impossible now, or ever. In the loop's
+ * thread.
+ */
+bool handover_give(Connection *connection);
+
+#endif

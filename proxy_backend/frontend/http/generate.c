@@ -1,0 +1,390 @@
+/* generate and generate_stream: the members of a JSON object are inputs if the model has inputs of these names, and
+ * otherwise parameters. The answer, or each one of a stream (Server-Sent Events), is an object of the outputs.
+ */
+#include "admin/information.h"
+
+#include "http/request.h"
+#include "http/bodies.h"
+#include "json/writer.h"
+
+enum { MAX_INPUTS = 256, MAX_DIMS = 32 };
+
+static const char parsing[] = "failed to parse the request JSON buffer";
+
+/* An input of the model, from its metadata. */
+typedef struct {
+    Text name, datatype;
+    int64_t shape[MAX_DIMS];
+    size_t dims;
+} ModelInput;
+
+typedef struct {
+    ModelInput *list; /* in call_memory */
+    size_t count;
+} ModelInputs;
+
+/* ── the model's inputs ───────────────────────────────────────────────────────────────────────────── */
+
+static void read_shape(Json *json, ModelInput *input)
+{
+    int64_t dim;
+    json_array(json);
+    while (json_element(json))
+        if (json_signed(json, &dim) && input->dims < MAX_DIMS)
+            input->shape[input->dims++] = dim;
+}
+
+static void read_input(Json *json, ModelInput *input)
+{
+    Text scratch = {0};
+    Slice key;
+    json_object(json);
+    while (json_member(json, &scratch, &key))
+        if (slice_is(key, "name"))
+            json_string_to(json, &input->name);
+        else if (slice_is(key, "datatype"))
+            json_string_to(json, &input->datatype);
+        else if (slice_is(key, "shape"))
+            read_shape(json, input);
+        else
+            json_skip(json);
+    text_free(&scratch);
+}
+
+/* Read the core's own JSON. */
+static bool read_inputs(Call *call, Slice metadata, ModelInputs *inputs, Problem *problem)
+{
+    JsonLimits limits = {64, 1 << 20, 1 << 20};
+    Json json = json_read(metadata, &limits);
+    Text scratch = {0};
+    Slice key;
+    inputs->list = call_memory(call, MAX_INPUTS * sizeof *inputs->list);
+    if (inputs->list == NULL)
+        return problem_no_memory(problem);
+    json_object(&json);
+    while (json_member(&json, &scratch, &key)) {
+        if (!slice_is(key, "inputs") || !json_array(&json)) {
+            json_skip(&json);
+            continue;
+        }
+        while (json_element(&json) && inputs->count < MAX_INPUTS) {
+            ModelInput *input = &inputs->list[inputs->count++];
+            *input = (ModelInput){0};
+            read_input(&json, input);
+        }
+    }
+    text_free(&scratch);
+    return json_end(&json) || json_problem(&json, "the model's metadata", problem);
+}
+
+static void free_inputs(ModelInputs *inputs)
+{
+    for (size_t i = 0; i < inputs->count; i++) {
+        text_free(&inputs->list[i].name);
+        text_free(&inputs->list[i].datatype);
+    }
+}
+
+static ModelInput *input_named(const ModelInputs *inputs, Slice name)
+{
+    for (size_t i = 0; i < inputs->count; i++)
+        if (slice_equals(text_slice(&inputs->list[i].name), name))
+            return &inputs->list[i];
+    return NULL;
+}
+
+/* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
+
+/* Choose the model's variable dimensions: the last one takes the elements given, the others are 1. */
+static bool fit_shape(const ModelInput *input, uint64_t elements, int64_t *shape)
+{
+    uint64_t left = elements;
+    ssize_t open = -1;
+    for (size_t i = 0; i < input->dims; i++) {
+        shape[i] = input->shape[i];
+        if (shape[i] < 0) {
+            shape[i] = 1;
+            open = (ssize_t)i;
+        } else if (shape[i] == 0 || left % (uint64_t)shape[i]) {
+            return elements == 0 && shape[i] == 0;
+        } else {
+            left /= (uint64_t)shape[i];
+        }
+    }
+    if (open >= 0)
+        shape[open] = (int64_t)left;
+    return open >= 0 || left == 1;
+}
+
+static bool take_input(Call *call, const ModelInput *input, Json *json, Problem *problem)
+{
+    int64_t shape[MAX_DIMS];
+    if (!fit_shape(input, tensor_count(*json), shape))
+        return problem_set(problem, PROBLEM_INVALID,
+            "The schema can not convert input '%.*s' to tensor with proper shape",
+            SLICE_ARGS(text_slice(&input->name)));
+    const CallTensor *tensor =
+        call_input(call, text_slice(&input->name), text_slice(&input->datatype), shape, input->dims, problem);
+    return tensor && tensor_read(call, tensor, json, true, problem);
+}
+
+static bool take_parameters(Call *call, Json *json, Problem *problem)
+{
+    Text scratch = {0};
+    Slice key;
+    if (!json_object(json))
+        return json_failed(json)
+            ? false
+            : problem_set(problem, PROBLEM_INVALID,
+                  "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object "
+                  "as object");
+    while (problem->kind == PROBLEM_NONE && json_member(json, &scratch, &key))
+        parameter_read(call, key, json, problem);
+    text_free(&scratch);
+    return problem->kind == PROBLEM_NONE;
+}
+
+static bool take_member(Call *call, const ModelInputs *inputs, Slice key, Json *json, Problem *problem)
+{
+    const ModelInput *input = input_named(inputs, key);
+    if (input)
+        return take_input(call, input, json, problem);
+    if (slice_is(key, "parameters"))
+        return take_parameters(call, json, problem);
+    if (!slice_is(key, "id"))
+        return parameter_read(call, key, json, problem);
+    Text scratch = {0};
+    Slice id;
+    bool taken = json_string(json, &scratch, &id) ? call_id(call, id, problem)
+        : json_failed(json)
+        ? false
+        : problem_set(problem, PROBLEM_INVALID, "Unable to parse 'id': attempt to access JSON non-string as string");
+    text_free(&scratch);
+    return taken;
+}
+
+static bool take_body(Call *call, const ModelInputs *inputs, Slice body, Problem *problem)
+{
+    const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
+    JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
+    Json json = json_read(body, &most);
+    Text scratch = {0};
+    Slice key;
+    if (!json_object(&json) && !json_failed(&json))
+        return problem_set(problem, PROBLEM_INVALID, "attempt to get members for non-object");
+    while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key))
+        take_member(call, inputs, key, &json, problem);
+    text_free(&scratch);
+    if (problem->kind == PROBLEM_NONE && !json_end(&json)) {
+        json_count_refusal(&json);
+        json_problem(&json, parsing, problem);
+    }
+    return problem->kind == PROBLEM_NONE;
+}
+
+/* ── answers ──────────────────────────────────────────────────────────────────────────────────────── */
+
+static bool put_response(Text *text, const CallResponse *response, Problem *problem)
+{
+    response_head_write(text, response);
+    if (response->parameter_count) {
+        text_put_char(text, ',');
+        parameters_write(text, response);
+    }
+    for (size_t i = 0; i < response->output_count; i++) {
+        const ResponseOutput *output = &response->outputs[i];
+        text_put_char(text, ',');
+        json_put_sanitized(text, slice_of(output->name));
+        text_put_char(text, ':');
+        if (output->elements != 1)
+            text_put_char(text, '[');
+        if (!tensor_write(output, text, problem))
+            return false;
+        if (output->elements != 1)
+            text_put_char(text, ']');
+    }
+    text_put_char(text, '}');
+    return true;
+}
+
+/* The only answer, or one of several although there should be one. Any thread. */
+static void on_response(Call *call, CallResponse *response)
+{
+    HttpCall *state = http_call(call);
+    Problem problem = {0};
+    bool final = response->final;
+    if (!response->empty || response->problem.kind != PROBLEM_NONE)
+        state->responses++;
+    if (state->response == NULL && (!response->empty || response->problem.kind != PROBLEM_NONE))
+        state->response = response;
+    else
+        call_response_release(response);
+    if (!final)
+        return;
+    response = state->response;
+    if (response == NULL || state->responses != 1)
+        problem_set(&problem, PROBLEM_INVALID,
+            "generate expects model to produce exactly 1 response, use generate stream for model that generates "
+            "various number "
+            "of responses");
+    else if (response->problem.kind != PROBLEM_NONE)
+        problem_set(&problem, response->problem.kind, "%s", problem_text(&response->problem));
+    else if (response_begin(call, &problem) && put_response(&call->reply, response, &problem)) {
+        response_send(call, 200, TYPE_JSON, NULL, 0, 0);
+        return;
+    }
+    response_send_problem(call, &problem);
+}
+
+/* Extract the events of an answer of a model behind the OpenAI API, whose text "s..." is passed to the client
+ * unchanged (pytriton/openai/response_writer.py).
+ */
+static bool events_of(const CallResponse *response, Slice *events)
+{
+    const ResponseOutput *output = response->outputs;
+    uint32_t size;
+    if (response->problem.kind != PROBLEM_NONE || response->output_count != 1 || output->datatype != TYPE_BYTES ||
+        output->elements != 1 || output->in_region || output->size <= sizeof size ||
+        strcmp(output->name, "text_output") != 0)
+        return false;
+    memcpy(&size, output->bytes, sizeof size);
+    *events = slice_after((Slice){output->bytes, output->size}, sizeof size);
+    if (size != events->size || events->start[0] != 's')
+        return false;
+    *events = slice_after(*events, 1);
+    return true;
+}
+
+/* Send one event. Returns false if the client has gone. */
+static bool send_event(Call *call, const CallResponse *response)
+{
+    HttpCall *state = http_call(call);
+    Slice events;
+    if (state->relay && events_of(response, &events) && relay_accept_events(state->relay, events))
+        return true;
+    Problem problem = {0};
+    Text *text = &call->reply;
+    text_clear(text);
+    text_put_string(text, "data: ");
+    size_t begin = text->size;
+    bool good = response->problem.kind == PROBLEM_NONE && put_response(text, response, &problem);
+    if (!good) {
+        const Problem *wrong = response->problem.kind == PROBLEM_NONE ? &problem : &response->problem;
+        problem.kind = wrong->kind;
+        text->size = begin;
+        text_put_string(text, "{\"error\":");
+        json_put_sanitized(text, slice_of(problem_text(wrong)));
+        text_put_char(text, '}');
+    }
+    text_put_string(text, "\n\n");
+    int status = good ? 200 : problem_status(problem.kind);
+    problem_clear(&problem);
+    if (text->failed)
+        return false;
+    if (!state->begun && !response_open(call, status, TYPE_EVENTS))
+        return false;
+    return state->relay ? relay_send_to_requester(state->relay, text_slice(text))
+                        : response_send_chunk(call, text_slice(text));
+}
+
+/* One answer of a stream. Any thread. */
+static void streamed(Call *call, CallResponse *response)
+{
+    HttpCall *state = http_call(call);
+    bool final = response->final;
+    if (!state->is_broken && (!response->empty || response->problem.kind != PROBLEM_NONE) &&
+        !send_event(call, response)) {
+        state->is_broken = true;
+        call_cancel(call);
+    }
+    call_response_release(response);
+    if (!final)
+        return;
+    if (!state->begun)
+        response_open(call, 200, TYPE_EVENTS);
+    if (state->relay == NULL || relay_end(state->relay))
+        response_close(call);
+}
+
+/* ── running ──────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Metadata may take a while when models are being loaded. */
+static bool run_generate(Call *call, Problem *problem)
+{
+    HttpCall *state = http_call(call);
+    ModelInputs inputs = {0};
+    Text metadata = {0};
+    bool good =
+        model_information(state->service->settings.server, state->job.name, state->job.version, &metadata, problem) &&
+        read_inputs(call, text_slice(&metadata), &inputs, problem) &&
+        take_body(call, &inputs, state->job.body, problem);
+    free_inputs(&inputs);
+    text_free(&metadata);
+    return good && call_start(call, state->job.flag ? streamed : on_response, problem);
+}
+
+static bool send_to_requester(void *call, Slice piece)
+{
+    return response_send_chunk(call, piece);
+}
+
+static void cancel(void *call)
+{
+    call_cancel(call);
+}
+
+static void end_response(void *call)
+{
+    response_close(call);
+}
+
+/* Relay the events to a client whose connection is handed over, if that is possible and the request asks for it. */
+static bool may_relay(HttpRequest *request, Problem *problem)
+{
+    static const RelayOwner owner = {send_to_requester, cancel, end_response};
+    const HttpCall *state = http_call(request->call);
+    Slice asked = http_header(request->head, RELAY_HEADER);
+    uint64_t pulse_ms;
+    /* Data after the request is for the relay, so there is no further request. */
+    if (asked.start == NULL || state->relay || state->is_old || state->keep_alive ||
+        connection_endpoint(state->connection)->relays == NULL || !slice_unsigned(asked, &pulse_ms))
+        return true;
+    Relay *relay = relay_new(&owner, request->call, pulse_ms);
+    if (relay == NULL)
+        return problem_no_memory(problem);
+    http_connection_set_relay(request->call, relay);
+    return true;
+}
+
+/* Relayed requests are for models behind the OpenAI API, which have this input: no thread has to look up the
+ * metadata.
+ */
+static bool start_relayed(HttpRequest *request, Problem *problem)
+{
+    static ModelInput text = {
+        .name = {.data = "request", .size = 7}, .datatype = {.data = "BYTES", .size = 5}, .shape = {1}, .dims = 1};
+    static const ModelInputs inputs = {&text, 1};
+    return take_body(request->call, &inputs, request->body, problem) && call_start(request->call, streamed, problem);
+}
+
+static bool start(HttpRequest *request, bool streams, Problem *problem)
+{
+    if (!call_model(request->call, request->name, request->version, problem) || !http_forward_headers(request, problem))
+        return false;
+    if (http_call(request->call)->relay)
+        return start_relayed(request, problem);
+    HttpJob *job = &http_call(request->call)->job;
+    job->flag = streams;
+    job->responds_itself = true;
+    return http_job(request, run_generate, TYPE_JSON, problem);
+}
+
+bool http_handle_generate(HttpRequest *request, Problem *problem)
+{
+    return start(request, false, problem);
+}
+
+bool http_handle_generate_stream(HttpRequest *request, Problem *problem)
+{
+    return may_relay(request, problem) && start(request, true, problem);
+}

@@ -1,0 +1,27 @@
+/* Reports of the server's load with the answers of inferences, for load balancers (ORCA: Open Request Cost Aggregation).
+ *
+ *     endpoint-load-metrics-format: json    requests
+ *     endpoint-load-metrics: JSON {"named_metrics": {"requests_in_flight": 3}}
+ *
+ *     endpoint-load-metrics-format: text    requests
+ *     endpoint-load-metrics: TEXT named_metrics.requests_in_flight=3
+ *
+ * With TensorRT-LLM models, it includes the metrics that NVIDIA's frontend reports: kv_cache_utilization and
+ * max_token_capacity.
+ */
+#ifndef PYTRITON_FRONTEND_HTTP_LOAD_REPORT_H
+#define PYTRITON_FRONTEND_HTTP_LOAD_REPORT_H
+
+#include "base/slice.h"
+#include "core/server.h"
+
+typedef enum { LOAD_REPORT_NONE, LOAD_REPORT_TEXT, LOAD_REPORT_JSON } LoadReport;
+/* The longest header with its line end. */
+enum { LOAD_REPORT_ROOM = 224 };
+
+/* Returns the report that a request header asks for; NONE: none, or another header. */
+LoadReport load_report_requested(Slice name, Slice value);
+/* Write the header at `at`, which has room for LOAD_REPORT_ROOM bytes. Returns its end. Any thread. */
+char *load_report_put(char *at, LoadReport report, Server *server);
+
+#endif

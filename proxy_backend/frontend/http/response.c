@@ -1,0 +1,298 @@
+/* Writes answers: head and body in one system call if the socket takes them, from any thread. */
+#include "http/request.h"
+#include "http1/encoding.h"
+#include "json/writer.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+enum {
+    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head written here has 306 bytes and the load report */
+    PARTS = 64,           /* written at a time */
+    SMALL_RESPONSE = 64 << 10,
+    MIN_COMPRESSED = 256,   /* smaller bodies are not compressed: they would not shrink */
+};
+
+bool response_begin(Call *call, Problem *problem)
+{
+    text_clear(&call->reply);
+    return text_extend(&call->reply, HEAD_ROOM) != NULL || problem_no_memory(problem);
+}
+
+Slice response_body(const Call *call)
+{
+    return slice_after(text_slice(&call->reply), HEAD_ROOM);
+}
+
+/* Append to a head, which has room for everything written here. */
+static char *put(char *at, const char *text)
+{
+    size_t size = strlen(text);
+    memcpy(at, text, size);
+    return at + size;
+}
+
+static char *put_number(char *at, const char *name, uint64_t value)
+{
+    char digits[20], *digit = digits + sizeof digits;
+    do {
+        *--digit = (char)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    at = put(at, name);
+    size_t size = (size_t)(digits + sizeof digits - digit);
+    memcpy(at, digit, size);
+    return put(at + size, "\r\n");
+}
+
+static char *put_first(char *at, int status)
+{
+    if (status == 200)
+        return put(at, "HTTP/1.1 200 OK\r\n");
+    at = put(at, "HTTP/1.1 ");
+    for (int unit = 100; unit; unit /= 10)
+        *at++ = (char)('0' + status / unit % 10);
+    at = put(at, " ");
+    return put(put(at, http_status_reason(status)), "\r\n");
+}
+
+static char *put_end(char *at, bool last, bool old)
+{
+    if (last)
+        at = put(at, "Connection: close\r\n");
+    else if (old)
+        at = put(at, "Connection: keep-alive\r\n");
+    return put(at, "\r\n");
+}
+
+/* ── a body whose size is known ───────────────────────────────────────────────────────────────────── */
+
+/* Returns whether an answer may wait for its client to read it. A small one always may, and is counted when it has
+ * to.
+ */
+static bool may_wait(HttpCall *state, size_t size)
+{
+    const Endpoint *endpoint = connection_endpoint(state->connection);
+    if (size <= SMALL_RESPONSE || endpoint->is_admin || state->unsent)
+        return true;
+    if (!unsent_reserve(endpoint->limits, 0, size))
+        return false;
+    state->unsent = size;
+    return true;
+}
+
+static void count_unsent(HttpCall *state)
+{
+    for (int i = 0; i < state->part_count; i++)
+        state->unsent += state->parts[i].iov_len;
+    unsent_add(state->unsent);
+}
+
+/* Write what the socket takes; the rest follows later. */
+void response_continue(Call *call)
+{
+    HttpCall *state = http_call(call);
+    while (state->part_count) {
+        int count = state->part_count < PARTS ? state->part_count : PARTS;
+        size_t offered = 0;
+        for (int i = 0; i < count; i++)
+            offered += state->parts[i].iov_len;
+        ssize_t taken = connection_write(state->connection, state->parts, count);
+        if (taken < 0)
+            break;
+        size_t left = (size_t)taken;
+        while (state->part_count && left >= state->parts->iov_len) {
+            left -= state->parts->iov_len;
+            state->parts++;
+            state->part_count--;
+        }
+        if ((size_t)taken == offered)
+            continue;
+        state->parts->iov_base = (char *)state->parts->iov_base + left;
+        state->parts->iov_len -= left;
+        if (state->unsent == 0)
+            count_unsent(state);
+        http_connection_await_writable(call);
+        return;
+    }
+    http_connection_responded(call);
+}
+
+/* Compress the body if the client accepts that and it is large enough. The parts become one. */
+static bool shrink(HttpCall *state, Call *call, struct iovec *parts, int *count)
+{
+    size_t total = 0;
+    for (int i = 0; i < *count; i++)
+        total += parts[i].iov_len;
+    if (state->compression == COMPRESSION_NONE || total < MIN_COMPRESSED)
+        return false;
+    Slice *pieces = call_memory(call, (size_t)*count * sizeof *pieces);
+    if (pieces == NULL)
+        return false;
+    for (int i = 0; i < *count; i++)
+        pieces[i] = (Slice){parts[i].iov_base, parts[i].iov_len};
+    Problem ignored = {0};
+    if (!compression_shrink(state->compression, pieces, (size_t)*count, &state->compressed, &ignored)) {
+        problem_clear(&ignored);
+        text_free(&state->compressed);
+        return false;
+    }
+    parts[0] = (struct iovec){state->compressed.data, state->compressed.size};
+    *count = 1;
+    return true;
+}
+
+void response_send(Call *call, int status, const char *type, const struct iovec *parts, int count, size_t json_bytes)
+{
+    HttpCall *state = http_call(call);
+    /* The head, the body's beginning, and the rest. */
+    struct iovec *all = call_memory(call, ((size_t)count + 2) * sizeof *all);
+    if (all == NULL || call->reply.failed) {
+        /* There is no memory even for an error text. */
+        state->keep_alive = false;
+        http_connection_responded(call);
+        return;
+    }
+    Slice body = response_body(call);
+    int bodies = 0;
+    if (body.size)
+        all[1 + bodies++] = (struct iovec){(char *)(uintptr_t)body.start, body.size};
+    for (int i = 0; i < count; i++)
+        if (parts[i].iov_len)
+            all[1 + bodies++] = parts[i];
+    bool shrunk = bodies && shrink(state, call, all + 1, &bodies);
+    size_t total = 0;
+    for (int i = 0; i < bodies; i++)
+        total += all[1 + i].iov_len;
+    if (!may_wait(state, total)) {
+        Problem problem = {0};
+        refusals_count(REFUSED_UNSENT_BYTES);
+        unsent_problem(connection_endpoint(state->connection)->limits, &problem);
+        response_send_problem(call, &problem);
+        return;
+    }
+    char head[HEAD_ROOM], *at = put_first(head, status);
+    at = put(put(put(at, "Content-Type: "), type), "\r\n");
+    if (json_bytes)
+        at = put_number(at, "Inference-Header-Content-Length: ", json_bytes);
+    if (shrunk)
+        at = put(put(put(at, "Content-Encoding: "), encoding_name(state->compression)), "\r\n");
+    at = load_report_put(at, state->load_report, call_server(call));
+    if (status == 405)
+        at = put(put(put(at, "Allow: "), state->allow ? state->allow : "GET"), "\r\n");
+    if (status == 503 && state->retry_later)
+        at = put(at, "Retry-After: 1\r\n");
+    at = put_end(put_number(at, "Content-Length: ", total), http_connection_is_last(call), state->is_old);
+    /* Put it before the body, so that both are one part. */
+    size_t size = (size_t)(at - head);
+    memcpy(call->reply.data + HEAD_ROOM - size, head, size);
+    all[0] = (struct iovec){call->reply.data + HEAD_ROOM - size, size};
+    state->parts = all;
+    state->part_count = state->is_head ? 1 : 1 + bodies;
+    call_trace_send_start(call);
+    if (!state->is_head && bodies && !shrunk && body.size) {
+        all[1] = (struct iovec){all[0].iov_base, size + body.size};
+        state->parts = all + 1;
+        state->part_count = bodies;
+    }
+    response_continue(call);
+}
+
+void response_send_text(Call *call, int status, const char *type, Slice body)
+{
+    Problem problem = {0};
+    if (response_begin(call, &problem))
+        text_put_slice(&call->reply, body);
+    problem_clear(&problem);
+    response_send(call, status, type, NULL, 0, 0);
+}
+
+/* The dispatcher's error about a suspended model that does not wake in time ends with this text
+ * (dispatcher/workers/suspension.py). The proxy appends the request's id.
+ */
+static bool is_retryable(const char *text)
+{
+    static const char words[] = "try again later", id[] = " [request id: ";
+    size_t size = strlen(text), wanted = sizeof words - 1;
+    for (const char *at = strstr(text, id); at; at = strstr(at + 1, id))
+        size = (size_t)(at - text);
+    return size >= wanted && memcmp(text + size - wanted, words, wanted) == 0;
+}
+
+void response_send_problem(Call *call, Problem *problem)
+{
+    int status = problem_status(problem->kind);
+    http_call(call)->retry_later = is_retryable(problem_text(problem));
+    Problem ignored = {0};
+    http_call(call)->compression = COMPRESSION_NONE; /* clients read errors uncompressed */
+    if (response_begin(call, &ignored)) {
+        text_put_string(&call->reply, "{\"error\":");
+        json_put_sanitized(&call->reply, slice_of(problem_text(problem)));
+        text_put_char(&call->reply, '}');
+    }
+    problem_clear(&ignored);
+    problem_clear(problem);
+    response_send(call, status, TYPE_JSON, NULL, 0, 0);
+}
+
+void response_refuse(Connection *connection, Problem *problem)
+{
+    Text body = {0};
+    text_put_string(&body, "{\"error\":");
+    json_put_sanitized(&body, slice_of(problem_text(problem)));
+    text_put_char(&body, '}');
+    char head[HEAD_ROOM], *at = put_first(head, problem_status(problem->kind));
+    at = put(at, "Content-Type: " TYPE_JSON "\r\n");
+    at = put_end(put_number(at, "Content-Length: ", body.size), true, false);
+    struct iovec parts[] = {{head, (size_t)(at - head)}, {body.data, body.size}};
+    if (!body.failed)
+        connection_write_all(connection, parts, 2);
+    text_free(&body);
+    problem_clear(problem);
+    connection_finish(connection);
+}
+
+/* ── a body that comes in pieces ──────────────────────────────────────────────────────────────────── */
+
+bool response_open(Call *call, int status, const char *type)
+{
+    HttpCall *state = http_call(call);
+    char head[HEAD_ROOM], *at = put_first(head, status);
+    at = put(put(put(at, "Content-Type: "), type), "\r\n");
+    /* HTTP/1.0 has no chunks: there, the end of the connection ends the body. */
+    state->keep_alive &= !state->is_old;
+    if (!state->is_old)
+        at = put(at, "Transfer-Encoding: chunked\r\n");
+    at = load_report_put(at, state->load_report, call_server(call));
+    if (state->relay)
+        at = put(at, RELAY_HEADER ": yes\r\n");
+    at = put_end(at, http_connection_is_last(call), state->is_old);
+    struct iovec part = {head, (size_t)(at - head)};
+    state->begun = true;
+    call_trace_send_start(call);
+    bool written = connection_write_all(state->connection, &part, 1);
+    http_connection_set_events(call, true);
+    return written;
+}
+
+bool response_send_chunk(Call *call, Slice piece)
+{
+    const HttpCall *state = http_call(call);
+    char size[24];
+    if (piece.size == 0 || state->is_head)
+        return true;
+    struct iovec parts[] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", piece.size)},
+        {(char *)(uintptr_t)piece.start, piece.size}, {(char[]){'\r', '\n'}, 2}};
+    return state->is_old ? connection_write_all(state->connection, parts + 1, 1)
+                         : connection_write_all(state->connection, parts, 3);
+}
+
+void response_close(Call *call)
+{
+    const HttpCall *state = http_call(call);
+    struct iovec part = {(char[]){'0', '\r', '\n', '\r', '\n'}, 5};
+    http_connection_set_events(call, false);
+    if (!state->is_old && !state->is_head)
+        connection_write_all(state->connection, &part, 1);
+    http_connection_responded(call);
+}

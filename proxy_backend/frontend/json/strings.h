@@ -1,0 +1,12 @@
+/* Strings of JSON. */
+#ifndef PYTRITON_FRONTEND_JSON_STRINGS_H
+#define PYTRITON_FRONTEND_JSON_STRINGS_H
+
+#include "base/text.h"
+
+/* Read a string; `at` points to its quote. Its contents are appended to `text` unless that is NULL. Returns what is
+ * wrong at `at`; NULL: nothing, and `at` is after it.
+ */
+const char *json_read_string(const char **at, const char *end, Text *text, bool *escaped);
+
+#endif

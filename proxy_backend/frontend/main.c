@@ -1,0 +1,328 @@
+/* pytriton-frontend: Triton's core, and its protocols.
+ *
+ *     pytriton-frontend --settings=FD            serve, until SIGTERM
+ *     pytriton-frontend --settings=FD --check    check that all libraries that the settings name can be loaded
+ *
+ * SIGTERM: stop accepting, send GOAWAY, finish requests in flight within the exit timeout, end the core, exit with 0. A
+ * second SIGTERM: exit immediately. Fatal errors: one line on standard error, exit code 1.
+ */
+#define _GNU_SOURCE
+#include "thread_pool/memory_trim.h"
+#include "base/log.h"
+#include "calls/sequences.h"
+#include "net/listener.h"
+#include "startup/services.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    EXIT_SIGTERM = 143, /* as a shell reports a process ended by SIGTERM */
+    RETIRED_CHECK_INTERVAL_MS = 250,
+};
+
+static sem_t work_pending; /* there is something to do: one of these */
+static atomic_int end_signals;
+static atomic_bool is_retired, must_exit;
+
+static void on_terminate(int number)
+{
+    (void)number;
+    int error = errno;
+    if (atomic_fetch_add(&end_signals, 1))
+        _exit(EXIT_SIGTERM);
+    must_exit = true;
+    sem_post(&work_pending);
+    errno = error;
+}
+
+/* Requested over the admin endpoint: repeated requests count once. */
+static void request_exit(void *unused)
+{
+    (void)unused;
+    must_exit = true;
+    sem_post(&work_pending);
+}
+
+static void on_ignored(int number)
+{
+    (void)number;
+}
+
+/* Handlers instead of a mask or SIG_IGN: children of the core (stubs of its python backend) would inherit those. */
+static void handle_signals(void)
+{
+    struct sigaction ends = {.sa_handler = on_terminate, .sa_flags = SA_RESTART};
+    struct sigaction nothing = {.sa_handler = on_ignored, .sa_flags = SA_RESTART};
+    sem_init(&work_pending, 0, 0);
+    sigaction(SIGTERM, &ends, NULL);
+    sigaction(SIGINT, &ends, NULL);
+    sigaction(SIGHUP, &nothing, NULL);
+    sigaction(SIGPIPE, &nothing, NULL);
+}
+
+/* A loop with its listeners. */
+typedef struct {
+    Task change;
+    Loop *loop;
+    Listener **listeners; /* one per endpoint; NULL: closed, or never opened */
+    const HandoverEndpoints *endpoints;
+    struct AcceptState *accept_state; /* of the change in progress */
+} LoopListeners;
+
+static bool start_accepting(LoopListeners *loop_listeners, bool is_admin, Problem *problem)
+{
+    for (size_t i = 0; i < loop_listeners->endpoints->count; i++) {
+        const Endpoint *endpoint = &loop_listeners->endpoints->all[i];
+        if (endpoint->is_admin != is_admin || loop_listeners->listeners[i])
+            continue;
+        loop_listeners->listeners[i] = listener_open(loop_listeners->loop, endpoint, problem);
+        if (loop_listeners->listeners[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* The dispatcher's connections stay accepted. */
+static void stop_accepting(LoopListeners *loop_listeners)
+{
+    for (size_t i = 0; i < loop_listeners->endpoints->count; i++) {
+        if (loop_listeners->listeners[i] && !loop_listeners->endpoints->all[i].is_admin) {
+            listener_close(loop_listeners->listeners[i]);
+            loop_listeners->listeners[i] = NULL;
+        }
+    }
+}
+
+static bool open_loop(LoopListeners *loop_listeners, struct AcceptState *accept_state, const Services *services,
+    const Settings *settings, Problem *problem)
+{
+    loop_listeners->accept_state = accept_state;
+    loop_listeners->endpoints = services_endpoints(services);
+    loop_listeners->loop = loop_new(problem);
+    loop_listeners->listeners = calloc(loop_listeners->endpoints->count + 1, sizeof *loop_listeners->listeners);
+    if (loop_listeners->loop == NULL || loop_listeners->listeners == NULL)
+        return problem->kind == PROBLEM_NONE ? problem_no_memory(problem) : false;
+    if (!start_accepting(loop_listeners, true, problem) ||
+        (!settings->waiting && !start_accepting(loop_listeners, false, problem)))
+        return false;
+    return loop_start(loop_listeners->loop, "front", problem);
+}
+
+static void close_loop(LoopListeners *loop_listeners)
+{
+    connections_abort(loop_listeners->loop); /* those of the dispatcher */
+    loop_stop(loop_listeners->loop);
+    loop_join(loop_listeners->loop);
+    for (size_t i = 0; i < loop_listeners->endpoints->count; i++) {
+        if (loop_listeners->listeners[i])
+            listener_close(loop_listeners->listeners[i]);
+    }
+    loop_free(loop_listeners->loop);
+    free(loop_listeners->listeners);
+}
+
+/* ── accepting client connections, in all loops ───────────────────────────────────────────────────────────── */
+
+typedef struct AcceptState {
+    pthread_mutex_t lock; /* one change at a time */
+    LoopListeners *loops;
+    size_t count;
+    const Services *services;
+    bool accepts, is_announced;
+    sem_t done; /* a loop has changed it */
+    atomic_bool failed;
+    Problem problem; /* of the first loop that failed */
+} AcceptState;
+
+/* In each loop's thread. */
+static void apply_accepting(Task *task)
+{
+    LoopListeners *loop_listeners = (LoopListeners *)((char *)task - offsetof(LoopListeners, change));
+    AcceptState *accept_state = loop_listeners->accept_state;
+    Problem problem = {0};
+    if (!accept_state->accepts) {
+        stop_accepting(loop_listeners);
+    } else if (!start_accepting(loop_listeners, false, &problem)) {
+        if (atomic_exchange(&accept_state->failed, true))
+            problem_clear(&problem);
+        else
+            accept_state->problem = problem;
+    }
+    sem_post(&accept_state->done);
+}
+
+/* Not in a loop's thread: it waits for all of them. */
+static bool set_accepting(AcceptState *accept_state, bool accepts, Problem *problem)
+{
+    pthread_mutex_lock(&accept_state->lock);
+    accept_state->accepts = accepts;
+    accept_state->failed = false;
+    for (size_t i = 0; i < accept_state->count; i++)
+        loop_post(accept_state->loops[i].loop, &accept_state->loops[i].change);
+    for (size_t i = 0; i < accept_state->count; i++)
+        while (sem_wait(&accept_state->done) != 0)
+            ;
+    bool failed = accept_state->failed;
+    if (failed)
+        *problem = accept_state->problem;
+    accept_state->problem = (Problem){0};
+    if (accepts && !failed && !accept_state->is_announced) {
+        accept_state->is_announced = true;
+        services_announce(accept_state->services);
+    }
+    pthread_mutex_unlock(&accept_state->lock);
+    return !failed;
+}
+
+/* ── the dispatcher's requests, in the thread pool ───────────────────────────────────────────────────────────────────── */
+
+static bool handle_accept_request(void *user, bool accepts, Problem *problem)
+{
+    if (accepts && (must_exit || is_retired))
+        return problem_set(problem, PROBLEM_UNAVAILABLE, "this server ends, and accepts no more connections");
+    return set_accepting(user, accepts, problem);
+}
+
+static bool retire(void *user, const char *successor, bool force, Problem *problem)
+{
+    AcceptState *accept_state = user;
+    if (is_retired)
+        return problem_set(problem, PROBLEM_INVALID, "this server retires already");
+    if (!set_accepting(accept_state, false, problem))
+        return false;
+    if (!handover_begin(services_endpoints(accept_state->services), successor, problem))
+        return false;
+    uint64_t sequences = sequences_close(); /* last: nothing reopens them */
+    if (sequences && !force)
+        return problem_set(problem, PROBLEM_EXISTS, "%llu sequences are in progress", (unsigned long long)sequences);
+    is_retired = true;
+    log_info(
+        "another server takes this one's place: %llu connections are open", (unsigned long long)connections_count());
+    for (size_t i = 0; i < accept_state->count; i++)
+        connections_retire(accept_state->loops[i].loop);
+    sem_post(&work_pending);
+    return true;
+}
+
+static void leave(void *user)
+{
+    AcceptState *accept_state = user;
+    Problem ignored = {0};
+    set_accepting(accept_state, false, &ignored);
+    problem_clear(&ignored);
+    pending_models_stop(services_server(accept_state->services)->pending_models);
+    for (size_t i = 0; i < accept_state->count; i++)
+        connections_drain(accept_state->loops[i].loop);
+    connections_wait(services_server(accept_state->services)->options.exit_timeout_s * 1000ull);
+}
+
+static void report_ready(int fd)
+{
+    if (fd < 0)
+        return;
+    if (write(fd, "1", 1) != 1)
+        log_warning("cannot report that connections are accepted: %s", strerror(errno));
+    close(fd);
+}
+
+/* Connections end within the exit timeout; the remaining ones are aborted, and their requests cancelled. */
+static void drain(AcceptState *accept_state, Server *server)
+{
+    Problem ignored = {0};
+    server_force_unready(server, true); /* readiness probes get "not ready" */
+    pending_models_stop(server->pending_models); /* models will not be loaded any more: end all waits */
+    set_accepting(accept_state, false, &ignored);
+    problem_clear(&ignored);
+    for (size_t i = 0; i < accept_state->count; i++)
+        connections_drain(accept_state->loops[i].loop);
+    log_info("the server ends: %llu connections are open", (unsigned long long)connections_count());
+    if (connections_wait(server->options.exit_timeout_s * 1000ull))
+        return;
+    log_warning("%llu connections are ended: exit-timeout-secs are over", (unsigned long long)connections_count());
+    for (size_t i = 0; i < accept_state->count; i++)
+        connections_abort(accept_state->loops[i].loop);
+}
+
+static int fail(Problem *problem)
+{
+    log_error("%s", problem_text(problem));
+    problem_clear(problem);
+    return 1;
+}
+
+/* Wait for the request to end; a retired process ends with its last connection. */
+static void wait_for_exit(void)
+{
+    while (!must_exit) {
+        if (is_retired && connections_wait(RETIRED_CHECK_INTERVAL_MS))
+            return;
+        if (!is_retired)
+            sem_wait(&work_pending);
+    }
+}
+
+static int serve(const Settings *settings)
+{
+    static AcceptState accept_state = {
+        .lock = PTHREAD_MUTEX_INITIALIZER}; /* admin requests may arrive until the process ends */
+    static const ServerControl control = {request_exit, handle_accept_request, retire, leave, &accept_state};
+    Problem problem = {0};
+    sem_init(&accept_state.done, 0, 0);
+    accept_state.services = services_start(settings, &control, &problem);
+    Services *services = (Services *)accept_state.services;
+    accept_state.loops = services ? calloc(settings->loops, sizeof *accept_state.loops) : NULL;
+    if (accept_state.loops == NULL)
+        return fail(&problem);
+    for (size_t i = 0; i < settings->loops; i++)
+        accept_state.loops[i].change.run = apply_accepting;
+    accept_state.count = settings->loops;
+    for (size_t i = 0; i < settings->loops; i++) {
+        if (!open_loop(&accept_state.loops[i], &accept_state, services, settings, &problem))
+            return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
+    }
+    if (!settings->waiting) {
+        accept_state.is_announced = true;
+        services_announce(services);
+    }
+    report_ready(settings->ready_fd);
+    wait_for_exit();
+    drain(&accept_state, services_server(services));
+    services_stop(services);
+    for (size_t i = 0; i < settings->loops; i++)
+        close_loop(&accept_state.loops[i]);
+    free(accept_state.loops);
+    services_free(services);
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    static Settings settings;
+    Problem problem = {0};
+    bool check = false;
+    int fd = -1;
+    for (int i = 1; i < count; i++) {
+        if (strncmp(arguments[i], "--settings=", 11) == 0)
+            fd = (int)strtol(arguments[i] + 11, NULL, 10);
+        else if (strcmp(arguments[i], "--check") == 0)
+            check = true;
+        else
+            fd = -1;
+    }
+    if (fd < 0) {
+        fprintf(stderr, "usage: %s --settings=FD [--check]\n", arguments[0]);
+        return 2;
+    }
+    memory_trim_configure();
+    handle_signals();
+    if (!settings_read(fd, &settings, &problem) || !services_load(&settings, &problem))
+        return fail(&problem);
+    return check ? 0 : serve(&settings);
+}

@@ -1,0 +1,120 @@
+/* Protocol Buffers on the wire (https://protobuf.dev/programming-guides/encoding/): read in place, written to a Text.
+ *
+ * Messages are read field by field using their tables (messages.h), without memory of their own: texts and bytes are
+ * views into the message. A nested message is read by another reader for its bytes, so nothing here recurses.
+ */
+#ifndef PYTRITON_FRONTEND_PROTOBUF_H
+#define PYTRITON_FRONTEND_PROTOBUF_H
+
+#include "base/problem.h"
+#include "base/text.h"
+
+typedef enum {
+    PROTO_DOUBLE,
+    PROTO_FLOAT,
+    PROTO_INT32,
+    PROTO_INT64,
+    PROTO_UINT32,
+    PROTO_UINT64,
+    PROTO_BOOL,
+    PROTO_ENUM,
+    PROTO_STRING,
+    PROTO_BYTES,
+    PROTO_MESSAGE,
+} ProtoType;
+
+/* Singular; singular with presence; repeated; map entries: key 1, value 2. */
+typedef enum { PROTO_SINGULAR, PROTO_OPTIONAL, PROTO_REPEATED, PROTO_MAP } ProtoForm;
+
+/* The last one has no name. */
+typedef struct {
+    int32_t number;
+    const char *name;
+} ProtoEnumValue;
+
+typedef struct ProtoMessage ProtoMessage;
+
+typedef struct {
+    uint32_t number;
+    uint8_t type, form;
+    const char *name;
+    const ProtoMessage *message; /* of PROTO_MESSAGE */
+    const ProtoEnumValue *values; /* of PROTO_ENUM */
+} ProtoField;
+
+struct ProtoMessage {
+    const char *name;
+    const ProtoField *fields; /* by number */
+    size_t count;
+};
+
+/* Returns NULL if the message has no such field. */
+const ProtoField *proto_field(const ProtoMessage *message, uint32_t number);
+const ProtoField *proto_field_named(const ProtoMessage *message, Slice name);
+
+/* ── reading ────────────────────────────────────────────────────────────────────────────────────────── */
+
+typedef struct {
+    const ProtoMessage *message;
+    const char *at, *end;
+} ProtoReader;
+
+typedef enum { PROTO_FOUND, PROTO_END, PROTO_BROKEN } ProtoNext;
+
+/* A field's value. Numbers: `number` has the bits; of PROTO_DOUBLE and PROTO_FLOAT their 8 or 4 bytes, of signed ones
+ * the value as int64_t. Texts, bytes, messages and `packed` numbers: `bytes` points into the message.
+ */
+typedef struct {
+    const ProtoField *field;
+    bool packed;
+    uint64_t number;
+    Slice bytes;
+} ProtoValue;
+
+static inline ProtoReader proto_reader(const ProtoMessage *message, Slice bytes)
+{
+    return (ProtoReader){message, bytes.start, bytes.start + bytes.size};
+}
+
+/* Read the next field that the table knows; others are skipped. PROTO_BROKEN: `problem` has the error. A singular
+ * field may occur more than once: the last one counts, and messages must be merged.
+ */
+ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem);
+/* Read the next packed number. PROTO_BROKEN: it is truncated, or too long. */
+ProtoNext proto_next_packed(ProtoType type, Slice *rest, uint64_t *number);
+/* Count packed numbers. Returns false if the last one is truncated. */
+bool proto_count_packed(ProtoType type, Slice bytes, size_t *count);
+
+static inline double proto_double(uint64_t number)
+{
+    double value;
+    memcpy(&value, &number, sizeof value);
+    return value;
+}
+
+static inline float proto_float(uint64_t number)
+{
+    uint32_t bits = (uint32_t)number;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* ── writing ────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Write numbers by type; a signed one is passed as its value converted to uint64_t. */
+void proto_put_number(Text *text, uint32_t field, uint64_t value);
+void proto_put_double(Text *text, uint32_t field, double value);
+void proto_put_float(Text *text, uint32_t field, float value);
+/* Write a text, bytes, or a serialized message. */
+void proto_put_bytes(Text *text, uint32_t field, Slice bytes);
+/* Write the part of such a field before its bytes, which are sent from elsewhere. */
+void proto_put_bytes_head(Text *text, uint32_t field, size_t size);
+/* Returns the serialized size of such a field. */
+size_t proto_bytes_size(uint32_t field, size_t size);
+void proto_put_packed(Text *text, uint32_t field, const int64_t *values, size_t count);
+/* Write a nested message in between; `proto_end` gets what `proto_begin` returned. */
+size_t proto_begin(Text *text, uint32_t field);
+void proto_end(Text *text, size_t begun);
+
+#endif

@@ -1,0 +1,75 @@
+/* The frontend's settings from the dispatcher: one JSON document, read from a descriptor, since it contains secrets.
+ *
+ *     {"core": "/path/libtritonserver.so",
+ *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
+ *      "options": [["model-repository", "/path"], ...],             the core's, named as on tritonserver's command line
+ *      "response_cache_bytes": 67108864,                            0: none
+ *      "loops": 1,
+ *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}, "relays": true}, ...],
+ *                                                                   "relays": a unix socket for the daemon's own processes, see relay.h
+ *      "limits": {"header_bytes": 65536, "idle_s": 75, ...},        see limits.h
+ *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
+ *      "forward": {"http": "pattern", "grpc": "pattern"},
+ *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
+ *      "sagemaker": {"model": "name", "folder": "/path", "inference": "infer", "generate" or "generate_stream"},
+ *      "held": true,                                                report not ready until the dispatcher changes that
+ *      "waiting": true,                                             accept clients' connections only when the dispatcher asks for it
+ *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
+ *                                                                   models that the core does not have yet, and those of them that are being loaded: pending_models.h
+ *      "regions_fd": 8,                                             the table of shared memory regions: region_table.h
+ *      "ready_fd": 7}                                               receives a byte when connections are accepted
+ *
+ * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the
+ * process that it replaces (handover.h). All but "core" may be missing or null.
+ */
+#ifndef PYTRITON_FRONTEND_STARTUP_SETTINGS_H
+#define PYTRITON_FRONTEND_STARTUP_SETTINGS_H
+
+#include "core/pending_models.h"
+#include "core/options.h"
+#include "net/limits.h"
+#include "net/tls.h"
+
+typedef struct {
+    int fd;
+    const char *protocol;
+    bool has_tls, relays;
+    TlsFiles tls;
+} ListenSetting;
+
+/* An API that requires a header with a value. */
+typedef struct {
+    const char *api, *header, *value;
+} RestrictionSetting;
+
+typedef struct {
+    RestrictionSetting *all;
+    size_t count;
+} RestrictionSettings;
+
+/* Strings are NULL if the document has none. Everything stays until the process ends. */
+typedef struct {
+    const char *core;
+    const char *nghttp2, *ssl, *crypto, *z;
+    Option *options;
+    size_t option_count;
+    uint64_t loops, response_cache_bytes;
+    ListenSetting *listen;
+    size_t listen_count;
+    Limits limits;
+    RestrictionSettings http_restricted, grpc_restricted;
+    const char *http_forward, *grpc_forward;
+    const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder,
+        *sagemaker_inference;
+    bool held, waiting;
+    PendingModelsSettings pending_models;
+    int regions_fd; /* -1: the regions belong to this process alone */
+    int ready_fd; /* -1: no notification */
+} Settings;
+
+/* Read a descriptor to its end, and close it. */
+bool settings_read(int fd, Settings *settings, Problem *problem);
+/* Parse a text. */
+bool settings_parse(Slice text, Settings *settings, Problem *problem);
+
+#endif

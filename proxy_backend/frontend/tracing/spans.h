@@ -1,0 +1,10 @@
+/* Traces as OpenTelemetry spans, in OTLP's JSON. */
+#ifndef PYTRITON_FRONTEND_TRACING_SPANS_H
+#define PYTRITON_FRONTEND_TRACING_SPANS_H
+
+#include "tracing/trace_record.h"
+
+/* {"resourceSpans": [...]} of records in a list. `resource`: "name=value,...". */
+void spans_write(const TraceRecord *records, Slice resource, Text *json);
+
+#endif

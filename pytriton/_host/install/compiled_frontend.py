@@ -1,0 +1,145 @@
+"""The native frontend: pytriton-daemon's own program around Triton's core, from its C sources.
+
+A wheel includes it; in a checkout it is built once per machine with a C compiler. At startup it loads the libraries
+that it needs: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
+
+>>> frontend = make_frontend(tree, cache_dir(), progress=print)                  # doctest: +SKIP
+>>> frontend.program
+PosixPath('.../native-frontend/3f2a…/pytriton-frontend')
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
+from pytriton._host.install.compiled_proxy import sources
+from pytriton._host.install.proxy_compiler import (
+    FRONTEND,
+    FRONTEND_FLAGS,
+    BuildError,
+    compile_frontend,
+    source_key,
+)
+from pytriton._host.install.server_tree import ServerTree, find_core
+
+#: Loading Triton's core takes less than a second.
+_CHECK_S = 60.0
+#: The frontend's name for a library -> the system's file name.
+_SONAMES = {
+    "nghttp2": "libnghttp2.so.14",
+    "ssl": "libssl.so.3",
+    "crypto": "libcrypto.so.3",
+    "z": "libz.so.1",
+}
+
+
+@dataclass(frozen=True)
+class NativeProgram:
+    """The frontend, and the libraries that it loads."""
+
+    program: Path
+    core: Path
+    libraries: dict[str, str]  #: by their names in the frontend's settings
+
+
+def make_frontend(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgram:
+    """Return the frontend for a tritonserver; build it if it does not exist yet.
+
+    Raises:
+        ServerRuntimeError: it cannot be built, or cannot load Triton's core or another library; the text says why.
+    """
+    core = _core(tree)
+    frontend = NativeProgram(_build(cache, progress), core, _libraries(tree.libraries))
+    flaw = _flaw(frontend, tree.libraries)
+    if flaw:
+        raise ServerRuntimeError(f"the native frontend cannot be used: {flaw}")
+    return frontend
+
+
+def is_built(cache: Path) -> bool:
+    """Return whether make_frontend() would find the program; does not check that it can load Triton's core."""
+    folder = sources("frontend")
+    built = cache / "native-frontend" / source_key(folder, FRONTEND_FLAGS) / FRONTEND
+    return built.is_file() or _runs(folder / FRONTEND)
+
+
+def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
+    """Return the environment variables that the frontend needs to load Triton's core."""
+    places = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"LD_LIBRARY_PATH": ":".join(places)}
+
+
+def _core(tree: ServerTree) -> Path:
+    found = find_core(tree)
+    if found is None:
+        raise ServerRuntimeError(f"{tree.root}/lib has no libtritonserver.so")
+    return found
+
+
+def _build(cache: Path, progress: Progress) -> Path:
+    folder = sources("frontend")
+    if _runs(folder / FRONTEND):
+        return folder / FRONTEND
+    target = cache / "native-frontend" / source_key(folder, FRONTEND_FLAGS)
+
+    def make(draft: Path) -> None:
+        progress("building the native frontend")
+        try:
+            compile_frontend(folder, draft / FRONTEND)
+        except BuildError as error:
+            raise ServerRuntimeError(f"the native frontend cannot be built: {error}") from error
+
+    publish(target, make, lambda there: (there / FRONTEND).is_file(), progress)
+    return target / FRONTEND
+
+
+def _runs(program: Path) -> bool:
+    """Return whether a program is included that runs on this machine and libc."""
+    if not program.is_file():
+        return False
+    try:
+        said = subprocess.run([program], capture_output=True, timeout=_CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"usage:" in said.stderr
+
+
+def _libraries(places: Sequence[Path]) -> dict[str, str]:
+    """Return the file to load for each library: tritonserver's copy if it has one, else the system's."""
+    found: dict[str, str] = {}
+    for name, soname in _SONAMES.items():
+        # Libraries in a wheel have a part of their hash in their names.
+        brought = [
+            one
+            for place in places
+            for pattern in (f"lib{name}-*.so*", soname)
+            for one in sorted(place.glob(pattern))
+        ]
+        found[name] = str(brought[0]) if brought else soname
+    return found
+
+
+def _flaw(frontend: NativeProgram, places: Sequence[Path]) -> str | None:
+    """Run the frontend in check mode, in which it loads all its libraries; return the error."""
+    listen = [{"fd": 0, "protocol": protocol} for protocol in ("http", "grpc")]
+    settings = {"core": str(frontend.core), "libraries": frontend.libraries, "listen": listen}
+    try:
+        done = subprocess.run(
+            [frontend.program, "--settings=0", "--check"],
+            input=json.dumps(settings),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_CHECK_S,
+            check=False,
+            env={**os.environ, **library_environment(places)},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None

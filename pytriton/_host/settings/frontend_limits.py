@@ -1,0 +1,93 @@
+"""Limits of the native frontend: how much of each resource clients may use.
+
+The frontend has the same table in `proxy_backend/frontend/net/limits.c`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytriton._host.settings.parsing import Kind, nearest
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The allowed range of a limit, and its default."""
+
+    least: float
+    most: float
+    usual: float
+
+
+#: Names ending in `_s` are seconds, in `_bytes` bytes. docs/operations/security.md describes each limit.
+LIMITS = {
+    "header_bytes": Limit(1024, 1 << 24, 1 << 16),
+    "headers": Limit(8, 1 << 16, 128),
+    "body_bytes": Limit(1024, 1e15, 2147483647),
+    "unpacked_bytes": Limit(1024, 1e15, 4294967296),
+    "total_body_bytes": Limit(1 << 20, 1e15, 1 << 30),
+    "json_depth": Limit(8, 256, 100),
+    "json_values": Limit(1024, 1e12, 1 << 26),
+    "inputs": Limit(1, 1 << 20, 1024),
+    "output_bytes": Limit(1024, 1e15, 8589934592),
+    "regions": Limit(0, 1 << 20, 1 << 14),
+    "kept_bytes": Limit(4096, 1 << 30, 131072),
+    "kept_calls": Limit(0, 1 << 20, 256),
+    "connections": Limit(1, 1 << 24, 1 << 15),
+    "connections_per_address": Limit(0, 1 << 24, 0),
+    "streams": Limit(1, 1 << 20, 1024),
+    "resets_per_s": Limit(1, 1 << 20, 1000),
+    "unsent_bytes": Limit(1 << 16, 1e12, 1 << 26),
+    "total_unsent_bytes": Limit(1 << 20, 1e15, 1 << 30),
+    "handshake_s": Limit(0.1, 1e6, 10),
+    "header_s": Limit(0.1, 1e6, 30),
+    "body_s": Limit(0.1, 1e6, 30),
+    "idle_s": Limit(0, 1e9, 3600),
+    "unsent_s": Limit(0.1, 1e6, 60),
+}
+
+
+#: Limits that default to this fraction (1/n) of the memory, if that is more than the table's default.
+_PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
+
+
+def limits() -> Kind:
+    """Return a validator for lists of NAME=VALUE; text is split as a shell would."""
+    return Kind("a list in which each value is NAME=VALUE", _read_all, is_list=True)
+
+
+def limits_for(memory: int) -> dict[str, float]:
+    """Return the defaults that depend on the amount of memory, for `memory` bytes."""
+    return {name: max(LIMITS[name].usual, memory // part) for name, part in _PART_OF_MEMORY.items()}
+
+
+def limits_of(pairs: Iterable[str]) -> dict[str, float]:
+    """Return the limits that were set; the last one wins if a name is repeated."""
+    return {name: float(value) for name, _, value in (one.partition("=") for one in pairs)}
+
+
+def _read_all(raw: object) -> tuple[str, ...]:
+    words = shlex.split(raw) if isinstance(raw, str) else raw
+    if not isinstance(words, (list, tuple)):
+        raise ValueError(f"{raw!r} is not a list of NAME=VALUE")
+    return tuple(map(_read, words))
+
+
+def _read(raw: object) -> str:
+    name, equals, text = str(raw).strip().partition("=")
+    if not equals:
+        raise ValueError(f"{raw!r} is not NAME=VALUE")
+    known = LIMITS.get(name)
+    if known is None:
+        raise ValueError(f"there is no limit {name!r}{nearest(name, LIMITS)}")
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, which is not a number") from None
+    if not known.least <= value <= known.most:
+        raise ValueError(
+            f"{name} is {text}, and must be between {known.least:.15g} and {known.most:.15g}"
+        )
+    return f"{name}={text}"

@@ -1,0 +1,249 @@
+"""A model that runs in threads of this process: `DaemonClient.register(..., isolation="thread")`.
+
+The registrant's side. The connection of the registration stays open, and the dispatcher uses it
+to start and end workers::
+
+    caller's thread     Register ──▶ … ◀── StartWorker: starts a thread … ◀── Registered
+    the host's thread   ◀── EndWorker: ends a thread … ◀── Released, or the daemon exits: ends all threads
+
+The registrant need not do anything else; a warning is logged when the model is no longer served.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+from pytriton._control.connection import Connection, exception_of, expected
+from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.remote_connection import RemoteConnection
+from pytriton._control.request import ControlRequest, OnProgress
+from pytriton._protocol import control, messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._register.message import RegistrationPlan
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.worker.callables import checked, made
+from pytriton.worker.thread import Load, WorkerThread
+
+_logger = logging.getLogger("pytriton._register.thread_host")
+
+#: Time for current batches to finish when this process exits, in seconds.
+_AT_EXIT_S = 5.0
+#: How long a failed registration waits for a thread that is still loading; the thread ends by itself later.
+_LEFT_S = 1.0
+
+#: Of this process, not inherited from a parent.
+_hosts: set[ThreadHost] = set()
+
+
+def register(
+    connection: Connection | RemoteConnection,
+    planned: RegistrationPlan,
+    progress: bool | Report | None,
+) -> messages.ModelInfo:
+    """Serve a model from threads of this process.
+
+    Raises:
+        PyTritonDaemonError: the daemon is on another machine.
+        RegistrationError and others: as `DaemonClient.register`; an exception of the callable's own
+            factory or check is the cause, with its traceback.
+    """
+    spec = planned.message.spec
+    if isinstance(connection, RemoteConnection):
+        raise PyTritonDaemonError(
+            f"Model {spec.name!r} with isolation='thread' must share memory with the daemon, but the daemon at "
+            f"{connection.name} is reached over TCP. Use isolation='process', or connect(runtime_dir) on its "
+            "machine."
+        )
+    host = ThreadHost(connection, spec, _loads(planned))
+    with reporter(progress, spec.name) as report:
+        try:
+            answer = host.register(planned.message, planned.payloads(), report)
+        except RemoteFailure as failure:
+            error = exception_of(failure, model_name=spec.name, registering=True)
+            raise error from host.load_error
+    return expected(answer, messages.Registered, planned.message).model
+
+
+class ThreadHost:
+    """One registration whose workers are threads of this process.
+
+    Attributes:
+        model: its name.
+        load_error: the exception raised by its callable, or its factory, during loading.
+        expected: whether this process itself requested the end, so that no warning is needed.
+    """
+
+    def __init__(
+        self, connection: Connection, spec: messages.ModelSpec, load: Callable[[int], Load]
+    ) -> None:
+        """Serve `spec`; instance i loads with `load(i)`."""
+        self.model = spec.name
+        self.load_error: BaseException | None = None
+        self.expected = False
+        self._connection = connection
+        self._spec = spec
+        self._load = load
+        self._pid = os.getpid()
+        self._threads: dict[str, WorkerThread] = {}
+        self._released: str | None = None
+        self._exiting = False
+        self._woken, self._wake = socket.socketpair()
+        self._thread = threading.Thread(
+            target=self._keep, name=f"pytriton {self.model}", daemon=True
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Return True while this process serves the registration."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    def serves_by(self, connection: Connection) -> bool:
+        """Return True if the registration was made on this connection."""
+        return self._connection is connection
+
+    def register(
+        self,
+        message: messages.Register,
+        payloads: Sequence[bytes],
+        on_progress: OnProgress | None,
+    ) -> messages.AnyMessage:
+        """Register, and return the dispatcher's answer. From then on threads of this process serve the model.
+
+        Raises:
+            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`; all
+                threads have ended.
+        """
+        daemon = self._connection.daemon_pid()
+        self._channel = control.ControlClient(self._connection.endpoint, watched=True)
+        try:
+            question = ControlRequest(
+                message, payloads, on_progress=on_progress, on_unasked=self._hear
+            )
+            answer = self._connection.ask_on(self._channel, daemon, question)
+        except BaseException:
+            self._end_threads(_LEFT_S)
+            self._close()
+            raise
+        _prepare_exit()
+        _hosts.add(self)
+        self._thread.start()
+        return answer
+
+    def end(self) -> None:
+        """Make the threads end after their batches, because the process is exiting."""
+        self._exiting = True
+        with contextlib.suppress(OSError):  # it has ended
+            self._wake.send(b"\0", socket.MSG_DONTWAIT)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until all threads have ended."""
+        self._thread.join(timeout_s)
+
+    # ── in the caller's thread until it has registered, in the host's own from then on ───────────
+
+    def _hear(self, message: messages.AnyMessage) -> None:
+        if isinstance(message, messages.StartWorker):
+            self._threads = {name: one for name, one in self._threads.items() if one.alive}
+            load = self._noting(self._load(message.instance))
+            self._threads[message.worker] = WorkerThread(
+                message, self._spec, load, self._connection.endpoint
+            )
+        elif isinstance(message, messages.EndWorker) and message.worker in self._threads:
+            self._threads[message.worker].end()
+        elif isinstance(message, messages.Released):
+            self._released = message.why
+
+    def _noting(self, load: Load) -> Load:
+        """Wrap a loader to record its exception, which this process can raise without translation."""
+
+        def noting() -> Any:
+            try:
+                return load()
+            except BaseException as error:
+                self.load_error = error
+                raise
+
+        return noting
+
+    def _keep(self) -> None:
+        """Handle the dispatcher's messages until the registration is over."""
+        channel = self._channel
+        poll = select.poll()
+        for fd in (channel.fileno, channel.events_fileno, self._woken.fileno()):
+            poll.register(fd, select.POLLIN)
+        try:
+            while True:
+                channel.watch()  # ZeroMQ's descriptors only report changes: check before waiting
+                while (received := channel.receive(0)) is not None:
+                    self._hear(received[1])
+                if self._released is not None or channel.trouble is not None or self._exiting:
+                    break
+                poll.poll()
+            self._notify_waiting()
+            self._end_threads(orphaned=channel.trouble is not None)
+        finally:
+            _hosts.discard(self)
+            self._close()
+
+    def _notify_waiting(self) -> None:
+        if self.expected or self._exiting:
+            return
+        why = self._released
+        if why is None:
+            why = f"the daemon in {self._connection.name} has exited. Register the model again when a daemon is running"
+        _logger.warning("model %s is no longer served by this process: %s", self.model, why)
+
+    def _end_threads(self, timeout_s: float | None = None, *, orphaned: bool = False) -> None:
+        for thread in self._threads.values():
+            thread.end(orphaned=orphaned)
+        for thread in self._threads.values():
+            thread.join(timeout_s)
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._woken.close()
+        self._wake.close()
+
+
+def _loads(planned: RegistrationPlan) -> Callable[[int], Load]:
+    """Return the loader of each instance's callable, from one target for all or one target each."""
+    targets, check, spec = planned.targets, planned.check, planned.message.spec
+
+    def load(target: Any) -> Any:
+        infer = made(target, spec)
+        if check is not None:
+            checked(check, spec, infer)
+        return infer
+
+    return lambda instance: partial(load, targets[instance if len(targets) > 1 else 0])
+
+
+def hosts() -> list[ThreadHost]:
+    """Return the registrations whose workers are threads of this process."""
+    return [host for host in list(_hosts) if host.alive]
+
+
+def _end_all() -> None:
+    """Let all workers finish their current batches when the interpreter exits; the daemon sees the process exit."""
+    deadline = time.monotonic() + _AT_EXIT_S
+    alive = hosts()
+    for host in alive:
+        host.end()
+    for host in alive:
+        host.join(max(0.0, deadline - time.monotonic()))
+
+
+@cache
+def _prepare_exit() -> None:
+    """Register `_end_all` to be called at exit, once."""
+    atexit.register(_end_all)

@@ -1,0 +1,253 @@
+"""The controller's state, and its storage, from which Ray may restart the controller."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Optional, Union
+
+import msgspec
+
+from pytriton._protocol import messages
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.fleet.canary import Canary
+from pytriton.fleet.on_ray import NAMESPACE, import_ray
+
+_NAMESPACE = NAMESPACE.encode()
+
+
+class Version(msgspec.Struct):
+    """A registration of a model; the packages of `environment`, its `runtime_env`, are the last payloads."""
+
+    spec: messages.ModelSpec
+    payloads: list[bytes]
+    resources: dict[str, Any]
+    digest: str
+    environment: bytes = b""
+
+
+class Rolling(msgspec.Struct):
+    """A rollout in progress.
+
+    Attributes:
+        former: the version of the other nodes
+        canary: its settings
+        nodes: nodes that have the new version, or are getting it
+        watched: the watch has succeeded; the other nodes follow
+    """
+
+    former: Version
+    canary: Canary
+    nodes: list[str] = msgspec.field(default_factory=list)
+    watched: bool = False
+
+
+class RegisteredModel(msgspec.Struct):
+    """A model as registered with the fleet: `serial` numbers its holders, which are (slot, serial) each."""
+
+    spec: messages.ModelSpec
+    payloads: list[bytes]
+    resources: dict[str, Any]
+    holders: list[str]
+    digest: str = ""
+    serial: int = 0
+    #: Holders to be replaced once others serve.
+    retired: list[str] = msgspec.field(default_factory=list)
+    #: Set while some nodes should still serve another version.
+    rolling: Optional[Rolling] = None
+    #: The version before its last replacement.
+    previous: Optional[Version] = None
+    #: The version before `previous`, until this one is served: a failed registration leaves no trace.
+    older: Optional[Version] = None
+    #: Why the last new version was rolled back; "": it was not.
+    taken_back: str = ""
+    #: ID of the request that registered this version.
+    request: str = ""
+    environment: bytes = b""
+
+    def version(self) -> Version:
+        """Return the current registration."""
+        return Version(self.spec, self.payloads, self.resources, self.digest, self.environment)
+
+    def on(self, node: str) -> Version:
+        """Return the version that a node should serve."""
+        rolling = self.rolling
+        return self.version() if rolling is None or node in rolling.nodes else rolling.former
+
+    def become(self, version: Version) -> None:
+        """Switch to another version; its holders are unchanged."""
+        self.spec, self.payloads = version.spec, version.payloads
+        self.digest, self.environment = version.digest, version.environment
+
+    def use(self, version: Version) -> None:
+        """Switch to another version, with the current number of instances."""
+        instances = self.spec.instances
+        self.become(version)
+        self.spec = msgspec.structs.replace(version.spec, instances=instances)
+
+
+class ControllerState(msgspec.Struct):
+    """The complete state of the controller."""
+
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    models: dict[str, RegisteredModel] = msgspec.field(default_factory=dict)
+    draining: list[str] = msgspec.field(default_factory=list)
+    #: The nodes that holders were last restricted to, if the fleet is limited to a part of the cluster.
+    among: list[str] = msgspec.field(default_factory=list)
+    #: The newest requests that were withdrawn, or that unregistered a model: Ray may retry them.
+    withdrawn: list[str] = msgspec.field(default_factory=list)
+    #: Whether balancers have asked where models are served.
+    balanced: bool = False
+    #: All names that were ever registered; None: unknown.
+    known: Optional[list[str]] = None
+
+    def note(self, name: str) -> None:
+        """Record that a name belongs to the fleet from now on."""
+        if self.known is not None and name not in self.known:
+            self.known = [*self.known, name]
+
+    def knows(self, name: str) -> bool:
+        """Whether the fleet may remove a model of this name: daemons may serve registrations of a lost fleet."""
+        return self.known is None or name in self.known or name in self.models
+
+
+class ControllerStore:
+    """The controller's state in Ray's key-value store: a change only writes the changed model, without its payloads.
+
+    `fleet-F` contains the state that belongs to no model, `fleet-F/model/NAME` a model without its payloads, and
+    `fleet-F/payloads/DIGEST` the payloads of each version. Payloads are written before the model that needs them.
+
+    `fleet-F/known/NAME` records that a name was ever registered. `fleet-F/life` names the newest controller: Ray may
+    start another one while the previous one still lives, on a disconnected node, and that one must not undo the
+    changes of the other.
+
+    Args:
+        fleet: name of the fleet
+        kv: Ray's module of its key-value store, or a replacement for tests
+    """
+
+    def __init__(self, fleet: str, kv: Any = None) -> None:
+        self._kv = import_ray("ray.experimental.internal_kv") if kv is None else kv
+        self._head = f"fleet-{fleet}"
+        self._models = f"{self._head}/model/"
+        self._payloads = f"{self._head}/payloads/"
+        self._known = f"{self._head}/known/"
+        self._life = f"{self._head}/life"
+        self._own = secrets.token_bytes(8)
+        #: Digests of the stored versions of each model.
+        self._kept: dict[str, set[str]] = {}
+        #: Number of stored names that were ever registered: it only grows.
+        self._names = 0
+
+    def is_anothers(self) -> bool:
+        """Whether a newer controller has read the state."""
+        return self._get(self._life) not in (None, self._own)
+
+    def check(self) -> None:
+        """Raise PyTritonDaemonError if a newer controller has read the state."""
+        if self.is_anothers():
+            raise PyTritonDaemonError("Ray has started another controller of this fleet; ask again")
+
+    def read(self) -> Optional[ControllerState]:
+        """Return the stored state, or None. From now on, no other controller may write."""
+        self._put(self._life, self._own)
+        head = self._get(self._head)
+        if head is None:
+            return None
+        state = msgspec.msgpack.decode(head, type=ControllerState)
+        if state.known is not None:
+            names = [key[len(self._known) :] for key in self._keys(self._known)]
+            state.known, self._names = names, len(names)
+        for key in self._keys(self._models):
+            kept = self._get(key)
+            if kept is not None:
+                model = msgspec.msgpack.decode(kept, type=RegisteredModel)
+                for one in _versions(model):
+                    payloads = self._get(f"{self._payloads}{one.digest}")
+                    one.payloads = msgspec.msgpack.decode(payloads or b"\x90", type=list[bytes])
+                state.models[model.spec.name] = model
+        self._kept = {
+            name: {one.digest for one in _versions(model)} for name, model in state.models.items()
+        }
+        needed = {f"{self._payloads}{one}" for digests in self._kept.values() for one in digests}
+        for key in self._keys(
+            self._payloads
+        ):  # left by a change that a controller did not complete
+            if key not in needed:
+                self._delete(key)
+        return state
+
+    def write(self, state: ControllerState, *models: str) -> None:
+        """Store the changed parts of a state: these models, and the state that belongs to no model.
+
+        Raises:
+            PyTritonDaemonError: another controller has taken over
+        """
+        self.check()
+        for name in models:
+            # Updated after each write: a retry after a failure writes the rest.
+            model, kept = state.models.get(name), self._kept.setdefault(name, set())
+            needed: set[str] = set()
+            if model is None:
+                self._delete(f"{self._models}{name}")
+            else:
+                for one in _versions(model):
+                    needed.add(one.digest)
+                    if one.digest not in kept:
+                        payloads = msgspec.msgpack.encode(one.payloads)
+                        self._put(f"{self._payloads}{one.digest}", payloads)
+                        kept.add(one.digest)
+                self._put(f"{self._models}{name}", msgspec.msgpack.encode(_light(model)))
+            for digest in kept - needed:
+                self._delete(f"{self._payloads}{digest}")
+                kept.remove(digest)
+            if model is None:
+                del self._kept[name]
+        known = state.known
+        for name in [] if known is None else known[self._names :]:
+            self._put(f"{self._known}{name}", b"1")
+            self._names += 1
+        head = msgspec.structs.replace(state, models={}, known=None if known is None else [])
+        self._put(self._head, msgspec.msgpack.encode(head))
+
+    def remove(self) -> None:
+        """Forget it."""
+        every = (self._models, self._payloads, self._known)
+        for key in [*(key for one in every for key in self._keys(one)), self._head, self._life]:
+            self._delete(key)
+        self._kept, self._names = {}, 0
+
+    def _keys(self, prefix: str) -> list[str]:
+        found = self._kv._internal_kv_list(prefix.encode(), namespace=_NAMESPACE)
+        return [key.decode() for key in found]
+
+    def _get(self, key: str) -> Optional[bytes]:
+        kept: Optional[bytes] = self._kv._internal_kv_get(key.encode(), namespace=_NAMESPACE)
+        return kept
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._kv._internal_kv_put(key.encode(), value, namespace=_NAMESPACE)
+
+    def _delete(self, key: str) -> None:
+        self._kv._internal_kv_del(key.encode(), namespace=_NAMESPACE)
+
+
+def _versions(model: RegisteredModel) -> list[Union[RegisteredModel, Version]]:
+    """Return all versions that a model may need: current, being replaced, and previous."""
+    former = None if model.rolling is None else model.rolling.former
+    others = (former, model.previous, model.older)
+    return [model, *(one for one in others if one is not None)]
+
+
+def _light(model: RegisteredModel) -> RegisteredModel:
+    """Return a model without payloads."""
+    rolling = model.rolling
+    if rolling is not None:
+        rolling = msgspec.structs.replace(rolling, former=_bare(rolling.former))
+    previous, older = (None if one is None else _bare(one) for one in (model.previous, model.older))
+    return msgspec.structs.replace(
+        model, payloads=[], rolling=rolling, previous=previous, older=older
+    )
+
+
+def _bare(version: Version) -> Version:
+    return msgspec.structs.replace(version, payloads=[])

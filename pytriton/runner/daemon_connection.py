@@ -1,0 +1,215 @@
+"""A runner's connections to tritonserver: one for threads, one for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple, Protocol
+
+from pytriton.client._transport.call_errors import call_error
+from pytriton.client._transport.connections import ServerConnection, aconnect, connect
+from pytriton.client._transport.failures import CallFailed, FailureKind
+from pytriton.client._transport.url import TritonUrl
+from pytriton.client.exceptions import PyTritonClientError
+from pytriton.daemon import DaemonClient
+from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
+from pytriton.runner.errors import RunnerArgumentError
+from pytriton.runner.signature import Signature
+
+__all__ = ["DaemonConnection", "Links"]
+
+_NOT_SERVED = (FailureKind.UNKNOWN_MODEL, FailureKind.NOT_READY)
+
+
+class Links(Protocol):
+    """Provider of a link; starts a daemon first if there is none yet."""
+
+    def link(self) -> DaemonConnection:
+        """Return the link, for threads."""
+
+    async def async_link(self) -> DaemonConnection:
+        """Return the link without blocking the event loop."""
+
+
+class DaemonConnection:
+    """Connection to one daemon's tritonserver over one protocol.
+
+    Args:
+        client: client of the daemon
+        protocol: "grpc" or "http"
+        timeout_s: timeout of a call, in seconds
+
+    Raises:
+        RunnerArgumentError: the daemon does not serve that protocol.
+    """
+
+    def __init__(self, client: DaemonClient, protocol: str, timeout_s: float) -> None:
+        self.client = client
+        self.timeout_s = timeout_s
+        server = client.status().server
+        url = server.grpc_url if protocol == "grpc" else server.http_url
+        if not url:
+            raise RunnerArgumentError(
+                f"The daemon does not serve {protocol} (setting allow_{protocol}); choose the other "
+                "tritonserver_type, or start it with that"
+            )
+        self.url = TritonUrl.from_url(url)
+        try:
+            self.headers = client.access_headers(grpc=self.url.is_grpc)
+        except PyTritonDaemonError:  # another user's daemon: it will refuse restricted calls
+            self.headers = {}
+        self.sync = connect(self.url, None)
+        self._by_loop: weakref.WeakKeyDictionary[Any, _Opened] = weakref.WeakKeyDictionary()
+        self._signatures: dict[tuple[str, str], Signature] = {}
+        self._lock = threading.Lock()
+
+    async def asynchronous(self) -> ServerConnection:
+        """Return the connection of the running event loop; it is closed when that loop shuts down in order."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            opened = self._by_loop.get(loop)
+        if opened is None:
+            keeper = _opened(self.url)
+            opened = _Opened(await keeper.__anext__(), keeper)
+            with self._lock:
+                self._by_loop[loop] = opened
+        return opened.connection
+
+    def call(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Call a method of tritonclient and return its result.
+
+        Raises:
+            PyTritonClientError: timeout, or an error response.
+        """
+        try:
+            return self.sync.call(method, self.timeout_s, arguments, {**self.headers, **headers})
+        except CallFailed as failure:
+            raise self.error(failure, method) from failure
+
+    async def acall(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Like `call`, in an event loop."""
+        try:
+            connection = await self.asynchronous()
+            return await connection.call(
+                method, self.timeout_s, arguments, {**self.headers, **headers}
+            )
+        except CallFailed as failure:
+            raise self.error(failure, method) from failure
+
+    def infer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Call a model; if it is not served any more, the error gives the reason.
+
+        Raises:
+            ModelNotFoundError, PyTritonClientError: as `signature` and `call`.
+        """
+        try:
+            return self.call("infer", arguments, headers)
+        except PyTritonClientError as error:
+            raise self._explained(error, arguments["model_name"]) from error
+
+    async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Like `infer`, in an event loop."""
+        try:
+            return await self.acall("infer", arguments, headers)
+        except PyTritonClientError as error:
+            name = arguments["model_name"]
+            raise await asyncio.to_thread(self._explained, error, name) from error
+
+    def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
+        """Return the exception for a failed call; drop cached signatures, which may be the cause."""
+        if failure.kind in (
+            FailureKind.REFUSED,
+            FailureKind.MISFIT,
+            FailureKind.UNKNOWN_MODEL,
+            FailureKind.NOT_READY,
+        ):
+            self.forget()
+        return call_error(failure, self.url.with_scheme, doing, self.timeout_s)
+
+    def signature(self, model: str, version: str) -> Signature:
+        """Return a model's inputs and outputs; cached after the first query.
+
+        Raises:
+            ModelNotFoundError: the model is not served; gives the reason if the daemon knows it.
+        """
+        known = self._signatures.get((model, version))
+        if known is None:
+            try:
+                answer = self.call("get_model_config", _config_of(model, version), {})
+            except PyTritonClientError as error:
+                raise self._explained(error, model) from error
+            known = self._keep(answer, model, version)
+        return known
+
+    async def asignature(self, model: str, version: str) -> Signature:
+        """Like `signature`, in an event loop."""
+        known = self._signatures.get((model, version))
+        if known is None:
+            try:
+                answer = await self.acall("get_model_config", _config_of(model, version), {})
+            except PyTritonClientError as error:
+                raise await asyncio.to_thread(self._explained, error, model) from error
+            known = self._keep(answer, model, version)
+        return known
+
+    def forget(self) -> None:
+        """Drop cached signatures."""
+        self._signatures.clear()
+
+    def close(self) -> None:
+        """Close the connection for threads; a connection of an event loop closes with the loop."""
+        self.sync.close()
+        with self._lock:
+            by_loop, self._by_loop = dict(self._by_loop), weakref.WeakKeyDictionary()
+        for loop, opened in by_loop.items():
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(opened.keeper.aclose(), loop)
+
+    def _keep(self, answer: Any, model: str, version: str) -> Signature:
+        # gRPC wraps the configuration.
+        signature = Signature(answer.get("config", answer))
+        self._signatures[(model, version)] = signature
+        return signature
+
+    def _explained(self, error: PyTritonClientError, model: str) -> Exception:
+        """Explain, with the daemon's state, why tritonserver does not know a model."""
+        cause = error.__cause__
+        if not isinstance(cause, CallFailed) or cause.kind not in _NOT_SERVED:
+            return error
+        try:
+            found = {one.name: one for one in self.client.repository()}
+            served = [one.name for one in self.client.models()]
+        except PyTritonDaemonError:
+            return error
+        there = found.get(model)
+        if model in served if there is None else there.state == "ready":
+            return error
+        if there is not None:
+            why = f": {there.reason}" if there.reason else ""
+            return ModelNotFoundError(f"Model {model!r} is {there.state}{why}", model_name=model)
+        names = ", ".join(sorted({*found, *served})) or "none"
+        return ModelNotFoundError(f"There is no model {model!r}; models: {names}", model_name=model)
+
+
+def _config_of(model: str, version: str) -> dict[str, Any]:
+    return {"model_name": model, "model_version": version}
+
+
+class _Opened(NamedTuple):
+    connection: ServerConnection
+    keeper: AsyncGenerator[ServerConnection, None]
+
+
+async def _opened(url: TritonUrl) -> AsyncGenerator[ServerConnection, None]:
+    """Yield a connection, and close it at the end.
+
+    An event loop closes the generators started in it before it ends (`shutdown_asyncgens`, as `asyncio.run`
+    does): the only hook into a loop's shutdown.
+    """
+    connection = aconnect(url, None)
+    try:
+        yield connection
+    finally:
+        await connection.close()

@@ -1,1 +1,0 @@
-"""Checks of texts that linters for code do not make; see scripts/lint."""

@@ -1,0 +1,203 @@
+"""The command line of scripts/bench."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import (
+    counter_cost,
+    footprint,
+    machine,
+    openai_api,
+    runner,
+    runner_overhead,
+    sockets,
+    workloads,
+)
+from benchmarks import systems as all_systems
+from benchmarks.reporting import figures, report
+from benchmarks.systems.base import System
+
+sys.path.insert(0, str(Path(__file__).parent / "servers"))
+
+PROTOCOLS = ("http", "grpc")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure pytriton-daemon and other model servers, interleaved in one run.",
+        epilog="systems: " + ", ".join(one.name for one in all_systems.SYSTEMS)
+        + "; workloads: "
+        + ", ".join(f"{one.key} ({one.title})" for one in workloads.WORKLOADS)
+        + "".join(f", {name} ({title})" for name, title in workloads.EXTRAS.items()),
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a few minutes: fewer clients, rounds and seconds")
+    add("--only", help="workloads and systems together, e.g. A,C2,ours,mosec")
+    add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
+    add(
+        "--workloads",
+        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai and sockets)",
+    )
+    add(
+        "--recording",
+        action="store_true",
+        help="what metrics and access logs cost: A, D and F without, as usual, and with all of it",
+    )
+    add(
+        "--counters",
+        action="store_true",
+        help="only what counting costs a worker's code: nanoseconds for each batch, in a few seconds",
+    )
+    add("--protocols", default="http,grpc", help="default: http,grpc")
+    add("--rounds", type=int, help="default: 5, with --quick 2")
+    add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
+    add("--out", type=Path, help="folder for results (default: build/bench/<time>)")
+    add(
+        "--no-plots",
+        action="store_true",
+        help="draw none: they need matplotlib, which is installed",
+    )
+    add("--report", type=Path, metavar="FILE.json", help="only render a former run's results anew")
+    args = parser.parse_args(arguments)
+    fault = _fault(args)
+    if fault:
+        parser.error(fault)
+    return args
+
+
+def _fault(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with arguments that any text or number could be given for."""
+    strange = [name for name in args.protocols.split(",") if name not in PROTOCOLS]
+    if strange:
+        return f"--protocols: no protocol {strange[0]!r}; there are: {', '.join(PROTOCOLS)}"
+    for name in ("rounds", "seconds"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < float("inf"):
+            return f"--{name}: has to be more than 0, not {value:g}"
+    if args.report and not args.report.is_file():
+        return f"--report: there is no file {args.report}; it is the results.json of a former run"
+    return None
+
+
+def split_only(args: argparse.Namespace) -> None:
+    """Make --systems and --workloads of --only, and of --recording."""
+    if args.recording:
+        args.systems = ",".join(all_systems.OBSERVED)
+        args.workloads = args.workloads or "A,D,F"
+    if not args.only:
+        return
+    names = [name.strip() for name in args.only.split(",") if name.strip()]
+    known = {one.name for one in all_systems.SYSTEMS}
+    args.systems = ",".join(name for name in names if name in known) or args.systems
+    args.workloads = ",".join(name for name in names if name not in known) or args.workloads
+
+
+def main() -> int:
+    """Run the benchmark. Return 0 if every row was measured without errors, 1 if not, 2 for wrong arguments."""
+    args = parse()
+    if args.report:
+        results = json.loads(args.report.read_text())
+        report.write(results, args.out or args.report.parent, plots=not args.no_plots)
+        return 0
+    if args.counters:
+        print("\n".join(counter_cost.lines()))
+        return 0
+    split_only(args)
+    try:
+        chosen = all_systems.select(args.systems)
+        loads, extras = workloads.split(args.workloads, args.quick)
+    except ValueError as error:
+        print(f"[bench] error: {error}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plan = runner.Plan(
+        rounds=args.rounds or (2 if args.quick else 5),
+        seconds=args.seconds or (1.0 if args.quick else 4.0),
+        protocols=tuple(args.protocols.split(",")),
+        quick=args.quick,
+        plots=not args.no_plots,
+    )
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    out = args.out or Path(__file__).parents[3] / "build" / "bench" / stamp
+    out.mkdir(parents=True, exist_ok=True)
+    return measure(chosen, loads, plan, out, extras)
+
+
+def measure(
+    chosen: list[System],
+    loads: list[workloads.Workload],
+    plan: runner.Plan,
+    out: Path,
+    extras: set[str],
+) -> int:
+    """Install, measure and report; what was measured is kept after Ctrl-C, too."""
+    import work
+
+    recorder = runner.Recorder()
+    versions = runner.install(chosen, recorder)
+    chosen = [one for one in chosen if one.name in versions]
+    spins = any(one.model.work == "spin" for one in loads)
+    turns = work.turns_for(0.005) if spins else 0
+    results: dict[str, Any] = {
+        "meta": {**machine.facts(), "versions": versions, "spin_turns": turns, "plan": vars(plan)},
+        "notes": {one.name: one.note for one in chosen},
+        "titles": {one.name: one.title for one in chosen},
+        "workloads": {one.key: one.title for one in loads},
+        "measurements": recorder.measurements,
+        "footprint": [],
+        "runner": [],
+        "skipped": recorder.skipped,
+        "missing": recorder.missing,
+    }
+    code = 0
+    try:
+        for workload in loads:
+            load = workloads.calibrated(workload, turns)
+            runner.measure_workload(load, chosen, plan, recorder)
+        measure_extras(extras, chosen, plan, recorder, results)
+    except KeyboardInterrupt:
+        print("[bench] interrupted: reporting what there is", file=sys.stderr)
+        code = 130
+    report.write(results, out, plan.plots)
+    if recorder.missing:
+        print(
+            f"[bench] error: {len(recorder.missing)} rows are missing, see above", file=sys.stderr
+        )
+    wrong = any(figures.errors(one) for one in recorder.measurements)
+    return code or int(wrong or bool(recorder.missing))
+
+
+def measure_extras(
+    extras: set[str],
+    chosen: list[System],
+    plan: runner.Plan,
+    recorder: runner.Recorder,
+    results: dict[str, Any],
+) -> None:
+    """Measure what is no load on every system, into `results`."""
+    if "runner" in extras and any(one.name == "ours" for one in chosen):
+        runner_overhead.measure(plan.quick, results["runner"])
+    if "footprint" in extras:
+        rounds = 1 if plan.quick else 3
+        footprint.measure(chosen, rounds, recorder, results["footprint"])
+    if "sockets" in extras:
+        sockets.measure(chosen, plan.quick, recorder, results["footprint"])
+    if "openai" in extras:
+        openai_api.measure(
+            chosen, plan.rounds, plan.seconds, plan.quick, recorder, results["footprint"]
+        )
+    if "models100" in extras:
+        footprint.measure_many(chosen, recorder, results["footprint"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

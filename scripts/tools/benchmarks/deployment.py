@@ -1,0 +1,141 @@
+"""A system's server with one model: started, checked, measured, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.load.client import Connection
+from benchmarks.load.wire import Request, WrongAnswer
+from benchmarks.systems.base import SERVERS, Ports, System
+from benchmarks.workloads import Workload
+from pytriton._host.ports import free_ports
+
+_KEEPER = Path(__file__).with_name("reaper.py")
+_START_S = 120.0
+_STOP_S = 40.0
+#: A server is asked this often whether it answers yet.
+_ASK_INTERVAL_S = 0.1
+
+
+class DidNotStart(Exception):
+    """A server ended, or gave no right answer in time; the text holds what it said."""
+
+
+class Deployment:
+    """A server in a process family of its own; leaving the `with` ends all of it."""
+
+    def __init__(self, system: System, workload: Workload, **extra: Any) -> None:
+        self.system = system
+        self.workload = workload
+        self.ports = Ports(*free_ports("127.0.0.1", 4))
+        # Short: sockets lie in it, whose paths have at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self.sizes: dict[str, int] = {}
+        self.log = self.folder / "log"
+        self.events = self.folder / "events"
+        spec = {
+            "model": workload.model.as_dict(),
+            "folder": str(self.folder),
+            "batching": system.batching,
+            "frontend": system.frontend,
+            "recording": system.recording,
+            **{f"{name}_port": port for name, port in vars(self.ports).items()},
+            **extra,
+        }
+        (self.folder / "spec.json").write_text(json.dumps(spec))
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        script = SERVERS / self.system.script
+        python = str(self.system.python())
+        command = [
+            sys.executable,
+            str(_KEEPER),
+            python,
+            str(script),
+            str(self.folder / "spec.json"),
+        ]
+        bent = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        env = {key: value for key, value in os.environ.items() if key not in bent}
+        env["PATH"] = f"{Path(python).parent}:{env.get('PATH', os.defpath)}"
+        env.update(self.system.environment())
+        with self.log.open("wb") as log, self.events.open("wb") as events:
+            return subprocess.Popen(
+                command,
+                env=env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=events,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the benchmark, which then ends them in order
+            )
+
+    def request(self, protocol: str) -> Request:
+        """Return what clients send over a protocol."""
+        return self.system.request(self.workload, protocol, self.ports)
+
+    def wait_right(self, *protocols: str) -> None:
+        """Return when every protocol, or those that are named, has answered right; remember a right answer's size.
+
+        Raises:
+            DidNotStart: the server ended, or did not answer right in time.
+        """
+        deadline = time.monotonic() + _START_S
+        for protocol in protocols or self.system.protocols:
+            while True:
+                problem = self.problem(protocol)
+                if problem is None:
+                    break
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise DidNotStart(f"{protocol}: {problem}. It said: {self.said()}")
+                time.sleep(_ASK_INTERVAL_S)
+
+    def problem(self, protocol: str) -> str | None:
+        """Ask once; return what was wrong with the answer, None for nothing."""
+        try:
+            connection = Connection(self.request(protocol))
+            try:
+                connection.send()
+                self.sizes[protocol] = connection.send()
+            finally:
+                connection.close()
+        except (WrongAnswer, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def said(self) -> str:
+        """Return the end of what the server wrote, in one line."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()[-8:]
+        return " / ".join(line.strip() for line in lines)[-1500:]
+
+    def stop(self) -> None:
+        """End the server and everything it started."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

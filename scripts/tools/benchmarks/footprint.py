@@ -1,0 +1,171 @@
+"""The cost of an idle system: start-up time, memory, CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks import process_trees
+from benchmarks.deployment import Deployment, DidNotStart
+from benchmarks.load.client import Connection
+from benchmarks.load.generators import GeneratorFailed
+from benchmarks.load.wire import WrongAnswer
+from benchmarks.runner import Recorder
+from benchmarks.systems.base import System
+from benchmarks.workloads import WORKLOADS, Workload, copy_name
+
+_IDLE_S = 10.0
+_MANY = 100
+_LOAD_S = 600.0
+_EVENT = re.compile(r'\{"event": [^{}]*\}')
+#: What a start leaves to be done may take that long, before memory and idle CPU are looked at.
+_CALM_S = 10.0
+#: Systems whose servers say when they are ready (servers/ours.py, servers/nvidia_pytriton.py).
+_TELLING = ("ours", "nvidia-pytriton")
+
+
+Rows = list[tuple[str, float, str]]
+
+
+def measure(
+    systems: list[System], rounds: int, recorder: Recorder, into: list[dict[str, Any]]
+) -> None:
+    """Add figures (name, system, value, unit) of all systems that can tell them to `into`."""
+    _each(systems, "footprint", lambda system: _all(system, rounds), recorder, into)
+
+
+def measure_many(systems: list[System], recorder: Recorder, into: list[dict[str, Any]]) -> None:
+    """Add figures of our daemon with 100 models to `into`."""
+    ours = [one for one in systems if one.name == "ours"]
+    _each(ours, "models100", lambda system: _several(system, _MANY), recorder, into)
+
+
+def _each(
+    systems: list[System],
+    name: str,
+    figures: Callable[[System], Rows],
+    recorder: Recorder,
+    into: list[dict[str, Any]],
+) -> None:
+    for system in systems:
+        if system.name not in _TELLING:
+            continue
+        try:
+            rows = figures(system)
+        except (DidNotStart, GeneratorFailed) as error:
+            recorder.miss(system.name, name, str(error))
+            continue
+        for what, value, unit in rows:
+            into.append({"name": what, "system": system.name, "value": value, "unit": unit})
+            print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)
+
+
+def _all(system: System, rounds: int) -> Rows:
+    starts = [_cold_start(system) for _ in range(rounds)]
+    middle = {name: sorted(one[name] for one in starts)[len(starts) // 2] for name in starts[0]}
+    figures = [(name, value, _unit(name)) for name, value in middle.items()]
+    three = replace(_plain(), model=replace(_plain().model, instances=3))
+    settled = sorted(_settled(system, three) for _ in range(rounds))[rounds // 2]
+    per_instance = (settled - middle["memory, 1 model"]) / 2
+    figures.append(("memory per further instance", per_instance, "MB"))
+    return figures + _several(system, 10)
+
+
+def _unit(name: str) -> str:
+    return "MB" if name.startswith("memory") else "s"
+
+
+def _plain() -> Workload:
+    return next(one for one in WORKLOADS if one.key == "A")
+
+
+def _cold_start(system: System) -> dict[str, float]:
+    """Start a server with one small model; return its times and its memory."""
+    start = time.monotonic()
+    with Deployment(system, _plain()) as deployment:
+        events = _events(deployment, _LOAD_S)
+        deployment.wait_right("http")
+        answered = time.monotonic()
+        cpu_s = process_trees.use(deployment.process.pid).cpu_s
+        return {
+            "start to ready": events["ready"]["at"] - events["begun"]["at"],
+            "register to first answer": answered - events["ready"]["at"],
+            "process start to first answer": answered - start,
+            "CPU time until then": cpu_s,
+            "memory, 1 model": _memory(deployment, events),
+        }
+
+
+def _settled(system: System, workload: Workload) -> float:
+    """Start a server; return its memory once both protocols have answered."""
+    with Deployment(system, workload) as deployment:
+        events = _events(deployment, _LOAD_S)
+        return _memory(deployment, events)
+
+
+def _memory(deployment: Deployment, events: dict[str, Any]) -> float:
+    deployment.wait_right()
+    process_trees.wait_calm(deployment.process.pid, _CALM_S)
+    return process_trees.memory_mb(_pids(deployment, events))
+
+
+def _several(system: System, copies: int) -> Rows:
+    """Serve a small model several times; return the times for it, memory, and CPU while idle."""
+    with Deployment(system, _plain(), copies=copies) as deployment:
+        events = _events(deployment, _LOAD_S)
+        used = process_trees.use(deployment.process.pid).cpu_s
+        begun = time.monotonic()
+        for index in range(copies):
+            _ask(deployment, copy_name(_plain().model.name, index))
+        asked = time.monotonic() - begun
+        memory = _memory(deployment, events)
+        pid = deployment.process.pid
+        before = process_trees.use(pid).cpu_s
+        time.sleep(_IDLE_S)  # what it does meanwhile is the figure
+        idle = (process_trees.use(pid).cpu_s - before) / _IDLE_S
+        processes = process_trees.use(pid).processes
+        taken = events["registered"]["at"] - events["ready"]["at"]
+    return [
+        (f"registering {copies} models", taken, "s"),
+        (f"CPU time of the start and of registering {copies} models", used, "s"),
+        (f"first answers of {copies} models, one after the other", asked, "s"),
+        (f"processes, {copies} models", processes, ""),
+        (f"memory, {copies} models", memory, "MB"),
+        (f"idle CPU, {copies} models", idle * 100, "% of a core"),
+    ]
+
+
+def _ask(deployment: Deployment, name: str) -> None:
+    """Ask a model by its name once. Raises DidNotStart when it does not answer right."""
+    workload = replace(_plain(), model=replace(_plain().model, name=name))
+    connection = Connection(deployment.system.request(workload, "http", deployment.ports))
+    try:
+        connection.send()
+    except (WrongAnswer, OSError) as error:
+        raise DidNotStart(f"model {name} is registered, and answers: {error}") from error
+    finally:
+        connection.close()
+
+
+def _pids(deployment: Deployment, events: dict[str, Any]) -> list[int]:
+    """Return the server's processes, without the script that started a daemon and registered."""
+    root = events["ready"].get("pid") or events["begun"]["pid"]
+    return [root, *(process.pid for process in process_trees.tree(root))]
+
+
+def _events(deployment: Deployment, timeout_s: float) -> dict[str, Any]:
+    """Return what the server said of itself, by event, once all models are registered."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        # anywhere in a line: the server's own output goes there, too, and comes in pieces
+        found = map(json.loads, _EVENT.findall(deployment.events.read_text(errors="replace")))
+        events = {one["event"]: one for one in found}
+        if "registered" in events:
+            return events
+        if deployment.process.poll() is not None or time.monotonic() > deadline:
+            raise DidNotStart(f"it did not register. It said: {deployment.said()}")
+        time.sleep(0.005)

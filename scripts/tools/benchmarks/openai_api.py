@@ -1,0 +1,176 @@
+"""The OpenAI API: streams of 100 tokens, at once or one every 10 ms, and embeddings, beside others that serve it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from benchmarks.deployment import Deployment, DidNotStart
+from benchmarks.environments import NotInstalled
+from benchmarks.load.openai_load import request_of
+from benchmarks.load.wire import Request
+from benchmarks.process_trees import tree
+from benchmarks.runner import Recorder
+from benchmarks.systems.base import Ports, System
+from benchmarks.systems.peers import LitServe
+from benchmarks.systems.triton import OursNative, OursTriton
+from benchmarks.workloads import Model, Payload, Workload
+
+_LOAD = Path(__file__).parent / "load" / "openai_load.py"
+_START_S = 90.0
+#: Models by the number of clients that ask them.
+_CLIENTS = {"burst": (1, 32, 128), "paced": (1, 32, 128), "embed": (64,)}
+#: What a command line has of a process of ours.
+_ROLES = (
+    "dispatcher.openai",
+    "worker/boot.py",
+    "pytriton._cli",
+    "pytriton-frontend",
+    "tritonserver",
+)
+_QUICK = {"burst": (1, 32), "paced": (32,), "embed": (64,)}
+
+
+class _OursTriton(OursTriton):
+    script = "openai_ours.py"
+
+
+class _OursNative(OursNative):
+    script = "openai_ours.py"
+
+
+class _LitServe(LitServe):
+    script = "openai_litserve.py"
+
+
+class _FastAPI(System):
+    name = "fastapi"
+    title = "a bare FastAPI app"
+    script = "openai_fastapi.py"
+    requirements = ("fastapi", "uvicorn[standard]", "numpy")
+    distributions = ("fastapi", "uvicorn", "uvloop", "httptools")
+
+    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
+        raise NotImplementedError  # openai_load.py asks
+
+
+SYSTEMS: tuple[System, ...] = (_OursTriton(), _OursNative(), _LitServe(), _FastAPI())
+
+
+def measure(
+    chosen: list[System] | None,
+    rounds: int,
+    seconds: float,
+    quick: bool,
+    recorder: Recorder,
+    into: list[dict[str, Any]],
+) -> None:
+    """Add figures (name, system, value, unit) to `into`, interleaved: each system once in each round.
+
+    The bare app is always among the systems; of the others, those that are chosen.
+    """
+    names = {one.name for one in chosen or ()} | {"fastapi"}
+    systems = [
+        one
+        for one in SYSTEMS
+        if not chosen or one.name in names or (one.name.startswith("ours") and "ours" in names)
+    ]
+    found: dict[tuple[str, int, str], list[dict[str, float]]] = {}
+    for _ in range(rounds):
+        for name, clients in (_QUICK if quick else _CLIENTS).items():
+            for system in systems:
+                try:
+                    for count, seen in _loads(system, name, clients, seconds):
+                        found.setdefault((name, count, system.name), []).append(seen)
+                except (DidNotStart, NotInstalled) as error:
+                    recorder.miss(system.name, f"openai {name}", str(error))
+    for (name, count, system_name), several in found.items():
+        into += _rows(name, count, system_name, several)
+
+
+def _loads(
+    system: System, name: str, clients: tuple[int, ...], seconds: float
+) -> Iterator[tuple[int, dict[str, float]]]:
+    workload = Workload("openai", "openai", name, Model(name, name), Payload(), clients, clients)
+    with Deployment(system, workload) as deployment:
+        port = deployment.ports.openai
+        _wait(deployment, name, port)
+        for count in clients:
+            argv = [sys.executable, str(_LOAD), name, str(port), str(count), str(seconds)]
+            before = _cpu_s(deployment.process.pid)
+            said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+            used = _cpu_s(deployment.process.pid)
+            used.subtract(before)
+            seen = json.loads(said)
+            for role, cpu_s in used.items():
+                seen[f"cpu_us: {role}"] = cpu_s * 1e6 / max(1, seen["all_items"])
+            yield count, seen
+
+
+def _cpu_s(pid: int) -> Counter[str]:
+    """Return the processor time of a server by the kinds of its processes."""
+    found: Counter[str] = Counter()
+    for process in tree(pid):
+        try:
+            command, times = " ".join(process.cmdline()), process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        role = next((one for one in _ROLES if one in command), "others")
+        found[role] += times.user + times.system  # type: ignore[assignment]
+    return found
+
+
+def _wait(deployment: Deployment, name: str, port: int) -> None:
+    head, _, body = request_of(name).partition(b"\r\n\r\n")
+    url = f"http://127.0.0.1:{port}{head.split(b' ')[1].decode()}"
+    deadline = time.monotonic() + _START_S
+    while True:
+        asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                answer.read()
+                return
+        except (OSError, urllib.error.URLError) as error:
+            if deployment.process.poll() is not None or time.monotonic() > deadline:
+                raise DidNotStart(f"{error}. It said: {deployment.said()}") from None
+        time.sleep(0.1)
+
+
+def _rows(
+    name: str, count: int, system: str, several: list[dict[str, float]]
+) -> Iterator[dict[str, Any]]:
+    what = "embeddings" if name == "embed" else f"tokens, {name}"
+    figures = [
+        (f"openai: {what}, {count} clients", median(one["per_s"] for one in several), "/s"),
+        (
+            f"openai: first of {what}, {count} clients",
+            median(one["first_ms"] for one in several),
+            "ms",
+        ),
+    ]
+    cpu = {
+        role.partition(" ")[2]: median(one.get(role, 0.0) for one in several)
+        for role in {role for one in several for role in one if role.startswith("cpu_us")}
+    }
+    figures.append((f"openai: processor time of {what}, {count} clients", sum(cpu.values()), "µs"))
+    if len(cpu) > 1:
+        shares = sorted(cpu.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{role} {share:.1f}" for role, share in shares)
+        print(f"[bench] {what}, {count} clients: {system}: µs by process: {shown}", flush=True)
+    failed = sum(one["failed"] for one in several)
+    if failed:
+        figures.append((f"openai: failed {what}, {count} clients", failed, ""))
+    for title, value, unit in figures:
+        print(f"[bench] {title}: {system} {value:.2f} {unit}", flush=True)
+        yield {"name": title, "system": system, "value": value, "unit": unit}

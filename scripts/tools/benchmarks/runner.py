@@ -1,0 +1,236 @@
+"""The measuring: per workload all systems side by side, each measured in its turn, round after round."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks import metrics, process_trees
+from benchmarks.deployment import Deployment, DidNotStart
+from benchmarks.environments import NotInstalled
+from benchmarks.load import generators
+from benchmarks.reporting.figures import disturbed, errors
+from benchmarks.systems.base import System
+from benchmarks.workloads import Workload
+
+#: At the most: no warm-up takes longer than what is measured.
+_WARM_UP_S = 1.0
+#: Between two attempts to measure while the CPUs are there.
+_PAUSE_S = 3.0
+#: A system that was started for its turn may go on preparing itself for that long.
+_CALM_S = 10.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The extent of a run."""
+
+    rounds: int
+    seconds: float
+    protocols: tuple[str, ...]
+    quick: bool
+    plots: bool = True
+
+    @property
+    def attempts(self) -> int:
+        """The most tries of a case, until the machine has its CPUs."""
+        return 2 if self.quick else 3
+
+    def clients(self, workload: Workload) -> tuple[int, ...]:
+        """Return the numbers of clients of a workload."""
+        return workload.quick_clients if self.quick else workload.clients
+
+
+class Recorder:
+    """The results so far: measurements, the rows that do not apply, and those that are missing."""
+
+    def __init__(self) -> None:
+        self.measurements: list[dict[str, Any]] = []
+        self.skipped: list[dict[str, str]] = []
+        self.missing: list[dict[str, str]] = []
+
+    def skip(self, system: str, workload: str, reason: str) -> None:
+        """Record and print that a workload does not apply to a system."""
+        self.skipped.append({"system": system, "workload": workload, "reason": reason})
+        print(f"[bench] {workload}: {system} left out: {reason[:600]}", flush=True)
+
+    def miss(self, system: str, workload: str, reason: str) -> None:
+        """Record and print that a row could not be measured, which makes the run fail."""
+        self.missing.append({"system": system, "workload": workload, "reason": reason})
+        print(f"[bench] {workload}: {system} MISSING: {reason[:600]}", file=sys.stderr, flush=True)
+
+
+def install(systems: Sequence[System], recorder: Recorder) -> dict[str, dict[str, str]]:
+    """Install every system; return the versions of those that could be, by name."""
+    found = {}
+    for system in systems:
+        try:
+            found[system.name] = system.versions()
+        except NotInstalled as error:
+            recorder.miss(system.name, "all", f"could not be installed: {error}")
+    return found
+
+
+def measure_workload(
+    workload: Workload, systems: Sequence[System], plan: Plan, recorder: Recorder
+) -> None:
+    """Measure one workload on all systems that can serve it."""
+    fit = []
+    for system in systems:
+        reason = _refusal(system, workload)
+        if reason:
+            recorder.skip(system.name, workload.key, reason)
+        elif set(system.protocols) & set(plan.protocols):
+            fit.append(system)
+    with contextlib.ExitStack() as stack:
+        standing = _start_all([one for one in fit if not one.restless], workload, stack, recorder)
+        for round_number in range(plan.rounds):
+            for system in list(fit):
+                with _turn(system, standing, workload, recorder) as deployment:
+                    if deployment is None:
+                        fit.remove(system)
+                        continue
+                    _measure(deployment, plan, round_number, recorder)
+
+
+def _refusal(system: System, workload: Workload) -> str | None:
+    if workload.model.folder and not system.model_folders:
+        return "it serves no folders with a model.py"
+    return system.refuses(workload)
+
+
+def _start_all(
+    systems: Sequence[System],
+    workload: Workload,
+    stack: contextlib.ExitStack,
+    recorder: Recorder,
+) -> dict[str, Deployment]:
+    """Start servers at the same time; return those that answer right, by name."""
+    started = [stack.enter_context(Deployment(system, workload)) for system in systems]
+    with ThreadPoolExecutor(max(1, len(started))) as pool:
+        try:
+            problems = list(pool.map(_problem, started))
+        except BaseException:  # Ctrl-C: the threads wait for servers, so these have to go first
+            for deployment in started:
+                deployment.stop()
+            raise
+    for deployment, problem in zip(started, problems):
+        if problem:
+            recorder.miss(deployment.system.name, workload.key, problem)
+            deployment.stop()
+    return {one.system.name: one for one, problem in zip(started, problems) if not problem}
+
+
+def _problem(deployment: Deployment) -> str | None:
+    try:
+        deployment.wait_right()
+    except DidNotStart as error:
+        return f"does not answer right: {error}"
+    return None
+
+
+@contextlib.contextmanager
+def _turn(
+    system: System, standing: dict[str, Deployment], workload: Workload, recorder: Recorder
+) -> Iterator[Deployment | None]:
+    """Yield the server of a system for one turn; None when it has none."""
+    if not system.restless:
+        yield standing.get(system.name)
+        return
+    with Deployment(system, workload) as deployment:
+        problem = _problem(deployment)
+        if problem:
+            recorder.miss(system.name, workload.key, problem)
+        process_trees.wait_calm(deployment.process.pid, _CALM_S)
+        yield None if problem else deployment
+
+
+def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Recorder) -> None:
+    """Measure one system with every protocol and number of clients."""
+    workload, system = deployment.workload, deployment.system
+    for protocol in plan.protocols:
+        if protocol not in system.protocols:
+            continue
+        for clients in plan.clients(workload):
+            try:
+                seconds = max(plan.seconds, workload.least_seconds)
+                measure = partial(_one, deployment, protocol, clients, seconds)
+                found = undisturbed(measure, plan.attempts)
+            except generators.GeneratorFailed as error:
+                recorder.miss(system.name, f"{workload.key} {protocol} {clients}", str(error))
+                continue
+            found = {
+                "workload": workload.key,
+                "system": system.name,
+                "protocol": protocol,
+                "clients": clients,
+                "round": round_number,
+                **found,
+            }
+            recorder.measurements.append(found)
+            _say(found)
+
+
+def undisturbed(
+    measure: Callable[[], dict[str, Any]], most: int, pause_s: float = _PAUSE_S
+) -> dict[str, Any]:
+    """Measure; again after a pause, while others on the same host take the CPUs; return what was disturbed least.
+
+    A virtual machine without CPUs measures its host: 4 requests/s instead of 100 were seen with 6 MB outputs.
+    """
+    attempts = [measure()]
+    while disturbed(attempts[-1]) and len(attempts) < most:
+        time.sleep(pause_s)  # nothing tells when the host has time again
+        attempts.append(measure())
+    # one that went wrong counts before all others: nothing is made good by measuring again
+    best = min(attempts, key=lambda one: (not errors(one), float(one["stolen_cpus"])))
+    return {**best, "attempts": len(attempts)}
+
+
+def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
+    """Warm up, check an answer, measure, check again; return the figures."""
+    request, size = deployment.request(protocol), deployment.sizes[protocol]
+    generators.apply(request, clients, min(_WARM_UP_S, seconds), size, deployment.folder)
+    wrong = deployment.problem(protocol)
+    refused = metrics.failures(deployment)
+    whole, stolen = process_trees.machine_cpu_s(), process_trees.stolen_cpu_s()
+    before, start = process_trees.use(deployment.process.pid), time.monotonic()
+    load = generators.apply(request, clients, seconds, size, deployment.folder)
+    elapsed, after = time.monotonic() - start, process_trees.use(deployment.process.pid)
+    server_cpu_s = after.cpu_s - before.cpu_s
+    stolen = process_trees.stolen_cpu_s() - stolen
+    others_cpu_s = max(0.0, process_trees.machine_cpu_s() - whole - server_cpu_s - load.cpu_s)
+    wrong = wrong or deployment.problem(protocol)
+    return {
+        **asdict(load),
+        "requests_s": load.requests / load.seconds,
+        "server_failures": metrics.failures(deployment) - refused,
+        "wrong": wrong,
+        "server_cpus": server_cpu_s / elapsed,
+        "generator_cpus": load.cpu_s / elapsed,
+        # the kernel's work for the network, and whatever else runs on the machine
+        "others_cpus": others_cpu_s / elapsed,
+        "cores": os.cpu_count(),
+        "stolen_cpus": stolen / elapsed,
+        "cpu_us_per_request": server_cpu_s * 1e6 / max(1, load.requests),
+        "faults_per_request": (after.faults - before.faults) / max(1, load.requests),
+    }
+
+
+def _say(found: dict[str, Any]) -> None:
+    errors = found["failed"] + found["hidden"] + found["server_failures"]
+    stolen = f"  ({found['stolen_cpus']:.1f} CPUs stolen)" if disturbed(found) else ""
+    trouble = f"  ERRORS {errors} {found['wrong'] or ''}" if errors or found["wrong"] else ""
+    print(
+        f"[bench] {found['workload']:<5} {found['system']:<16} {found['protocol']:<4} "
+        f"{found['clients']:>3} clients  round {found['round'] + 1}: {found['requests_s']:>9.1f}/s  "
+        f"p50 {found['p50_ms']:.2f} ms  p99 {found['p99_ms']:.2f} ms{stolen}{trouble}",
+        flush=True,
+    )

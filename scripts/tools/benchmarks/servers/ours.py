@@ -1,0 +1,180 @@
+"""Starts a daemon of this checkout and registers the model with it; ends when the daemon does."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import work
+
+from pytriton.daemon import DaemonClient, connect
+from pytriton.decorators import batch
+from pytriton.exceptions import DaemonNotRunningError
+from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+
+HERE = str(Path(__file__).parent)
+
+
+def callable_of(model: dict[str, Any]) -> Any:
+    """Return the callable as a user would write it."""
+    sys.path.insert(0, HERE)
+    compute = work.function(model) if not model["decoupled"] else None
+
+    if model["decoupled"]:
+
+        def stream(requests: Any) -> Iterator[Any]:
+            for token in work.tokens(model):
+                yield [{"y": token} for _ in requests]
+
+        return stream
+    assert compute is not None
+    if model["max_batch_size"]:
+
+        @batch
+        def batched(x: Any) -> dict[str, Any]:
+            return {"y": compute(x)}
+
+        return batched
+
+    def single(requests: Any) -> list[dict[str, Any]]:
+        return [{"y": compute(request["x"])} for request in requests]
+
+    return single
+
+
+def config_of(model: dict[str, Any]) -> ModelConfig:
+    """Return the model's configuration: dynamic batching without a delay, or no batch axis at all."""
+    if model["max_batch_size"]:
+        return ModelConfig(max_batch_size=model["max_batch_size"], batcher=DynamicBatcher())
+    return ModelConfig(batching=False, decoupled=model["decoupled"])
+
+
+def uncounted(model: dict[str, Any]) -> Any:
+    """Return a factory of the callable, which turns counters off in its worker."""
+
+    def make() -> Any:
+        import reduced_counters
+
+        reduced_counters.install()
+        return callable_of(model)
+
+    return make
+
+
+def register(
+    client: DaemonClient, model: dict[str, Any], name: str | None = None, recording: str = ""
+) -> None:
+    """Register a model under its name, or another; `recording`: see systems/base.py."""
+    if model["folder"]:
+        client.register_model(model["folder"], name, progress=False)
+        return
+    dtype: Any = bytes if model["dtype"] == "BYTES" else "float32"
+    client.register(
+        uncounted(model) if recording == "off" else callable_of(model),
+        factory=recording == "off",
+        access_log=recording == "all",
+        model_name=name or model["name"],
+        inputs=[Tensor(name="x", dtype=dtype, shape=(-1,))],
+        outputs=[Tensor(name="y", dtype=dtype, shape=(-1,))],
+        config=config_of(model),
+        instances=model["instances"],
+        sys_path=[HERE],
+        progress=False,
+    )
+
+
+def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a daemon on the ports of `spec`."""
+    command = [sys.executable, "-m", "pytriton._cli", "start", "--runtime-dir", runtime_dir(spec)]
+    command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
+    command += ["--metrics-address", "127.0.0.1"]
+    if spec.get("recording") == "all":
+        command += ["--management-address", "127.0.0.1:0"]
+    if spec["frontend"]:
+        command += ["--frontend", spec["frontend"]]
+    for name in ("http", "grpc"):
+        if spec.get("unix"):
+            command += [f"--{name}-unix", str(Path(spec["folder"]) / f"{name}.sock")]
+    for name in ("http", "grpc", "metrics"):
+        command += [f"--{name}-port", str(spec[f"{name}_port"])]
+    return subprocess.Popen(command, stdout=sys.stderr)
+
+
+def runtime_dir(spec: dict[str, Any]) -> str:
+    """Return the daemon's folder."""
+    return str(Path(spec["folder"]) / "run")
+
+
+def wait_ready(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> DaemonClient:
+    """Return a client when the daemon is ready."""
+    while process.poll() is None:
+        try:
+            client = connect(runtime_dir=runtime_dir(spec))
+        except DaemonNotRunningError:
+            time.sleep(0.01)  # its socket is not there yet: nothing tells another process
+            continue
+        if client.status().state == "ready":
+            return client
+        client.close()
+        time.sleep(0.01)
+    raise SystemExit(f"the daemon ended with {process.returncode}")
+
+
+def say(event: str, **facts: Any) -> None:
+    """Print one event with its time, for footprint.py."""
+    print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
+
+
+def main() -> int:
+    """Serve the model of the specification, as often as it asks for."""
+    say("begun")
+    spec = work.spec()
+    # SIGTERM is how the benchmark ends it; as an exception it passes through the `finally` below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    process = launch(spec)
+    try:
+        return serve(spec, process)
+    finally:
+        end(process)
+
+
+def serve(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> int:
+    """Register when the daemon is ready, and wait for its end."""
+    client = wait_ready(spec, process)
+    say("ready", pid=process.pid)
+    copies = spec.get("copies", 1)
+    for index in range(copies):
+        name = f"{spec['model']['name']}{index or ''}"
+        register(client, spec["model"], name, spec.get("recording", ""))
+    say("registered")
+    if spec.get("recording") == "all":
+        url = f"{client.status().management_urls[0]}/metrics"
+        threading.Thread(target=scrape, args=(url,), daemon=True).start()
+    client.close()
+    return process.wait()
+
+
+def scrape(url: str) -> None:
+    """Scrape each second, as a Prometheus does that is asked to; ends with the process."""
+    while True:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            answer.read()
+        time.sleep(1)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have the daemon stop in its own order: killed, it would leave memory of tritonserver behind."""
+    process.terminate()
+    process.wait()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,128 @@
+"""The cost of sockets: memory and CPU of unused connections, and unix sockets beside TCP."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import process_trees
+from benchmarks.deployment import Deployment, DidNotStart
+from benchmarks.load import generators
+from benchmarks.runner import Recorder
+from benchmarks.systems.base import System
+from benchmarks.workloads import WORKLOADS, Workload
+
+_CONNECTIONS = (
+    9_000  #: of each protocol; client and server have to stay below what a process may open
+)
+_IDLE_S = 5.0
+_CALM_S = 10.0
+_CLIENTS = (1, 8, 32)
+#: The client's half of the beginning of HTTP/2: the preface and empty SETTINGS. Source: RFC 9113, section 3.4.
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+Rows = list[tuple[str, float, str]]
+
+
+def measure(
+    systems: list[System], quick: bool, recorder: Recorder, into: list[dict[str, Any]]
+) -> None:
+    """Add figures (name, system, value, unit) of those systems that are a daemon of ours to `into`."""
+    for system in systems:
+        if not system.name.startswith("ours"):
+            continue
+        rows: Rows = []
+        try:
+            rows += _idle(system, quick)
+            rows += _unix(system, quick)
+        except DidNotStart as error:
+            recorder.skip(system.name, "sockets", str(error))
+        except generators.GeneratorFailed as error:
+            recorder.skip(system.name, "sockets", f"no load over unix sockets: {error}")
+        for what, value, unit in rows:
+            into.append({"name": what, "system": system.name, "value": value, "unit": unit})
+            print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)
+
+
+def _plain() -> Workload:
+    return next(one for one in WORKLOADS if one.key == "A")
+
+
+def _idle(system: System, quick: bool) -> Rows:
+    """Open connections, each of which says one thing, and look what they cost."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    count = min(1_000 if quick else _CONNECTIONS, most - 1_000)
+    rows: Rows = []
+    with Deployment(system, _plain()) as deployment:
+        deployment.wait_right()
+        pid = deployment.process.pid
+        for protocol in ("http", "grpc"):
+            process_trees.wait_calm(pid, _CALM_S)
+            before = _memory(pid)
+            with ExitStack() as stack:
+                for _ in range(count):
+                    stack.enter_context(_opened(protocol, deployment))
+                process_trees.wait_calm(pid, _CALM_S)
+                each = (_memory(pid) - before) * 1e3 / count
+                used = process_trees.use(pid).cpu_s
+                time.sleep(_IDLE_S)  # what it does meanwhile is the figure
+                busy = (process_trees.use(pid).cpu_s - used) / _IDLE_S * 100
+            rows += [
+                (f"memory of an idle {protocol} connection, of {count:,}", each, "KB"),
+                (f"CPU with {count:,} idle {protocol} connections", busy, "% of a core"),
+            ]
+    return rows
+
+
+def _memory(pid: int) -> float:
+    return process_trees.memory_mb([one.pid for one in process_trees.tree(pid)])
+
+
+def _opened(protocol: str, deployment: Deployment) -> socket.socket:
+    """Return a connection whose server has answered once."""
+    port = deployment.ports.http if protocol == "http" else deployment.ports.grpc
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    if protocol == "http":
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    else:
+        connection.sendall(_HTTP2_HELLO)
+    if not connection.recv(4096):
+        raise DidNotStart(f"{protocol}: it closed a connection at once")
+    return connection
+
+
+def _unix(system: System, quick: bool) -> Rows:
+    """Send the same load over TCP and over unix sockets, in turn, by h2load."""
+    if system.frontend == "triton":  # NVIDIA's frontends listen on TCP only
+        return []
+    with Deployment(system, _plain(), unix=True) as deployment:
+        deployment.wait_right()
+        return [
+            row
+            for protocol in ("http", "grpc")
+            for clients in _CLIENTS
+            for row in _both_ways(deployment, protocol, clients, rounds=2 if quick else 5)
+        ]
+
+
+def _both_ways(deployment: Deployment, protocol: str, clients: int, rounds: int) -> Rows:
+    request, folder = deployment.request(protocol), deployment.folder
+    ways: dict[str, Path | None] = {"TCP": None, "unix": folder / f"{protocol}.sock"}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, path in ways.items():
+            load = generators.apply_h2load(request, clients, 2.0, folder, path)
+            if load.failed:
+                raise generators.GeneratorFailed(f"{load.failed} requests failed over {name}")
+            found[name].append(load.requests / load.seconds)
+    ratio = median(unix / tcp for unix, tcp in zip(found["unix"], found["TCP"]))
+    return [
+        (f"{protocol}, {clients} clients, over {name}", median(values), "requests/s")
+        for name, values in found.items()
+    ] + [(f"{protocol}, {clients} clients: unix socket ÷ TCP", ratio, "")]

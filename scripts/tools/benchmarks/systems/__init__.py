@@ -1,0 +1,66 @@
+"""The systems that are compared; importing this package knows them all."""
+
+from __future__ import annotations
+
+from benchmarks.systems.base import System
+from benchmarks.systems.peers import (
+    BentoML,
+    Gunicorn,
+    LitServe,
+    MLServer,
+    Mosec,
+    MosecBatching,
+    RayServe,
+    RayServeHAProxy,
+)
+from benchmarks.systems.triton import (
+    NvidiaPytriton,
+    Ours,
+    OursNative,
+    OursObserved,
+    OursTriton,
+    OursUncounted,
+    Stub,
+)
+from pytriton._host.settings.declarations import DaemonConfig
+
+#: In the order in which each round measures them.
+SYSTEMS: tuple[System, ...] = (
+    Ours(),
+    OursNative(),
+    OursTriton(),
+    OursUncounted(),
+    OursObserved(),
+    NvidiaPytriton(),
+    Stub(),
+    Mosec(),
+    MosecBatching(),
+    LitServe(),
+    RayServe(),
+    RayServeHAProxy(),
+    Gunicorn(),
+    BentoML(),
+    MLServer(),
+)
+
+
+#: Systems that are compared with "ours" to see what is told of requests costs.
+OBSERVED = ("ours-uncounted", "ours", "ours-observed")
+#: Of our daemon's frontends, the one that "ours" has by default is not measured a second time.
+_ON_REQUEST = {f"ours-{DaemonConfig().frontend}", *OBSERVED} - {"ours"}
+
+
+def select(names: str | None) -> list[System]:
+    """Return the systems that a list such as "ours,mosec" names; for None all that differ.
+
+    Raises:
+        ValueError: a name is not known; says which there are.
+    """
+    if names is None:
+        return [one for one in SYSTEMS if one.name not in _ON_REQUEST]
+    known = {one.name: one for one in SYSTEMS}
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"no system {name!r}; there are: {', '.join(known)}")
+    return [one for one in SYSTEMS if one.name in wanted]

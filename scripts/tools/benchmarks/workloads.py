@@ -1,0 +1,203 @@
+"""The workloads: models, the load on each, and the request that every client sends.
+
+A model is described without any system's words; each system of `systems/` serves it in its own way. Unless it says
+otherwise, its tensors are called `x` (input) and `y` (output).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+#: Rows of a batch at most, where batching is on and the workload does not say otherwise.
+MAX_BATCH = 64
+#: Elements of a tensor.
+SMALL = 16
+IMAGE = 150_528  #: float32: 602,112 bytes, an image of 224 x 224 x 3
+LARGE = 1_500_000  #: float32: 6 MB
+TOKENS = 100
+#: Folders of models that are served as they are.
+EXAMPLES = Path(__file__).parents[3] / "examples" / "model_py"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model, as every system is to serve it.
+
+    Args:
+        name: its name, also in URLs
+        work: which function of servers/work.py it runs
+        dtype: type of all tensors in Triton's words: FP32 or BYTES
+        max_batch_size: requests in one call at most; 0: no batching
+        instances: copies that compute at the same time
+        amount: what the work means by it: turns of a loop, seconds of sleep, elements, tokens
+        decoupled: any number of responses to one request
+        inputs, outputs: names of the tensors; each input is sent like the first, with its index added
+        folder: instead of a callable, this folder in Triton's layout, with a model.py
+    """
+
+    name: str
+    work: str
+    dtype: str = "FP32"
+    max_batch_size: int = 0
+    instances: int = 1
+    amount: float = 0.0
+    decoupled: bool = False
+    inputs: tuple[str, ...] = ("x",)
+    outputs: tuple[str, ...] = ("y",)
+    folder: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as servers/ read it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The request that all clients of a workload repeat, and the right answer.
+
+    Args:
+        floats: number of float32 to send: 0, 1, 2, …, scaled to stay small
+        strings: instead: that many strings of 100 bytes
+        answer: elements of the answer; None: the same as was sent
+        responses: how many of them
+    """
+
+    floats: int = 0
+    strings: int = 0
+    answer: int | None = None
+    responses: int = 1
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model under the load of several numbers of clients."""
+
+    key: str  #: e.g. "C2"
+    group: str  #: the letter of the issue, "C"; of others the key
+    title: str
+    model: Model
+    payload: Payload
+    clients: tuple[int, ...]
+    quick_clients: tuple[int, ...]
+    least_seconds: float = 0.0  #: a measurement lasts at least that long: one request takes a while
+
+
+_IDENTITY = Model("identity", "identity", max_batch_size=MAX_BATCH)
+_SPIN = Model("spin", "spin")
+_ADD_SUB = Model(
+    "add_sub", "add_sub", inputs=("INPUT0", "INPUT1"), outputs=("OUTPUT0", "OUTPUT1"),
+    folder=str(EXAMPLES / "add_sub"),
+)  # fmt: skip
+
+
+def _workload(
+    key: str,
+    title: str,
+    model: Model,
+    payload: Payload,
+    clients: tuple[int, ...],
+    quick: tuple[int, ...],
+    least_seconds: float = 0.0,
+) -> Workload:
+    group = key if "_" in key else key[0]
+    return Workload(key, group, title, model, payload, clients, quick, least_seconds)
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    _workload("A", "identity of 16 float32", _IDENTITY, Payload(floats=SMALL), (1, 8, 32, 128), (1, 8, 32)),
+    _workload("B", "identity of 602 KB", _IDENTITY, Payload(floats=IMAGE), (1, 4, 16), (1, 4)),
+    _workload("C1", "5 ms of Python, 1 instance", _SPIN, Payload(floats=SMALL), (8,), (8,)),
+    _workload(
+        "C2", "5 ms of Python, 2 instances", replace(_SPIN, instances=2), Payload(floats=SMALL), (8,), (8,)
+    ),
+    _workload(
+        "D", "5 ms sleep per batch of up to 32", Model("nap", "nap", max_batch_size=32, amount=0.005),
+        Payload(floats=SMALL), (64,), (64,),
+    ),
+    _workload(
+        "E1", "identity of 1 string of 100 bytes", replace(_IDENTITY, dtype="BYTES"),
+        Payload(strings=1), (8,), (8,),
+    ),
+    _workload(
+        "E1000", "identity of 1,000 strings of 100 bytes", replace(_IDENTITY, dtype="BYTES"),
+        Payload(strings=1000), (8,), (8,),
+    ),
+    _workload(
+        "F", "stream of 100 responses", Model("tokens", "tokens", amount=TOKENS, decoupled=True),
+        Payload(floats=1, answer=1, responses=TOKENS), (1, 8), (1, 8), least_seconds=3.0,
+    ),
+    _workload(
+        "G", "16 B in, 6 MB out", Model("table", "table", amount=LARGE),
+        Payload(floats=4, answer=LARGE), (4,), (4,), least_seconds=3.0,
+    ),
+    _workload(
+        "H", "one copy that sleeps 2 ms, 602 KB in, no batching", Model("device", "device", amount=0.002),
+        Payload(floats=IMAGE, answer=4), (2, 4, 8), (4,),
+    ),
+    _workload("add_sub", "examples/model_py/add_sub, a model.py", _ADD_SUB, Payload(floats=4), (1, 8, 32), (1, 8, 32)),
+)  # fmt: skip
+
+
+#: What is no load on every system: name -> what it measures.
+EXTRAS = {
+    "runner": "pytriton.runner beside bare tritonclient",
+    "footprint": "start-up times, memory, idle CPU",
+    "models100": "the same of a daemon with 100 models",
+    "openai": "the OpenAI API: streams and embeddings",
+    "sockets": "memory of idle connections, unix sockets beside TCP",
+}
+
+
+def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
+    """Return the workloads and the extras that are named.
+
+    All for None, but not 100 models, the OpenAI API and sockets in a quick run.
+
+    Raises:
+        ValueError: a name is not known; says which there are.
+    """
+    if names is None:
+        return select(None), set(EXTRAS) - ({"models100", "openai", "sockets"} if quick else set())
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    extras = {name.lower() for name in wanted} & EXTRAS.keys()
+    return select(",".join(name for name in wanted if name.lower() not in extras)), extras
+
+
+def calibrated(workload: Workload, turns: int) -> Workload:
+    """Return a workload whose model spins for the number of turns that take 5 ms on this machine."""
+    if workload.model.work != "spin":
+        return workload
+    return replace(workload, model=replace(workload.model, amount=turns))
+
+
+def select(names: str | None) -> list[Workload]:
+    """Return the workloads that a list such as "a,C,E1" names: by letter or by key; all for None.
+
+    Raises:
+        ValueError: a name is not known; says which there are.
+    """
+    if names is None:
+        return list(WORKLOADS)
+    wanted = {name.strip().lower() for name in names.split(",") if name.strip()}
+    known = {one.key for one in WORKLOADS} | {one.group for one in WORKLOADS}
+    unknown = wanted - {name.lower() for name in known}
+    if unknown:
+        raise ValueError(
+            f"no workload {min(unknown)!r}; there are: {', '.join(sorted(known) + list(EXTRAS))}"
+        )
+    return [one for one in WORKLOADS if {one.key.lower(), one.group.lower()} & wanted]
+
+
+def copy_name(name: str, index: int) -> str:
+    """Return what a further copy of a model is called; the first has the model's own name."""
+    return f"{name}{index or ''}"
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which a share (0 to 1) of sorted `values` lies; NaN for none."""
+    if not values:
+        return math.nan
+    return values[min(len(values) - 1, int(share * len(values)))]

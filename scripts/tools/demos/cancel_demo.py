@@ -1,0 +1,185 @@
+"""The effect on tritonserver of gRPC clients that cancel streams: with its own python backend, and with our proxies."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import queue
+import random
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.real_daemon import AS_SHIPPED, RunningDaemon, eventually
+
+CONFIG = """
+backend: "python"
+input [ { name: "n" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+instance_group [ { kind: KIND_CPU count: 2 } ]
+"""
+CODE = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.threads = ThreadPoolExecutor(16)
+
+    def answer(self, sender, n):
+        for i in range(n):
+            if sender.is_cancelled():
+                break
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([i], np.int32))]))
+            time.sleep(PAUSE)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def execute(self, requests):
+        for request in requests:
+            n = int(pb_utils.get_input_tensor_by_name(request, "n").as_numpy()[0])
+            self.threads.submit(self.answer, request.get_response_sender(), n)
+"""
+#: Settings of the daemon by what gives the answers.
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "compiled": {"proxy": "native"},
+    "python": {"proxy": "python"},
+    "triton": {"python_backend_model": ("*",)},
+}
+_PROCESSES, _THREADS = 4, 6
+#: Clients die all the time. They are forks of a process that has imported what they need: a new interpreter for each
+#: would take half of the CPU time. That process itself has no connection, which would not survive a fork.
+_PRELOADED = ["__main__", "numpy", "tritonclient.grpc", "pytriton.daemon", __name__]
+#: Without a cancelled stream for so long, streams hang; a daemon notices after 10 s.
+_SILENCE_S = 20.0
+#: Until the first one is cancelled: so long may a busy machine need to start the clients.
+_FIRST_S = 100.0
+
+
+@dataclass
+class Tally:
+    """The counts of one system."""
+
+    cancelled: int
+    crashed: int
+    hung: int
+
+
+def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int) -> None:
+    """Begin streams and cancel them after some answers, for each a byte more in the file `cancelled`.
+
+    Now and then the process dies with all its streams open.
+    """
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="stream")
+    request.inputs.add(name="n", datatype="INT32", shape=[1])
+    request.raw_input_contents.append(np.array([answers], np.int32).tobytes())
+
+    def one_by_one(numbers: random.Random) -> None:
+        channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        while time.time() < until:
+            requests: queue.Queue[Any] = queue.Queue()
+            for _ in range(numbers.choice([1, 1, 2, 4])):
+                requests.put(request)
+            stream = stub.ModelStreamInfer(iter(requests.get, None))
+            try:
+                for answer in itertools.islice(stream, numbers.choice([1, 1, 2, 5, 20, 60])):
+                    if answer.error_message:  # the model has not been loaded again yet
+                        raise ConnectionError(answer.error_message)
+                stream.cancel()
+                with open(cancelled, "ab", buffering=0) as one_more:
+                    one_more.write(b".")
+            except (grpc.RpcError, ConnectionError):
+                time.sleep(
+                    0.2
+                )  # it is being started again: who fails at once would only take CPU time
+            requests.put(None)
+            if numbers.random() < 0.02:
+                os._exit(0)
+
+    threads = [
+        threading.Thread(target=one_by_one, args=[random.Random(f"{seed} {i}")])
+        for i in range(_THREADS)
+    ]
+    for thread in threads:
+        thread.daemon = True  # one whose stream hangs holds up nobody
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.time()))
+
+
+def _is_served(daemon: RunningDaemon) -> bool:
+    return any(model.state == "ready" for model in daemon.client.status().models)
+
+
+def serve(system: str, options: argparse.Namespace) -> Tally:
+    """Have one system serve clients that cancel."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    seeds = itertools.count(options.seed * 1_000_000)
+    with tempfile.TemporaryDirectory() as folder:
+        cancelled, repository = Path(folder) / "cancelled", Path(folder) / "models"
+        cancelled.touch()
+        version = repository / "stream" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(CODE.replace("PAUSE", str(options.pause_ms / 1000)))
+        (version.parent / "config.pbtxt").write_text(CONFIG)
+        with RunningDaemon.start(
+            model_repository=(str(repository),), **AS_SHIPPED, **SYSTEMS[system]
+        ) as daemon:
+            eventually(lambda: _is_served(daemon), "the model is not loaded")
+            until = time.time() + _FIRST_S + options.seconds
+            arguments = (daemon.grpc, options.answers, until, cancelled)
+            clients: list[Any] = []
+            seen, silent_since, hung = 0, time.time(), 0
+            while time.time() < until and not hung:
+                clients = [client for client in clients if client.is_alive()]
+                while len(clients) < _PROCESSES:
+                    client = context.Process(target=cancel, args=(*arguments, next(seeds)))
+                    client.start()
+                    clients.append(client)
+                time.sleep(0.2)
+                if cancelled.stat().st_size != seen:
+                    if not seen:
+                        until = time.time() + options.seconds
+                    seen, silent_since = cancelled.stat().st_size, time.time()
+                hung = int(time.time() - silent_since > (_SILENCE_S if seen else _FIRST_S))
+            for client in clients:
+                client.kill()
+                client.join()
+            said = [json.loads(line) for line in daemon.said().splitlines() if line[:1] == "{"]
+    hung += sum("has not taken an answer" in line["event"] for line in said)
+    ended = [line["reason"] for line in said if line["event"] == "tritonserver exited unexpectedly"]
+    return Tally(seen, sum("SIGKILL" not in how for how in ended), hung)
+
+
+def main() -> None:
+    """Print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="scripts/tools/cancel-demo", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each system")
+    parser.add_argument("--answers", type=int, default=1000, help="of a stream")
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="after each answer")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="default: %(default)s")
+    options = parser.parse_args()
+    os.environ["MALLOC_PERTURB_"] = "165"  # what is used after it was freed is noticed
+    print("| answers by | cancelled | crashed | hung |\n|---|--:|--:|--:|")
+    for system in options.systems.split(","):
+        tally = serve(system, options)
+        print(f"| {system} | {tally.cancelled:,} | {tally.crashed} | {tally.hung} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

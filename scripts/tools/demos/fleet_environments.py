@@ -1,0 +1,308 @@
+"""Ray's `runtime_env` on a fleet of two nodes on this machine: the workers are in it, and nothing of it is left behind.
+
+Run in a network namespace of its own, for Ray listens on every address. Prints each step; an assertion says what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import urllib.request
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from support.ray_nodes import FLAGS, kill_node, loopback_up, processes_here, ray_cluster, until
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.exceptions import FleetError, PyTritonBadParameterError
+from pytriton.fleet.on_ray import NAMESPACE, connected
+from pytriton.fleet.on_ray.client import RayFleetClient
+from pytriton.fleet.on_ray.environments import named_actors
+from pytriton.fleet.on_ray.lifecycle import start_fleet, stop_fleet
+from pytriton.model_config import Tensor
+
+_FLEET = "kept"
+_PROJECT = """\
+[build-system]
+requires = []
+build-backend = "builds"
+backend-path = ["."]
+"""
+#: A build backend without any requirement: no package registry is asked.
+_BUILDS = """\
+import zipfile
+
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with zipfile.ZipFile(folder + "/tiny_part-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_part.py", "WORD = 'tiny'\\n")
+        about = "tiny_part-1.0.dist-info/"
+        wheel.writestr(about + "METADATA", "Metadata-Version: 2.1\\nName: tiny-part\\nVersion: 1.0\\n")
+        wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\\nGenerator: builds\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(about + "RECORD", "")
+    return "tiny_part-1.0-py3-none-any.whl"
+"""
+
+
+@batch
+def report(x: Any) -> dict[str, Any]:
+    """Say what the worker finds around itself."""
+    import importlib
+    import sys
+
+    words = {}
+    for name in ("of_folder", "of_module", "tiny_part"):
+        with contextlib.suppress(ImportError):
+            words[name] = importlib.import_module(name).WORD
+    words["env"] = {key: os.environ.get(key) for key in ("COLOUR", "EXPANDED")}
+    words["data"] = Path("data.txt").read_text() if Path("data.txt").exists() else None
+    words["python"] = sys.executable
+    said = json.dumps(words).encode()
+    return {"told": np.array([[said]] * len(x), dtype=object)}
+
+
+class _Stage:
+    def __init__(self, cluster: Any, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.ray = connected(cluster.address)
+        start_fleet(_FLEET, cluster.address, flags=FLAGS, runtime_dir=str(folder))
+        self.fleet: RayFleetClient = connect(fleet=_FLEET, ray_address=cluster.address)
+        until(lambda: len(self.urls()) == 2, "the daemons")
+
+    def register(
+        self, name: str = "m", *, replace: bool = False, runtime_env: dict[str, Any]
+    ) -> None:
+        """Serve `report` on both nodes."""
+        self.fleet.register(
+            report,
+            name,
+            [Tensor(name="x", dtype=np.float32, shape=(1,))],
+            [Tensor(name="told", dtype=bytes, shape=(1,))],
+            instances=2,
+            replace=replace,
+            runtime_env=runtime_env,
+            progress=False,
+        )
+
+    def refused(self, kind: type[Exception], runtime_env: dict[str, Any]) -> str:
+        """Return what is said when a registration with that is refused."""
+        said = ""
+        try:
+            self.register("bad", runtime_env=runtime_env)
+        except kind as error:
+            said = str(error)
+        assert said, "it was registered"
+        return said
+
+    def urls(self) -> dict[str, str]:
+        return {
+            one.node: one.status.server.http_url
+            for one in self.fleet.nodes()
+            if one.status is not None
+        }
+
+    def reported(self, name: str = "m") -> list[dict[str, Any]]:
+        """Return what the workers of each node say."""
+        said = []
+        body = json.dumps(
+            {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0]}]}
+        ).encode()
+        for node in self.fleet.nodes():
+            if node.status is None or name not in [one.name for one in node.status.models]:
+                continue
+            with urllib.request.urlopen(
+                f"{node.status.server.http_url}/v2/models/{name}/infer", body, 30
+            ) as answer:
+                said.append(json.loads(json.load(answer)["outputs"][0]["data"][0]))
+        return said
+
+    def holders(self) -> list[str]:
+        return named_actors(self.ray, f"fleet-{_FLEET}/environment-")
+
+    def until_holders(self, count: int) -> None:
+        # On another node, Ray may be at an environment that is not wanted any more.
+        until(lambda: len(self.holders()) == count, f"{count} holders", 300)
+
+
+def _play(stage: _Stage) -> None:
+    folder = stage.folder
+    for name, words in {"one": "folder", "two": "another folder"}.items():
+        (folder / name).mkdir()
+        (folder / name / "of_folder.py").write_text(f"WORD = {words!r}\n")
+        (folder / name / "data.txt").write_text(words)
+    (folder / "of_module").mkdir()
+    (folder / "of_module" / "__init__.py").write_text("WORD = 'module'\n")
+    variables = {"COLOUR": "blue", "EXPANDED": "${HOME}/x", "A_TOKEN": "t"}
+    first = {
+        "working_dir": str(folder / "one"),
+        "py_modules": [str(folder / "of_module")],
+        "env_vars": variables,
+    }
+
+    stage.register(runtime_env=first)
+    expected = {"of_folder": "folder", "of_module": "module", "data": "folder"}
+    for said in stage.reported():
+        assert expected.items() <= said.items(), said
+        assert said["env"] == {"COLOUR": "blue", "EXPANDED": os.environ["HOME"] + "/x"}, said
+    assert len(stage.reported()) == 2
+    stage.until_holders(2)
+    _say("working_dir, py_modules, env_vars")
+
+    stage.register("other", runtime_env=first)
+    stage.until_holders(2)
+    stage.fleet.unregister("other")
+    stage.register(replace=True, runtime_env={"working_dir": str(folder / "two")})
+    assert {said["of_folder"] for said in stage.reported()} == {"another folder"}
+    stage.until_holders(2)
+    # The package of the first has no user any more, so Ray may forget it.
+    stage.fleet.rollback("m")
+    assert {said["of_folder"] for said in stage.reported()} == {"folder"}
+    stage.until_holders(2)
+    _say("replaced and rolled back")
+
+    lost = {"working_dir": "gcs://_ray_pkg_0000000000000000.zip"}
+    assert "Ray has no package" in stage.refused(PyTritonBadParameterError, lost)
+    why = stage.refused(FleetError, {"pip": [str(folder / "nowhere")]})
+    assert "Ray could not make the runtime_env" in why, why
+    assert "runtime_env/pip.py" in why, why
+    stage.until_holders(2)
+    assert [one.name for one in stage.fleet.models()] == ["m"]
+    _say("a failure is told in Ray's words")
+
+    for kind in ("ray::NodeActor", "ray::Controller", "ray::EnvironmentHolder"):
+        _kill(kind)
+        until(
+            lambda: stage.fleet._ask("progress", "m")[0] and len(stage.urls()) == 2, f"after {kind}"
+        )
+        stage.until_holders(2)
+        assert {said["of_folder"] for said in stage.reported()} == {"folder"}
+    _say("actors killed")
+    _end_a_holder(stage)
+    _say("a holder ended, and another one made")
+
+    kill_node(stage.cluster, stage.fleet, stage.cluster.list_all_nodes()[-1])
+    until(
+        lambda: len(stage.fleet.nodes()) == 1 and stage.fleet._ask("progress", "m")[0],
+        "all on one node",
+    )
+    stage.until_holders(1)
+    _say("a node killed")
+
+    project = folder / "tiny"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(_PROJECT)
+    (project / "builds.py").write_text(_BUILDS)
+    offline = ["--no-index", "--disable-pip-version-check", "--no-cache-dir"]
+    stage.register(
+        "piped", runtime_env={"pip": {"packages": [str(project)], "pip_install_options": offline}}
+    )
+    (said,) = stage.reported("piped")
+    assert said["tiny_part"] == "tiny", said
+    assert "runtime_resources" in said["python"], said
+    stage.until_holders(2)
+    _say("pip")
+
+    stage.fleet.unregister("piped")
+    stage.until_holders(1)
+    _play_interpreters(stage, project)
+    stage.fleet.unregister("m")
+    stage.until_holders(0)
+    stage.register("last", runtime_env={"env_vars": {"COLOUR": "red"}})
+    _say("unregistered")
+
+
+def _end_a_holder(stage: _Stage) -> None:
+    """End one as somebody may who lists Ray's actors: Ray does not start it again."""
+    names = f"fleet-{_FLEET}/m/"
+    victim, *_ = named_actors(stage.ray, names)
+    stage.ray.kill(stage.ray.get_actor(victim, NAMESPACE), no_restart=True)
+
+    def there() -> list[str]:
+        return [one for one in named_actors(stage.ray, names) if one != victim]
+
+    until(lambda: len(there()) == 2 and stage.fleet._ask("progress", "m")[0], "another holder")
+
+
+def _play_interpreters(stage: _Stage, project: Path) -> None:
+    """Have workers run in interpreters that others have made: one that is there, and one of uv's where Ray has it."""
+    other = _interpreter_beside(stage.folder / "other")
+    stage.register("elsewhere", runtime_env={"py_executable": other})
+    (said,) = stage.reported("elsewhere")
+    assert said["python"] == other, said
+    stage.fleet.unregister("elsewhere")
+    stage.until_holders(1)
+    _say("py_executable")
+    if importlib.util.find_spec("uv") is None:
+        _say("uv is not installed, and not tried")
+        return
+    offline = {"packages": [str(project)], "uv_pip_install_options": ["--offline", "--no-cache"]}
+    stage.register("by_uv", runtime_env={"uv": offline})
+    (said,) = stage.reported("by_uv")
+    assert said["tiny_part"] == "tiny", said
+    assert "runtime_resources" in said["python"], said
+    stage.fleet.unregister("by_uv")
+    stage.until_holders(1)
+    _say("uv")
+
+
+def _interpreter_beside(folder: Path) -> str:
+    """Return the interpreter of a new environment that has all packages of this one."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text("\n".join(one for one in sys.path if "-packages" in one))
+    return str(folder / "bin" / "python")
+
+
+def _kill(title: str) -> None:
+    found = [one for one in processes_here() if " ".join(_words(one)).startswith(title)]
+    assert found, title
+    found[0].kill()
+    psutil.wait_procs(found[:1], timeout=10)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
+
+
+def main() -> None:
+    """Play it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    loopback_up()
+    folder = Path(tempfile.mkdtemp(prefix="ptf-"))
+    try:
+        with ray_cluster(2) as cluster:
+            stage = _Stage(cluster, folder)
+            _say("the fleet runs")
+            try:
+                _play(stage)
+            finally:
+                stop_fleet(_FLEET, cluster.address)
+            assert named_actors(stage.ray, f"fleet-{_FLEET}") == []
+            _say("done: nothing is left behind")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_BEGUN = time.monotonic()
+
+
+def _say(text: str) -> None:
+    print(f"[{time.monotonic() - _BEGUN:5.1f} s] {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Writes the generated files, or checks them; see scripts/generate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from generators import (
+    chart_schema,
+    datatype_table,
+    declarations,
+    diagrams,
+    grpc_messages,
+    pages,
+    protocol,
+    wire,
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/generate", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
+    parser.add_argument(
+        "--compatible",
+        metavar="WHY",
+        help="messages have changed under the same PROTOCOL, and every process of that number understands them",
+    )
+    arguments = parser.parse_args()
+    try:
+        shapes = wire.text(_read(arguments.root / wire.PATH), arguments.compatible)
+    except wire.ChangedWire as changed:
+        wrote = "" if arguments.check else "scripts/generate has written nothing: "
+        print(f"{wrote}{changed}", file=sys.stderr)
+        return 1
+    texts: dict[Path, str] = {
+        protocol.PATH: protocol.header(),
+        datatype_table.PATH: datatype_table.header(),
+        declarations.PATH: declarations.source(),
+        wire.PATH: shapes,
+        chart_schema.PATH: chart_schema.schema(),
+        **grpc_messages.files(),
+        **diagrams.files(),
+        **pages.files(arguments.root),
+    }
+    stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
+    for path in stale:
+        if arguments.check:
+            print(f"{path} is not what scripts/generate writes", file=sys.stderr)
+        else:
+            (arguments.root / path).write_text(texts[path], encoding="utf-8")
+            print(f"{path} is written")
+    if not stale:
+        print("the generated files are up to date")
+    return int(bool(stale) and arguments.check)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

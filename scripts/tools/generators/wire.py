@@ -1,0 +1,179 @@
+"""pytriton/_protocol/messages/wire.json: the shape of each message under the protocol's number, so that both change together.
+
+A process of another version reads what this one declares. So a shape that changes takes another `PROTOCOL`; only then
+does scripts/generate write this file anew. What every process of that number understands all the same, such as a field
+with a default in an answer that only new clients ask for, is written with a note that says so:
+
+    scripts/generate --compatible "GetMetrics.since: the daemons of protocol 12 that lack it are never asked"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from pytriton._protocol import messages
+from pytriton._protocol.calls import call_messages
+from pytriton._protocol.lanes import lane_messages
+from pytriton._protocol.messages.base import PROTOCOL
+
+PATH = Path("pytriton/_protocol/messages/wire.json")
+_Struct = type[msgspec.Struct]
+_DIGITS = 12  #: of a digest: enough to see a change
+
+
+class ChangedWire(Exception):
+    """Messages have another shape under the same number; says which, and what to do."""
+
+
+class Wire(msgspec.Struct, frozen=True):
+    """The content of the file.
+
+    Attributes:
+        protocol: the number that the shapes belong to
+        compatible: why shapes that have changed under this number are understood by all processes of it
+        shapes: digests, by module and name of a message, or of a part of one
+    """
+
+    protocol: int
+    compatible: list[str]
+    shapes: dict[str, str]
+
+
+def text(committed: str | None, note: str | None = None) -> str:
+    """Return the file's text.
+
+    Args:
+        committed: what it has been until now
+        note: why a change under the same number is compatible
+
+    Raises:
+        ChangedWire: the shapes have changed, and neither the number nor a note says so.
+    """
+    known = None if committed is None else msgspec.json.decode(committed, type=Wire)
+    wire = renewed(known, PROTOCOL, shapes(), note)
+    return json.dumps(msgspec.to_builtins(wire), indent=2) + "\n"
+
+
+def renewed(
+    known: Wire | None, protocol: int, found: Mapping[str, str], note: str | None = None
+) -> Wire:
+    """Return what is to be written for these shapes; raises as `text`."""
+    ordered = dict(sorted(found.items()))
+    if known is None or protocol > known.protocol:
+        return Wire(protocol, [], ordered)
+    if protocol < known.protocol:
+        raise ChangedWire(f"PROTOCOL is {protocol} and has been {known.protocol}: it only grows")
+    if ordered == known.shapes:
+        return known
+    if not note:
+        names = [
+            one for one in {**known.shapes, **ordered} if known.shapes.get(one) != found.get(one)
+        ]
+        raise ChangedWire(
+            f"messages have another shape than protocol {protocol} has had: {', '.join(sorted(names))}. Raise PROTOCOL "
+            "in pytriton/_protocol/messages/base.py and run scripts/generate; or, where every process of this number "
+            'understands them all the same, run scripts/generate --compatible "WHY"'
+        )
+    return Wire(protocol, [*known.compatible, note], ordered)
+
+
+def shapes(*unions: Any) -> dict[str, str]:
+    """Return the digest of every message, and of what they are made of, by module and name."""
+    found: dict[str, str] = {}
+    for union in unions or _ALL:
+        for struct in union.__args__:
+            _add(struct, found)
+    return found
+
+
+_ALL = (messages.AnyMessage, lane_messages.LaneMessage, call_messages.CallMessage)
+
+
+def _add(struct: _Struct, found: dict[str, str]) -> None:
+    name = _name(struct)
+    if name in found:
+        return
+    shape = _shape(struct)
+    found[name] = hashlib.sha256(shape.encode()).hexdigest()[:_DIGITS]
+    for field in _fields(struct):
+        for part in _parts(field.type):
+            _add(part, found)
+
+
+def _shape(struct: _Struct) -> str:
+    """Return the shape as a text: how it is encoded, and its fields, in order where they have no names on the wire."""
+    config = struct.__struct_config__
+    fields = [
+        f"{field.encode_name}{'' if field.required else '?'}: {_kind(field.type)}"
+        for field in _fields(struct)
+    ]
+    if not config.array_like:
+        fields.sort()
+    head = [config.tag_field, config.tag, config.array_like, config.forbid_unknown_fields]
+    return "\n".join([*map(str, head), *fields])
+
+
+def _kind(kind: inspect.Type) -> str:
+    """Return the name of a type, the same in every version of Python and msgspec."""
+    if isinstance(kind, inspect.StructType):
+        return _name(kind.cls)
+    if isinstance(kind, inspect.UnionType):
+        return " | ".join(sorted(map(_kind, kind.types)))
+    if isinstance(kind, inspect.LiteralType):
+        return f"one of {sorted(kind.values, key=str)}"
+    if isinstance(kind, (inspect.ListType, inspect.VarTupleType)):
+        return f"list[{_kind(kind.item_type)}]"
+    if isinstance(kind, inspect.TupleType):
+        return f"tuple[{', '.join(map(_kind, kind.item_types))}]"
+    if isinstance(kind, inspect.DictType):
+        return f"dict[{_kind(kind.key_type)}, {_kind(kind.value_type)}]"
+    if isinstance(kind, inspect.EnumType):
+        return f"one of {sorted(str(one.value) for one in kind.cls)}"
+    if type(kind) in _PLAIN:
+        return _PLAIN[type(kind)]
+    raise TypeError(f"scripts/tools/generators/wire.py knows no {kind}")
+
+
+_PLAIN: dict[type[Any], str] = {
+    inspect.AnyType: "any",
+    inspect.NoneType: "none",
+    inspect.BoolType: "bool",
+    inspect.IntType: "int",
+    inspect.FloatType: "float",
+    inspect.StrType: "text",
+    inspect.BytesType: "bytes",
+    inspect.RawType: "any",
+}
+
+
+def _parts(kind: inspect.Type) -> Iterator[_Struct]:
+    """Yield the structs in a type."""
+    if isinstance(kind, inspect.StructType):
+        yield kind.cls
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            yield from _parts(one)
+    elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)):
+        yield from _parts(kind.item_type)
+    elif isinstance(kind, inspect.TupleType):
+        for one in kind.item_types:
+            yield from _parts(one)
+    elif isinstance(kind, inspect.DictType):
+        yield from _parts(kind.value_type)
+
+
+def _fields(struct: _Struct) -> tuple[inspect.Field, ...]:
+    kind = inspect.type_info(struct)
+    assert isinstance(kind, inspect.StructType)
+    return kind.fields
+
+
+def _name(struct: _Struct) -> str:
+    return f"{struct.__module__.rpartition('.')[2]}.{struct.__name__}"

@@ -1,0 +1,83 @@
+"""Rehearses a release: a local index, an installation from it, an upgrade, and the way back, with the state kept.
+
+```
+index (a folder)      environment            state directory
+  former  ──install──▶  daemon serves    ──▶  a model is registered
+  coming  ──upgrade──▶  daemon serves    ◀──  the model comes back
+  former  ─downgrade─▶  daemon serves    ◀──  the model comes back
+  coming  ──sign, by a key that nobody keeps──▶ check, as those do who download it
+```
+
+The index is a folder that pip takes with --no-index: it holds both releases and everything that they need, so what is
+installed is what is in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from release import attachments, builder, install_check, signatures
+from release.inventory import NAME
+from release.tool_runner import ReleaseError, run
+
+
+def rehearse(former: builder.Commit, coming: builder.Commit, scratch: Path) -> Iterator[str]:
+    """Build both releases; install, upgrade and downgrade from an index; sign one; yield what was seen.
+
+    Raises:
+        ReleaseError: a step failed.
+    """
+    index = scratch / "index"
+    index.mkdir()
+    target = install_check.own_target()
+    built = [
+        builder.build_commit(commit, index, scratch / name, target)
+        for name, commit in (("former", former), ("coming", coming))
+    ]
+    _mirror(index, [one.wheels[0] for one in built])
+    yield from _steps(scratch, index, former.version, coming.version)
+    yield from _signed(scratch, built[1], coming)
+
+
+def _signed(scratch: Path, built: builder.Built, commit: builder.Commit) -> Iterator[str]:
+    """Sign a release of this machine's wheel alone with a key of its own, and check it."""
+    out = scratch / "release"
+    out.mkdir()
+    sdist, *wheels = (Path(shutil.copy2(one, out)) for one in built.files)
+    files = builder.Built(sdist, tuple(wheels))
+    attachments.write(commit, files, out, scratch / "coming" / "source", scratch)
+    key, signers = signatures.make_key(scratch)
+    signatures.sign(out / signatures.SUMS, key)
+    yield from signatures.check(out, signers)
+
+
+def _mirror(index: Path, wheels: list[Path]) -> None:
+    """Put what both releases need into the index, as wheels for this Python."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    for wheel in wheels:  # one at a time: they are of one name
+        run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), str(wheel)])
+
+
+def _steps(scratch: Path, index: Path, former: str, coming: str) -> Iterator[str]:
+    cache = scratch / "cache"
+    install_check.fill_cache(cache)
+    environment = install_check.make_environment(
+        Path(sys.executable), scratch / "environment", cache
+    )
+    only = ["--no-index", "--find-links", str(index)]
+    for what, version, task in (
+        ("installed", former, "register"),
+        ("upgraded to", coming, "restore"),
+        ("downgraded to", former, "restore"),
+    ):
+        install_check.install(environment, *only, f"{NAME}=={version}")
+        report = install_check.serve(environment, scratch / "served", task)
+        if report["version"] != version:
+            raise ReleaseError(
+                f"{what} {version}, but the daemon says that it is {report['version']}"
+            )
+        came = "a model is registered" if task == "register" else "the model came back"
+        yield f"{what} {version}: {came} and answers over HTTP and gRPC"

@@ -1,0 +1,132 @@
+"""A worker in a thread, with its real loop; the test plays its dispatcher and its proxies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.real_daemon import eventually
+
+from fakes.fake_dispatcher import FakeDispatcher
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Room
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker.loop import Loop
+from pytriton.worker.model import WorkerModel
+from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+from pytriton.worker.streams.stream_loops import loop_of
+from pytriton.worker.thread import WorkerThread
+from pytriton.worker.worker_limits import Allowance
+
+
+class ServingWorker(NamedTuple):
+    """A worker that serves, as the test knows it."""
+
+    path: str  #: where its lanes connect
+    is_alive: Callable[[], bool]
+    #: Tells it to end; the fixture does so, too.
+    end: Callable[[], object]
+    #: What it ended with, where the loop is all there is of it.
+    raised: Sequence[BaseException] = ()
+
+    def proxy(self, *, streams: bool) -> Lane:
+        """Connect as a proxy; with streams, the worker has said how much room it has."""
+        lane = Lane.connect(self.path, peer_trusted=False)
+        lane.set_patience(20)
+        if streams:
+            assert isinstance(lane.receive(), Room)
+        return lane
+
+
+def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
+    """Return a model without inputs whose output `y` is one FP32."""
+    config: dict[str, Any] = {
+        "name": "m",
+        "max_batch_size": 0,
+        "input": [],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+        "model_transaction_policy": {"decoupled": decoupled},
+    }
+    return messages.ModelSpec("m", 1, config, messages.WorkerEnvironment("python"), **more)
+
+
+@contextlib.contextmanager
+def worker_of(
+    infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher, *, loads: bool = False
+) -> Iterator[ServingWorker]:
+    """Have a callable served; at the end, the worker has to end as it is told. With `loads`, `infer` returns it."""
+    folder = Path(dispatcher.rundir.path)
+    WorkerStatsPage.create_file(folder / "w1.stats").close()
+    start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.stats"))
+    thread = WorkerThread(
+        start, spec, infer if loads else lambda: infer, dispatcher.rundir.control_endpoint
+    )
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
+        lambda: str(dispatcher.heard),
+        20,
+    )
+    try:
+        yield ServingWorker(start.lane_path, lambda: thread.alive, thread.end)
+    finally:
+        thread.end()
+        thread.join(20)
+        assert not thread.alive
+
+
+@contextlib.contextmanager
+def loop_with(
+    model: WorkerModel, spec: messages.ModelSpec, dispatcher: FakeDispatcher
+) -> Iterator[ServingWorker]:
+    """Have a model served that a thread of a registrant's never runs, such as a Triton Python model."""
+    path = str(Path(dispatcher.rundir.path) / "w1.sock")
+    stats, descriptor = WorkerStatsPage.create()
+    os.close(descriptor)
+    reader, writer = os.pipe()
+    with ControlClient(dispatcher.rundir.control_endpoint) as control, contextlib.closing(stats):
+        loop: Loop = loop_of(model)(model, Allowance(spec), stats, control, "w1", path)
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                loop.run(reader)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield ServingWorker(path, thread.is_alive, lambda: os.write(writer, b"\0"), raised)
+        finally:
+            os.write(writer, b"\0")
+            thread.join(20)
+            os.close(writer)
+            os.close(reader)
+            assert not thread.is_alive()
+            if raised:  # its process would end
+                _end_lanes(loop)
+            if isinstance(loop, PythonStreamLoop) and loop._events is not None:
+                assert loop._events_thread is not None
+                loop._events.call_soon_threadsafe(loop._events.stop)
+                loop._events_thread.join(20)
+
+
+def _end_lanes(loop: Loop) -> None:
+    if not isinstance(loop, PythonStreamLoop):
+        loop.close()
+        return
+    loop._closing = True
+    loop._waker.send(b"\0")
+    eventually(
+        lambda: all(one.name != "lanes" for one in threading.enumerate()), "its thread has ended"
+    )
+    with loop.changed:
+        loop.close()
+    loop._woken.close()
+    loop._waker.close()

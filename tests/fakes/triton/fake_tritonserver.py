@@ -1,0 +1,243 @@
+"""Around the fake tritonserver of tests/native/backend: a dispatcher with a real ROUTER, and workers with real lanes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+from support.real_daemon import eventually
+
+from pytriton._protocol import messages
+from pytriton._protocol.control import frames, parse
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
+
+#: What the dispatcher says of a batch whose worker was lost.
+LOST = messages.Verdict("fail", "the worker was lost: é")
+
+#: What a test's worker does with a lane.
+Work = Callable[[Lane], None]
+#: What the dispatcher says of a batch that was lost, or is overdue.
+Judge = Callable[[Any], messages.Verdict]
+
+
+class Dispatcher:
+    """Answers a proxy's questions: there is a worker, once for each of `paths`; a lost batch fails.
+
+    Unless `judge` says something else. With `patience_s`, it is asked about batches that take longer, too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        paths: list[str],
+        judge: Judge | None = None,
+        patience_s: float | None = None,
+    ) -> None:
+        self._judge = judge or (lambda _: LOST)
+        self._patience_s = patience_s
+        self.endpoint = f"ipc://{folder}/control"
+        self.heard: list[Any] = []
+        self._paths = paths
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(self.endpoint)
+        self._end = self._context.socket(zmq.PAIR)
+        self._end.bind("inproc://end")
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with closing(self._context.socket(zmq.PAIR)) as end:
+            end.connect("inproc://end")
+            poller = zmq.Poller()
+            poller.register(end, zmq.POLLIN)
+            poller.register(self._socket, zmq.POLLIN)
+            while end not in dict(poller.poll()):
+                peer, *parts = self._socket.recv_multipart()
+                number, message, _ = parse(parts)
+                self.heard.append(message)
+                answer = self._answer(message)
+                if answer is not None:
+                    self._socket.send_multipart([peer, *frames(number, answer)])
+
+    def _answer(self, message: Any) -> messages.AnyMessage | None:
+        if isinstance(message, messages.Attach):
+            if not self._paths:
+                return messages.Failure("unavailable", "no worker is left")
+            return messages.Attached("w", self._paths.pop(0), self._patience_s, tracing=True)
+        if isinstance(message, (messages.LaneLost, messages.BatchOverdue)):
+            return self._judge(message)
+        return None
+
+    def is_left(self) -> bool:
+        """Return whether the proxy has said that it ends."""
+        return any(isinstance(message, messages.Detach) for message in list(self.heard))
+
+    def close(self) -> None:
+        self._end.send(b"")
+        self._thread.join()
+        for one in (self._end, self._socket):
+            one.close()
+        self._context.term()
+
+
+class Workers:
+    """Listens for lanes, one after the other, and has each piece of work done with one of them."""
+
+    def __init__(self, folder: Path, works: list[Work]) -> None:
+        self.paths = []
+        self.errors: list[BaseException] = []
+        self._threads = []
+        self._listeners = []
+        for number, work in enumerate(works):
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            listener.bind(str(folder / f"{number}.lane"))
+            listener.listen()
+            self.paths.append(str(folder / f"{number}.lane"))
+            thread = threading.Thread(target=self._run, args=[listener, work])
+            thread.start()
+            self._threads.append(thread)
+            self._listeners.append(listener)
+
+    def _run(self, listener: socket.socket, work: Work) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # nobody needed this one
+            return
+        lane = Lane(connection, peer_trusted=True)
+        try:
+            work(lane)
+        except BaseException as error:  # raised where the test sees it
+            self.errors.append(error)
+        finally:
+            lane.close()
+
+    def join(self) -> None:
+        for listener, thread in zip(self._listeners, self._threads):
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            listener.close()
+        assert not self.errors, self.errors
+
+
+def run(
+    program: Path,
+    folder: Path,
+    works: list[Work],
+    *,
+    batches: int = 1,
+    requests: int = 1,
+    decoupled: bool = False,
+    descriptors: int | None = None,
+    environment: dict[str, str] | None = None,
+    ends: int = 0,
+    judge: Judge | None = None,
+    patience_s: float | None = None,
+    attaches: bool = True,
+    named: bool = False,
+    **parameters: str,
+) -> tuple[list[str], list[Any]]:
+    """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
+
+    Args:
+        environment: variables for the program
+        ends: the exit code that it is to have
+        judge, patience_s: of the dispatcher
+        attaches: whether the proxy asks for a worker at all
+        named: whether errors are returned with the id of their request, which is "i" unless FAKE_ID says otherwise
+    """
+    workers = Workers(folder, works)
+    with closing(Dispatcher(folder, list(workers.paths), judge, patience_s)) as dispatcher:
+        values = {
+            "pytriton_control": dispatcher.endpoint,
+            "pytriton_registration": "r-1",
+            **parameters,
+        }
+        config = {
+            "name": "model",
+            "max_batch_size": 8,
+            "model_transaction_policy": {"decoupled": decoupled},
+            "noise": {"list": [1, -2.5e3, {"a": '}\\"'}, []], "parameters": None},
+            "parameters": {name: {"string_value": value} for name, value in values.items()},
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=1))
+        limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
+        leaks = 0 if descriptors else 1  # they are searched by means of descriptors
+        done = subprocess.run(
+            [*limited, program, folder / "config.json", str(batches), str(requests)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={
+                **os.environ,
+                "ASAN_OPTIONS": f"detect_leaks={leaks}",
+                "PYTRITON_CALLS_KEY": "0" * 32,
+                **(environment or {}),
+            },
+        )
+        workers.join()
+        if done.returncode == 0 and descriptors is None and attaches:
+            # What it said last may still be on its way.
+            eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
+    assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
+    said = done.stdout if named else done.stdout.replace(" [request id: i]", "")
+    return said.splitlines(), dispatcher.heard
+
+
+def serving(answer: Callable[[Lane, Batch], Any]) -> Work:
+    """Return work that answers every batch until the proxy goes."""
+
+    def work(lane: Lane) -> None:
+        while True:
+            try:
+                batch = lane.receive()
+            except LaneClosed:
+                return
+            assert isinstance(batch, Batch)
+            lane.arena.reset()
+            reply = answer(lane, batch)
+            if reply is None:
+                return
+            try:
+                lane.send(reply)
+            except LaneClosed:  # what it was sent before was not to its liking
+                return
+
+    return work
+
+
+def output(lane: Lane, name: str, array: Any, datatype: str = "FP32") -> TensorRef:
+    return tensors.write(lane, name, datatype, array, array.dtype)
+
+
+def echo(lane: Lane, batch: Batch) -> BatchDone:
+    """Answer each request with its x doubled as y, its string as z, and something that nobody asked for."""
+    responses = []
+    for request in batch.requests:
+        x, s, nothing = request.inputs
+        assert (nothing.shape, nothing.nbytes, nothing.datatype) == ([1, 0], 0, "INT64")
+        given = tensors.read(lane, x, np.dtype(np.float32))
+        text = bytes(tensors.read_raw(lane, s))
+        responses.append(
+            ResponseRef(
+                [
+                    output(lane, "y", given * 2),
+                    tensors.write_raw(lane, "z", "BYTES", [1, 1], text),
+                    output(lane, "unwanted", given),
+                    output(lane, "z", np.zeros((0, 3), np.float32)),
+                ]
+            )
+        )
+    return BatchDone(batch.id, responses)

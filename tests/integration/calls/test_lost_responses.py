@@ -1,0 +1,85 @@
+"""A worker that believes it has answered: execution_timeout_s holds for its batch all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from support.daemon_pool import DaemonPool
+from support.models.calling_models import FLOATS_X, FLOATS_Y, STREAMS, UNBATCHED
+from support.models.inference import Inference
+from support.models.stream_client import Streaming
+from support.real_daemon import RunningDaemon
+from tritonclient.utils import InferenceServerException
+
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import BatchDone, LaneMessage
+
+_LIMIT_S = 1.0
+_RIGHT = {"x": np.zeros(1, np.float32)}
+_LOST = {"x": np.ones(1, np.float32)}
+
+
+def _lose_next_answer() -> None:
+    send = Lane.send
+
+    def lose(lane: Lane, message: LaneMessage) -> None:
+        if isinstance(message, BatchDone):
+            Lane.send = send  # type: ignore[method-assign]
+        else:
+            send(lane, message)
+
+    Lane.send = lose  # type: ignore[method-assign, assignment]
+
+
+def _answers(requests: Any) -> Any:
+    if requests[0]["x"][0]:
+        _lose_next_answer()
+    return [{"y": request["x"]} for request in requests]
+
+
+def _streams(requests: Any) -> Iterator[Any]:
+    yield _answers(requests)
+
+
+async def _streams_async(requests: Any) -> Any:
+    yield _answers(requests)
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def losing(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
+    """A daemon with models that lose their answer to 1."""
+    models = {
+        "answers": (_answers, UNBATCHED),
+        "streams": (_streams, STREAMS),
+        "streams-async": (_streams_async, STREAMS),
+    }
+    with daemon_pool.lend(proxy=request.param) as daemon:
+        for name, (infer, config) in models.items():
+            options: dict[str, Any] = {"execution_timeout_s": _LIMIT_S, "on_crash": "fail"}
+            daemon.client.register(
+                infer, name, FLOATS_X, FLOATS_Y, config, progress=False, **options
+            )
+        yield daemon
+
+
+def test_a_lost_answer_is_an_error_after_the_limit(losing: RunningDaemon) -> None:
+    with closing(Inference("grpc", losing.grpc)) as client:
+        for _ in range(2):
+            assert client.infer("answers", _RIGHT)["y"].tolist() == [0]
+            with pytest.raises(InferenceServerException, match="its response never arrived"):
+                client.infer("answers", _LOST)
+
+
+@pytest.mark.parametrize("name", ["streams", "streams-async"])
+def test_a_lost_end_of_a_stream_is_an_error_after_the_limit(
+    losing: RunningDaemon, name: str
+) -> None:
+    stream = Streaming(losing.grpc, name, _LOST)
+    with stream, pytest.raises(InferenceServerException, match="its response never arrived"):
+        list(stream)
+    with Streaming(losing.grpc, name, _RIGHT) as stream:
+        assert [answer["y"].tolist() for answer in stream] == [[0]]

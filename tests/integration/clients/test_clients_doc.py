@@ -1,0 +1,58 @@
+"""Every example of docs/how-to/clients.md runs as written, but for the address of the daemon."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.models.inference import Array
+from support.real_daemon import RunningDaemon
+
+from pytriton.decorators import batch
+from pytriton.model_config import ModelConfig, Tensor
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "clients.md"
+_BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n)?```python\n(.*?)```", re.DOTALL)
+BLOCKS = _BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))
+
+
+@batch
+def _linear(x: Array) -> dict[str, Array]:
+    return {"y": 2 * x + 1}
+
+
+@pytest.fixture(scope="module")
+def served(daemon: RunningDaemon) -> RunningDaemon:
+    x, y = (Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in "xy")
+    config = ModelConfig(max_batch_size=16)
+    daemon.client.register(_linear, "linear", [x], [y], config=config, progress=False)
+    return daemon
+
+
+def test_the_examples(
+    served: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTRITON_DAEMON_RUNTIME_DIR", served.config.runtime_dir)
+    port = served.http.rpartition(":")[2]
+    names: dict[str, Any] = {}
+    run = [code.replace(":8000", f":{port}") for skipped, code in BLOCKS if not skipped]
+    assert len(run) >= 8
+    for code in run:
+        exec(compile(code, str(DOCUMENT), "exec"), names)
+    assert names["batch"]["y"].tolist() == [[3, 5, 7]] * 2
+    assert [result[0] for result in names["results"]] == [2 * one + 1 for one in range(100)]
+    said = capsys.readouterr().out
+    assert "[[3. 5. 7.]]" in said
+    assert "(100, 'linear')" in said
+    assert "Waiting for model no-such-model/<latest> to be ready timed out. After" in said
+    assert "data-type is 'FP64', but model 'linear' expects 'FP32'" in said
+
+
+def test_examples_that_are_not_run_are_python() -> None:
+    skipped = [code for skipped, code in BLOCKS if skipped]
+    assert len(skipped) == 2
+    for code in skipped:
+        compile(code, str(DOCUMENT), "exec")

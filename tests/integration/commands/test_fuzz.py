@@ -1,0 +1,35 @@
+"""A small run of `scripts/tools/fuzz` against a real daemon; docs/concepts/reliability.md has the figures of a large one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fuzz.runner import NAMES, fuzz, table
+from fuzz.values import Maker, packed
+
+from pytriton._protocol import messages
+
+CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", "4000"))
+SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "1"))
+
+
+@pytest.mark.timeout(400 + CASES // 100)
+def test_nothing_that_is_said_does_harm() -> None:
+    """Every target gets its share, accepts some, refuses some, and serves on; nothing is left at the end."""
+    rows = fuzz(SEED, CASES)
+    print(table(rows))
+    assert [row.finding for row in rows if row.finding] == []
+    assert {row.name for row in rows} == set(NAMES)
+    assert sum(row.cases for row in rows) == pytest.approx(CASES, abs=len(rows))
+    assert [row.name for row in rows if not (row.tally.accepted and row.tally.refused)] == []
+
+
+def test_a_case_is_made_again_from_its_number() -> None:
+    """Else a finding could not be looked at again."""
+
+    def case(seed: int, number: int) -> bytes:
+        return packed(Maker(seed, "messages", number).of(messages.AnyMessage))
+
+    assert [case(1, n) for n in range(50)] == [case(1, n) for n in range(50)]
+    assert [case(1, n) for n in range(50)] != [case(2, n) for n in range(50)]

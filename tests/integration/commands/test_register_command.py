@@ -1,0 +1,108 @@
+"""`pytriton-daemon register` of what the command's own interpreter cannot, or need not, import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+from support.forks.prefork import command
+from support.models.inference import Inference
+from support.real_daemon import RunningDaemon
+
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+
+_MODULE = """
+import numpy as np
+import only_in_the_other
+from pytriton import Tensor, batch, declare
+
+print("its prints are no answers")
+
+@declare("there", inputs=[Tensor((1,), np.float32, "x")], outputs=[Tensor((1,), np.float32, "y")])
+@batch
+def there(x):
+    return {"y": x + only_in_the_other.NUMBER}
+
+def undeclared(requests):
+    return requests
+"""
+
+
+def _register(daemon: RunningDaemon, folder: Path, *arguments: str) -> tuple[int, str]:
+    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir}
+    done = command("register", *arguments, cwd=folder, env=env)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_a_module_is_imported_by_the_interpreter_that_is_named(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The command's own need not have what the module imports."""
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(other)], check=True)
+    (site,) = other.glob("lib/python*/site-packages")
+    for name in ("numpy", "numpy.libs"):
+        (site / name).symlink_to(Path(np.__file__).parents[1] / name)
+    (site / "only_in_the_other.py").write_text("NUMBER = 64\n")
+    (tmp_path / "mine.py").write_text(_MODULE)
+    code, said = _register(daemon, tmp_path, "mine:there")
+    assert code == ExitCode.USAGE
+    assert "importing mine failed: ModuleNotFoundError: No module named 'only_in_the_other'" in said
+    code, said = _register(
+        daemon, tmp_path, "mine:there", "--python", "other", "--instances", "1:2"
+    )
+    assert code == ExitCode.OK, said
+    assert "there is ready: http" in said
+    connection = Inference("http", daemon.http)
+    assert connection.infer("there", {"x": np.ones((1, 1), np.float32)})["y"].tolist() == [[65]]
+    connection.close()
+    (model,) = [one for one in daemon.client.status().models if one.name == "there"]
+    assert model.python == str(other / "bin" / "python")
+    for wrong, expected, reported in (
+        ("mine:nothing", ExitCode.USAGE, "the module 'mine' has no attribute 'nothing'"),
+        ("mine:undeclared", ExitCode.USAGE, "does not declare"),
+        ("mine:there", ExitCode.REGISTRATION_FAILED, "a model named 'there' is registered already"),
+    ):
+        code, said = _register(daemon, tmp_path, wrong, "--python", "other")
+        assert code == expected
+        assert reported in said
+        assert "Traceback" not in said
+    daemon.client.unregister("there")
+
+
+def test_a_model_file_is_added_to_a_running_daemon(daemon: RunningDaemon, tmp_path: Path) -> None:
+    x = np.array([[0, 0], [1, 0], [0, 1], [2, 5.0]])
+    estimator = LinearRegression().fit(x, x @ [2, 3] + 1)
+    joblib.dump(estimator, tmp_path / "line.joblib")
+    code, said = _register(daemon, tmp_path, "line.joblib")
+    assert code == ExitCode.OK, said
+    connection = Inference("http", daemon.http)
+    answer = connection.infer("line", {"input__0": np.array([[10.0, 1.0]])})
+    assert answer["predict"].ravel().tolist() == pytest.approx([24])
+    joblib.dump(LinearRegression().fit(x, x @ [2, 3]), tmp_path / "line.joblib")
+    model = daemon.client.register_model(tmp_path / "line.joblib", replace=True, instances=2)
+    assert len(model.instances) == 2
+    answer = connection.infer("line", {"input__0": np.array([[10.0, 1.0]])})
+    assert answer["predict"].ravel().tolist() == pytest.approx([23])
+    connection.close()
+    daemon.client.unregister("line")
+
+
+def test_a_file_that_is_no_model_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
+    with pytest.raises(PyTritonBadParameterError, match=r"the file .*/none\.onnx does not exist"):
+        daemon.client.register_model(tmp_path / "none.onnx")
+    (tmp_path / "bad.joblib").write_bytes(b"no pickle")
+    with pytest.raises(PyTritonValidationError, match=r"bad\.joblib cannot be loaded: "):
+        daemon.client.register_model(tmp_path / "bad.joblib")
+    joblib.dump({"no": "estimator"}, tmp_path / "dict.joblib")
+    with pytest.raises(PyTritonValidationError, match=r"holds a dict, which has none of predict"):
+        daemon.client.register_model(tmp_path / "dict.joblib")
+    assert {"bad", "dict", "none"}.isdisjoint(one.name for one in daemon.client.status().models)

@@ -1,0 +1,177 @@
+"""A model that cannot be loaded is harmless: whatever the heap holds, and however often a load is to be repeated."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support.misbehaving_model import ONES, X, Y
+from support.models.inference import Inference
+from support.real_daemon import RunningDaemon, eventually
+from support.task_groups import mount, task_group
+
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.exceptions import RegistrationError
+from pytriton.model_config import ModelConfig
+
+#: Longer than `RunningDaemon.stop` waits: who waits for all of it does not end in time.
+_GRACE_S = 250.0
+_SAMPLE = {"data_type": "TYPE_FP32", "dims": [2], "zero_data": True}
+_WARMUP = [{"name": "first", "batch_size": 2, "inputs": {"x": _SAMPLE}}]
+_PBTXT = """
+backend: "python" max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+_WARM_PBTXT = (
+    _PBTXT
+    + """
+model_warmup [ { name: "first" batch_size: 1
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } } ]
+"""
+)
+_RAISES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("weights are not there yet")
+"""
+_HANGS = """
+import threading
+
+class TritonPythonModel:
+    def initialize(self, args):
+        threading.Event().wait()
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def _add(requests: Any) -> Any:
+    return [{"y": request["x"] + 1} for request in requests]
+
+
+def _raise(requests: Any) -> Any:
+    raise ValueError("weights are not there yet")
+
+
+@pytest.fixture(params=["native", "triton"])
+def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of a daemon in whose tritonserver nothing that is not initialized is zero by chance."""
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")
+    retries = {"model-load-retry-count": "1000000"}
+    return {
+        "frontend": request.param,
+        "tritonserver_options": retries,
+        "grace_period_s": _GRACE_S,
+    }
+
+
+@pytest.fixture
+def daemon(settings: dict[str, Any]) -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(**settings) as one:
+        one.client.register(_add, "other", X, Y, progress=False)
+        yield one
+
+
+def put(repository: Path, name: str, config: str, code: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}" {config}')
+    (repository / name / "1" / "model.py").write_text(code)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_warm_up_that_raises_fails_the_registration_by_its_own_exception(
+    daemon: RunningDaemon, replaces: bool
+) -> None:
+    server = daemon.server.pid
+    config = ModelConfig(extra={"model_warmup": _WARMUP})
+    if replaces:
+        daemon.client.register(_add, "cold", X, Y, progress=False)
+    for _ in range(5):
+        with pytest.raises(RegistrationError, match="ValueError: weights are not there yet"):
+            daemon.client.register(_raise, "cold", X, Y, config, replace=True, progress=False)
+    assert daemon.server.pid == server
+    inference = Inference("http", daemon.http)
+    for name in ("other", "cold") if replaces else ("other",):
+        assert inference.infer(name, {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
+    inference.close()
+    assert daemon.stop() == ExitCode.OK
+
+
+@pytest.mark.parametrize("runs_in", ["workers", "tritonserver"])
+def test_models_of_a_repository_that_fail_or_hang_keep_nobody(
+    settings: dict[str, Any], tmp_path: Path, runs_in: str
+) -> None:
+    """They are in the status, with the model's own exception; and the daemon ends in time while one is loaded."""
+    put(tmp_path, "bad", _WARM_PBTXT if runs_in == "workers" else _PBTXT, _RAISES)
+    put(tmp_path, "hangs", _PBTXT, _HANGS)
+    if runs_in == "tritonserver":
+        code = _RAISES.replace("def execute(self, requests)", "def initialize(self, args)")
+        (tmp_path / "bad" / "1" / "model.py").write_text(code)
+        settings["python_backend_model"] = ("bad", "hangs")
+    with RunningDaemon.start(model_repository=(str(tmp_path),), **settings) as daemon:
+        server = daemon.server.pid
+        daemon.client.register(_add, "other", X, Y, progress=False)
+
+        def failed() -> Any:
+            models = daemon.client.status().models
+            return next((one for one in models if (one.name, one.state) == ("bad", "failed")), None)
+
+        info = eventually(failed, "it has failed")
+        assert "weights are not there yet" in (info.error or "")
+        states = {one.name: one.state for one in daemon.client.repository()}
+        assert states["hangs"] == "loading"
+        assert daemon.said().count("weights are not there yet") < 20  # it is not repeated
+        assert daemon.server.pid == server
+        assert daemon.stop() == ExitCode.OK
+
+
+def test_close_to_a_limit_of_tasks_a_registration_is_refused(daemon: RunningDaemon) -> None:
+    if mount() is None:
+        pytest.skip("no control group can be made here")
+    client, server = daemon.client, daemon.server.pid
+    with task_group() as group:
+        group.add([psutil.Process(daemon.process.pid), *daemon.children()])
+        for room in (3, 12):
+            group.limit(group.tasks + room)
+            with pytest.raises(RegistrationError, match=r"threads|worker"):
+                client.register(_add, "many", X, Y, instances=9, progress=False)
+            assert daemon.server.pid == server
+        group.limit(None)
+        client.register(_add, "many", X, Y, instances=9, progress=False)
+        group.limit(group.tasks + 1)
+        inference = Inference("http", daemon.http)
+        answer = inference.infer("other", {"x": np.array([[1]], np.float32)})
+        assert answer["y"].tolist() == [[2]]
+        inference.close()
+        assert daemon.stop() == ExitCode.OK
+
+
+def test_the_command_that_stop_suggests_ends_the_daemon(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """A batch holds it up; SIGINT does not wait for that."""
+    begun = tmp_path / "begun"
+
+    def hang(requests: Any) -> Any:
+        import threading
+        from pathlib import Path
+
+        Path(str(begun)).touch()
+        threading.Event().wait()
+
+    daemon.client.register(hang, "hangs", X, Y, ModelConfig(batching=False), progress=False)
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(Inference("http", daemon.http).infer, "hangs", {"x": ONES[0]})
+        eventually(begun.exists, "the batch has begun")
+        daemon.client.shutdown()
+        eventually(lambda: daemon.client.status().state == "stopping", "it stops")
+        assert daemon.stop(signal.SIGINT) == ExitCode.INTERRUPTED
+        assert asked.exception() is not None

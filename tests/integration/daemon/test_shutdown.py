@@ -1,0 +1,355 @@
+"""How the daemon ends, and what follows when a part of it does: against real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from geventhttpclient.response import HTTPConnectionClosed
+from support.models.inference import Array, Inference
+from support.models.open_stream import open_stream
+from support.real_daemon import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonUnrecoverableError, RegistrationError
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+
+
+def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options: Any) -> None:
+    daemon.client.register(
+        infer, name, X, Y, ModelConfig(max_batch_size=1), **{"progress": False, **options}
+    )
+
+
+def _slow(folder: Path, seconds: float) -> Any:
+    """Return a callable that leaves a file when it begins and takes so long."""
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        (folder / "begun").touch()
+        time.sleep(seconds)
+        return {"y": x * 2}
+
+    return infer
+
+
+@pytest.fixture
+def asking() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+def _ask(daemon: RunningDaemon) -> Any:
+    connection = Inference("grpc", daemon.grpc)
+    try:
+        return connection.infer("model", {"x": ONES})["y"]
+    finally:
+        connection.close()
+
+
+def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Path) -> Future[Any]:
+    """Send a request and return when its batch has begun."""
+    asked = asking.submit(_ask, daemon)
+    eventually((folder / "begun").exists, "the batch has begun")
+    return asked
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_batch_under_way_is_answered(
+    fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path, number: int
+) -> None:
+    """Told to stop, the daemon answers what it has, ends with 0 and leaves nothing."""
+    _register(fresh_daemon, _slow(tmp_path, 1.0))
+    asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
+    assert fresh_daemon.stop(number) == ExitCode.OK
+    assert asked.result().tolist() == (ONES * 2).tolist()
+    runtime_dir = Path(fresh_daemon.config.runtime_dir)
+    assert not (runtime_dir / "control.sock").exists()
+    assert list((runtime_dir / "l").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_child_processes_of_a_callable_end_with_the_daemon(
+    fresh_daemon: RunningDaemon, tmp_path: Path, number: int
+) -> None:
+    """Also in a session of its own, and after its parents have ended."""
+    pid_file = tmp_path / "pid"
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        command = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 1000' &"
+        subprocess.run(["sh", "-c", command], start_new_session=True, check=True)
+        return {"y": x}
+
+    _register(fresh_daemon, infer)
+    _ask(fresh_daemon)
+    pid = eventually(lambda: pid_file.exists() and pid_file.read_text().strip(), "it has started")
+    left = psutil.Process(int(pid))
+    if number == signal.SIGTERM:
+        assert fresh_daemon.stop(number) == ExitCode.OK
+    else:
+        fresh_daemon.process.send_signal(number)
+        fresh_daemon.process.wait(60)
+    _, alive = psutil.wait_procs([left], timeout=60)
+    assert not alive
+
+
+def test_shutdown_by_a_client(fresh_daemon: RunningDaemon) -> None:
+    """The same over the control socket."""
+    _register(fresh_daemon, _slow(Path("/"), 0))
+    fresh_daemon.client.shutdown()
+    assert fresh_daemon.process.wait(100) == ExitCode.OK
+
+
+def test_a_drained_daemon_fails_no_request(
+    fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """It is not ready, but serves; a stream outlasts that time, and the daemon, which ends with 0, waits for it."""
+    _register(fresh_daemon, _slow(tmp_path, 0))
+    with open_stream(fresh_daemon, tmp_path) as stream:
+        fresh_daemon.client.drain(settle_s=600.0, timeout_s=60.0)
+        assert not stream.client.is_server_ready()
+        assert fresh_daemon.client.status().state == "draining"
+        with pytest.raises(RegistrationError, match="the daemon is draining"):
+            _register(fresh_daemon, _slow(tmp_path, 0), "late")
+        assert asking.submit(_ask, fresh_daemon).result(60).tolist() == (ONES * 2).tolist()
+        fresh_daemon.client.drain(settle_s=0.0, timeout_s=60.0)
+        eventually(lambda: fresh_daemon.client.status().state == "stopping", "it stops")
+        assert stream.is_held
+        stream.finish()
+    assert fresh_daemon.process.wait(100) == ExitCode.OK
+
+
+def test_the_grace_period_ends(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """A batch that takes longer fails with a reason, and the daemon ends all the same."""
+    with RunningDaemon.start(grace_period_s=0.5) as daemon:
+        _register(daemon, _slow(tmp_path, 600))
+        asked = _ask_and_wait(daemon, asking, tmp_path)
+        assert daemon.stop() == ExitCode.OK
+        with pytest.raises(InferenceServerException):
+            asked.result()
+
+
+def test_the_second_signal_ends_at_once(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """An operator who is in a hurry loses the batches, but leaves nothing behind."""
+    with RunningDaemon.start(grace_period_s=600) as daemon:
+        _register(daemon, _slow(tmp_path, 600))
+        asked = _ask_and_wait(daemon, asking, tmp_path)
+        daemon.process.send_signal(signal.SIGTERM)
+        eventually(lambda: daemon.client.status().state == "stopping", "it stops")
+        assert daemon.stop(signal.SIGTERM) == ExitCode.INTERRUPTED
+        with pytest.raises(InferenceServerException):
+            asked.result()
+
+
+def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -> None:
+    """SIGKILL: tritonserver, its stubs, workers, what these have started, and shared memory."""
+
+    def factory() -> Any:
+        subprocess.Popen(["sleep", "1000"])
+        return _slow(Path("/"), 0)
+
+    _register(fresh_daemon, factory, factory=True, instances=2)
+    # tritonserver, 2 workers and what they have started
+    assert len(fresh_daemon.children()) >= 5
+    server = fresh_daemon.client.status().server.pid
+    family = fresh_daemon.children()
+    fresh_daemon.process.kill()
+    fresh_daemon.process.wait()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    assert server is not None
+
+    eventually(
+        lambda: not fresh_daemon.regions(), lambda: f"nothing left: {fresh_daemon.regions()}"
+    )
+
+
+def test_tritonserver_is_started_again_and_workers_keep_their_models(
+    fresh_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """A killed tritonserver costs no constructor."""
+
+    def factory() -> Any:
+        with open(tmp_path / "made", "a") as made:
+            made.write("once ")
+
+        @batch
+        def infer(x: Array) -> dict[str, Array]:
+            return {"y": x + os.getpid()}
+
+        return infer
+
+    _register(fresh_daemon, factory, factory=True)
+    before = fresh_daemon.client.status()
+    assert before.server.pid is not None
+    os.kill(before.server.pid, signal.SIGKILL)
+
+    def served_again() -> bool:
+        server = fresh_daemon.client.status().server
+        if server.pid in (None, before.server.pid) or server.state != "ready":
+            return False
+        connection = Inference("http", fresh_daemon.http)
+        try:
+            return connection.is_ready("model")
+        except (OSError, HTTPConnectionClosed):
+            return False  # not listening yet
+        finally:
+            connection.close()
+
+    eventually(served_again, "another tritonserver serves the model", 100)
+    connection = Inference("http", fresh_daemon.http)
+    answer = connection.infer("model", {"x": np.zeros((1, 1), np.float32)})["y"]
+    connection.close()
+    assert answer.item() == before.models[0].instances[0].pid
+    assert (tmp_path / "made").read_text() == "once "
+
+
+def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
+    fresh_daemon: RunningDaemon,
+) -> None:
+    """The contract with service managers: the client gets the text, the daemon exits with 70."""
+
+    def infer(requests: Any) -> Any:
+        raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
+
+    _register(fresh_daemon, infer)
+    with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
+        _ask(fresh_daemon)
+    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
+    assert "the GPU has fallen off the bus" in fresh_daemon.said()
+
+
+def test_an_unrecoverable_error_lets_others_finish(
+    fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """What is under way in another model is answered before the daemon ends."""
+
+    def infer(requests: Any) -> Any:
+        raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
+
+    _register(fresh_daemon, _slow(tmp_path, 1.5))
+    _register(fresh_daemon, infer, "broken")
+    asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
+    connection = Inference("grpc", fresh_daemon.grpc)
+    with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
+        connection.infer("broken", {"x": ONES})
+    connection.close()
+    assert asked.result().tolist() == (ONES * 2).tolist()
+    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
+
+
+def test_a_stop_in_the_middle_of_a_registration(
+    fresh_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The registration is ended, not waited for."""
+
+    def factory() -> Any:
+        (tmp_path / "loading").touch()
+        threading.Event().wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        registering = threads.submit(_register, fresh_daemon, factory, factory=True)
+        eventually((tmp_path / "loading").exists, "the worker loads")
+        assert fresh_daemon.stop() == ExitCode.OK
+        with pytest.raises(Exception, match=r"exited before it answered|stop"):
+            registering.result()
+
+
+def test_daemons_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
+    """Each in its own runtime directory, on its own ports, with its own models."""
+    with RunningDaemon.start() as other:
+        _register(daemon, _slow(tmp_path, 0))
+        assert [model.name for model in daemon.client.models()] == ["model"]
+        assert other.client.models() == []
+        assert other.http != daemon.http
+        daemon.client.unregister("model")
+
+
+def test_a_tritonserver_that_ends_again_and_again_is_started_again() -> None:
+    """More often than the daemon once took; status tells it meanwhile, and the model is served in the end."""
+    with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
+        _register(daemon, _slow(Path("/"), 0))
+        _kill_server(daemon, 7)
+        eventually(
+            lambda: "SIGKILL" in "".join(daemon.client.status().problems), "status tells of it"
+        )
+        eventually(lambda: _answers(daemon), "the model is served again")
+
+
+def test_a_registration_waits_for_a_tritonserver_that_is_started_again() -> None:
+    """With a limit, after which it is told what it waited for."""
+    heard: list[messages.Progress] = []
+    with RunningDaemon.start(server_wait_timeout_s=100) as daemon:
+        _kill_server(daemon, 4)  # from the second time on, there is a pause; this is one of 2 s
+        eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
+        _register(daemon, _slow(Path("/"), 0), progress=heard.append)
+        assert _ask(daemon).tolist() == (ONES * 2).tolist()
+    assert heard[0].text == "waiting: tritonserver is being started"
+    with RunningDaemon.start(server_wait_timeout_s=0.1) as daemon:
+        _kill_server(daemon, 4)
+        eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
+        with pytest.raises(
+            RegistrationError, match=r"0.1 s \(server_wait_timeout_s\), tritonserver is being"
+        ):
+            _register(daemon, _slow(Path("/"), 0))
+
+
+def test_a_registration_survives_a_server_exit(tmp_path: Path) -> None:
+    """Its workers have loaded: only the last step is done again."""
+    seen: list[str] = []
+
+    def kill(event: messages.Progress) -> None:
+        seen.append(event.stage)
+        if event.stage == "serving" and seen.count("serving") == 1:
+            _kill_server(daemon, 1)
+
+    with RunningDaemon.start() as daemon:
+        _register(daemon, _slow(Path("/"), 0), progress=kill)
+        # It may have been registered in the moment in which tritonserver was killed.
+        eventually(lambda: _answers(daemon), "it is served", 100)
+
+
+def test_a_service_manager_sees_a_tritonserver_that_does_not_stay_up() -> None:
+    """If the settings say so."""
+    with RunningDaemon.start(server_restart_limit=1) as daemon:
+        _kill_server(daemon, 2)
+        assert daemon.process.wait(100) == ExitCode.SERVER_FAILED
+        assert "tritonserver does not stay up: 2 times in a row" in daemon.said()
+
+
+def _answers(daemon: RunningDaemon) -> bool:
+    try:
+        return bool(_ask(daemon).tolist() == (ONES * 2).tolist())
+    except InferenceServerException:  # not up yet
+        return False
+
+
+def _kill_server(daemon: RunningDaemon, times: int) -> None:
+    """Kill so many tritonservers in a row, each when it is up."""
+    former = None
+
+    def another() -> int | None:
+        server = daemon.client.status().server
+        return None if server.pid == former or server.state != "ready" else server.pid
+
+    for _ in range(times):
+        former = int(eventually(another, "another tritonserver is up", 100))
+        os.kill(former, signal.SIGKILL)

@@ -1,0 +1,326 @@
+"""A daemon that becomes another version of itself while clients ask: with the real tritonserver and real workers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support.load.under_load import under_load
+from support.models.inference import Array
+from support.models.open_stream import open_stream
+from support.real_daemon import RunningDaemon, eventually
+
+from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonDaemonError
+from pytriton.model_config import ModelConfig, Tensor
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[RunningDaemon]:
+    with RunningDaemon.start(frontend="native") as daemon:
+        register(daemon, "model", instances=2)
+        yield daemon
+
+
+def register(daemon: RunningDaemon, name: str, infer: Any = None, **options: Any) -> None:
+    @batch
+    def double(x: Array) -> dict[str, Array]:
+        return {"y": x * 2}
+
+    config = ModelConfig(max_batch_size=8)
+    options = {"progress": False, "config": config, **options}
+    daemon.client.register(infer or double, name, X, Y, **options)
+
+
+def workers(daemon: RunningDaemon) -> dict[str, list[int | None]]:
+    """The pids of all workers, by model."""
+    return {one.name: [each.pid for each in one.instances] for one in daemon.client.status().models}
+
+
+def test_an_upgrade_under_load_is_not_noticed(daemon: RunningDaemon) -> None:
+    before, server = workers(daemon), daemon.client.status().server.pid
+    started = psutil.Process(daemon.process.pid).create_time()
+    with under_load(daemon) as load:
+        load.wait(20)
+        for _ in range(2):
+            daemon.client.upgrade()
+            load.wait(20)
+    assert set(load.answers) == {2.0}
+    assert workers(daemon) == before
+    status = daemon.client.status()
+    assert (status.pid, status.server.pid) == (daemon.process.pid, server)
+    assert psutil.Process(status.pid).create_time() == started
+    assert [event.numbers["upgrades"] for event in daemon.client.events(kinds=["upgraded"])] == [
+        1,
+        2,
+    ]
+
+
+def test_the_next_version_has_all_of_the_daemon(daemon: RunningDaemon) -> None:
+    """It registers, scales, replaces workers that end, and unregisters what the former one has registered."""
+    daemon.client.upgrade()
+    register(daemon, "other")
+    daemon.client.scale("model", 3, progress=False)
+    first = workers(daemon)["model"][0]
+    assert first is not None
+    psutil.Process(first).kill()
+    eventually(lambda: first not in workers(daemon)["model"], "another worker is there")
+    eventually(lambda: None not in workers(daemon)["model"], "all instances have a worker")
+    with under_load(daemon, "model") as load:
+        load.wait(20)
+    daemon.client.upgrade()
+    daemon.client.unregister("other")
+    daemon.client.scale("model", 2, progress=False)
+    assert list(workers(daemon)) == ["model"]
+
+
+def test_a_stream_goes_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+    with open_stream(daemon, tmp_path) as stream:
+        daemon.client.upgrade()
+        stream.finish()
+    daemon.client.unregister("stream")
+
+
+def test_client_requests_during_an_upgrade_wait(daemon: RunningDaemon) -> None:
+    """Whatever the moment: each is answered by one version or the other."""
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def change() -> None:
+        client = connect(daemon.config.runtime_dir, 60.0)
+        try:
+            while not stop.wait(0.01):
+                client.scale("model", 2, progress=False)
+                client.status()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        daemon.client.upgrade()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert [text for text in map(str, failures) if "by another client" not in text] == []
+
+
+def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
+    before = workers(daemon)
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such module >&2; exit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(PyTritonDaemonError, match=r"does not run, or knows no.*\n.*no such module"):
+        daemon.client.upgrade(str(broken))
+    assert workers(daemon) == before
+    register(daemon, "after")
+    daemon.client.unregister("after")
+
+
+def test_one_that_cannot_be_executed_at_last_changes_nothing(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """The daemon has fallen silent by then; it goes on, and its workers hear it again."""
+    vanishing = tmp_path / "python"
+    vanishing.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
+    vanishing.chmod(0o755)
+    before = workers(daemon)
+    with under_load(daemon) as load:
+        with pytest.raises(PyTritonDaemonError, match="No such file or directory"):
+            daemon.client.upgrade(str(vanishing))
+        load.wait(20)
+    assert workers(daemon) == before
+    register(daemon, "after", instances=2)
+    daemon.client.unregister("after")
+    daemon.client.upgrade()
+    assert workers(daemon) == before
+
+
+_FAILING = """#!/bin/sh
+case "$*" in
+*--take-over*) shift 2; exec {python} -c '
+import sys
+from pytriton.dispatcher.process import main
+from pytriton.dispatcher.upgrade.coordinator import Upgrade
+
+def fail(*_):
+    raise OSError("its worker is gone")
+
+Upgrade.adopt = fail
+sys.exit(main())' "$@" ;;
+*) exec {python} "$@" ;;
+esac
+"""
+
+
+def test_models_that_cannot_be_taken_over_are_started_again(tmp_path: Path) -> None:
+    """The same process, on the same ports, with what is kept; nothing else is left of what ran."""
+    failing = tmp_path / "python"
+    failing.write_text(_FAILING.format(python=sys.executable))
+    failing.chmod(0o755)
+    with RunningDaemon.start(frontend="native", state_dir=str(tmp_path / "state")) as daemon:
+        register(daemon, "model")
+        before, address = workers(daemon)["model"], daemon.http
+        family = daemon.children()
+        with pytest.raises(PyTritonDaemonError, match=r"daemon was restarted.*its worker is gone"):
+            daemon.client.upgrade(str(failing))
+        assert daemon.process.poll() is None
+        assert daemon.client.status().pid == daemon.process.pid
+        eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
+        assert (workers(daemon)["model"] == before, daemon.http) == (False, address)
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive
+        with under_load(daemon) as load:
+            load.wait(10)
+        daemon.client.upgrade()  # by a version that can
+
+
+_OTHER = """#!/bin/sh
+shift 2  # -m pytriton.dispatcher
+exec {python} -c '
+import sys
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton._protocol import messages
+
+messages.PROTOCOL += 1
+upgrade_snapshot.PROTOCOLS = {protocols}
+
+from pytriton.dispatcher.process import main
+
+sys.exit(main())' "$@"
+"""
+
+
+def other_protocol(folder: Path, protocols: tuple[int, ...]) -> str:
+    """A next version that speaks the next protocol, and serves these."""
+    program = folder / f"python{len(protocols)}"
+    program.write_text(_OTHER.format(python=sys.executable, protocols=protocols))
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_workers_of_a_former_protocol_are_replaced_one_after_the_other(tmp_path: Path) -> None:
+    """A version that does not serve them takes over from nobody; one that does replaces the server, too."""
+    now = messages.PROTOCOL
+    with RunningDaemon.start(frontend="native") as daemon:
+        register(daemon, "model", instances=2)
+        register(daemon, "other")
+        before, server = workers(daemon), daemon.client.status().server.pid
+        with under_load(daemon) as load:
+            load.wait(20)
+            with pytest.raises(
+                PyTritonDaemonError, match=f"workers of model, other speak .* {now}"
+            ):
+                daemon.client.upgrade(other_protocol(tmp_path, (now + 1,)))
+            assert workers(daemon) == before
+            daemon.client.upgrade(other_protocol(tmp_path, (now + 1, now)))
+            eventually(
+                lambda: daemon.client.events(kinds=["server_replaced"]), "the server is, too"
+            )
+            load.wait(20)
+        assert set(load.answers) == {2.0}
+        after = workers(daemon)
+        assert {name: len(set(pids)) for name, pids in after.items()} == {"model": 2, "other": 1}
+        assert set(chain(*before.values())).isdisjoint(chain(*after.values()))
+        assert daemon.client.status().server.pid != server
+        reported = daemon.client.events(kinds=["recycle_due", "ready", "upgraded"])
+        since = [event.kind for event in reported].index("upgraded") + 1
+        assert [event.kind for event in reported[since:]] == ["recycle_due", "ready"] * 3
+        with pytest.raises(
+            PyTritonDaemonError, match=f"proxies in tritonserver speak .* {now + 1}"
+        ):
+            daemon.client.upgrade()  # back
+
+
+_OWNER = """
+import sys
+import numpy as np
+from pytriton.daemon import connect
+from pytriton.model_config import Tensor
+
+tensor = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+answer = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+connect(sys.argv[1]).register(
+    lambda requests: [{"y": one["x"]} for one in requests], "ephemeral", tensor, answer,
+    ephemeral=True, progress=False,
+)
+sys.stdin.read()
+"""
+
+
+def test_all_parts_go_on(tmp_path: Path) -> None:
+    """What listens, what sleeps, what ends with a process, and what was counted."""
+    script = tmp_path / "owner.py"
+    script.write_text(_OWNER)
+    with RunningDaemon.start(frontend="native", management_address="127.0.0.1:0") as daemon:
+        register(daemon, "model")
+        register(daemon, "suspended", lazy=True)
+        ephemeral = subprocess.Popen(
+            [sys.executable, script, daemon.config.runtime_dir], stdin=subprocess.PIPE
+        )
+        eventually(lambda: "ephemeral" in workers(daemon), "it is registered")
+        with under_load(daemon) as load:
+            load.wait(20)
+        (page,) = daemon.client.status().management_urls
+        before = _requests(page)
+        daemon.client.upgrade()
+        status = daemon.client.status()
+        assert status.management_urls == [page]
+        assert {one.name: one.state for one in status.models} == {
+            "model": "ready", "suspended": "suspended", "ephemeral": "ready",
+        }  # fmt: skip
+        assert _requests(page) >= before >= 20
+        with under_load(daemon, "suspended") as load:
+            load.wait(5)
+        ephemeral.communicate()
+        eventually(lambda: "ephemeral" not in workers(daemon), "it has gone with its process")
+
+
+def _requests(page: str) -> float:
+    """How many requests the metrics have of the model."""
+    with urllib.request.urlopen(f"{page}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^pytriton_requests_total\{[^}]*model="model"[^}]*\} (\S+)$', text, re.M)
+    return sum(map(float, found))
+
+
+def test_a_signal_in_the_middle_waits(tmp_path: Path) -> None:
+    """SIGTERM while neither version has a handler for it: the next one stops in order, and the next start serves."""
+    settings = {"state_dir": str(tmp_path / "state"), "frontend": "native"}
+    with RunningDaemon.start(**settings) as daemon:
+        register(daemon, "model")
+        asking = threading.Thread(target=_upgrade_in_vain, args=(daemon,))
+        asking.start()
+        log = daemon.config.rundir.log_file()
+        eventually(lambda: "the next version can take over" in log.read_text(), "it begins")
+        assert daemon.stop(signal.SIGTERM) == ExitCode.OK
+        asking.join(60)
+    with RunningDaemon.start(**settings) as daemon:
+        eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
+
+
+def _upgrade_in_vain(daemon: RunningDaemon) -> None:
+    with contextlib.suppress(PyTritonDaemonError):
+        daemon.client.upgrade()

@@ -1,0 +1,53 @@
+"""The native frontend and NVIDIA's executable answer the same over gRPC, but for what grpc/decisions.py says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from support.frontend.frontend_pair import Front, both_frontends
+from support.frontend.grpc.corpus import corpus
+from support.frontend.grpc.decisions import GRPC_DECISIONS, GrpcReply
+from support.frontend.grpc.requests import Call
+from tritonclient.grpc import service_pb2_grpc
+
+CORPUS = list(corpus())
+
+
+@pytest.fixture(scope="module")
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+    with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
+        yield both
+
+
+def reply(frontend: Front, call: Call) -> GrpcReply:
+    """Make a call of one of the two."""
+    messages = []
+    with grpc.insecure_channel(frontend.grpc) as channel:
+        method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call.method)
+        try:
+            if call.method == "ModelStreamInfer":
+                messages.extend(method(iter(call.requests), timeout=60, metadata=call.metadata))
+            else:
+                messages.append(method(call.requests[0], timeout=60, metadata=call.metadata))
+        except grpc.RpcError as error:
+            return GrpcReply(error.code().name, error.details(), messages)
+    return GrpcReply("OK", "", messages)
+
+
+@pytest.mark.parametrize("call", CORPUS, ids=[call.name for call in CORPUS])
+def test_the_same_answer(frontends: tuple[Front, Front], call: Call) -> None:
+    nvidia, native = reply(frontends[0], call), reply(frontends[1], call)
+    if nvidia == native:
+        return
+    decision = next((one for one in GRPC_DECISIONS if one.applies(call.name)), None)
+    assert decision, f"NVIDIA's: {nvidia}\nnative: {native}"
+    assert decision.holds(nvidia, native), f"NVIDIA's: {nvidia}\nnative: {native}\n{decision}"
+
+
+@pytest.mark.parametrize("decision", GRPC_DECISIONS, ids=[one.names for one in GRPC_DECISIONS])
+def test_each_decision_is_of_some_call(decision: object) -> None:
+    assert any(
+        one is decision and one.applies(call.name) for one in GRPC_DECISIONS for call in CORPUS
+    )

@@ -1,0 +1,38 @@
+"""The native frontend and NVIDIA's executable answer the same over HTTP, but for what frontend_decisions.py says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.frontend.corpus import corpus
+from support.frontend.decisions import DECISIONS, is_same, is_the_clients_fault
+from support.frontend.frontend_pair import Front, both_frontends
+from support.frontend.http_client import answer
+from support.frontend.requests import Ask
+
+CORPUS = list(corpus())
+
+
+@pytest.fixture(scope="module")
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+    with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
+        yield both
+
+
+@pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])
+def test_the_same_answer(frontends: tuple[Front, Front], ask: Ask) -> None:
+    decision = next((one for one in DECISIONS if one.applies(ask.name)), None)
+    nvidia = None if decision and decision.nvidia is None else answer(frontends[0], ask)
+    native = answer(frontends[1], ask)
+    if nvidia and is_same(nvidia, native):
+        return
+    if nvidia and is_the_clients_fault(nvidia, native):
+        return
+    assert decision, f"NVIDIA's: {nvidia}\nnative: {native}"
+    assert decision.holds(nvidia, native), f"NVIDIA's: {nvidia}\nnative: {native}\n{decision}"
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=[decision.names for decision in DECISIONS])
+def test_each_decision_is_of_some_request(decision: object) -> None:
+    assert any(one is decision and one.applies(ask.name) for one in DECISIONS for ask in CORPUS)

@@ -1,0 +1,184 @@
+"""What BentoML's guide says of its runner, and does not, with a daemon of the runner's own. One daemon for all."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.models import repositories
+from support.ports import lasting_port
+from support.real_daemon import eventually
+from tritonclient.grpc import InferInput, InferRequestedOutput
+
+from pytriton.client.exceptions import PyTritonClientInferenceServerError
+from pytriton.exceptions import RegistrationError
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.runner import Runner, RunnerArgumentError
+
+X = np.ones((1, 4), np.float32)
+PACKAGED = Path(__file__).parents[3] / "examples" / "packaging" / "models"
+CONFIG = f"""
+{repositories.PYTHON_CONFIG}
+dynamic_batching {{ max_queue_delay_microseconds: 500000 preferred_batch_size: [ 4 ] }}
+version_policy {{ all {{ }} }}
+"""
+#: Of an ONNX model with further files that tritonserver reads itself.
+LABELLED = """
+max_batch_size: 4
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "names/labels.txt" } ]
+model_warmup [ {
+  name: "sample" batch_size: 1
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] input_data_file: "x.bin" } }
+} ]
+"""
+#: Of a model that is only ever asked by four at once: it waits for the fourth, however late that comes.
+PATIENT = CONFIG.replace("500000", "50000000")
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return lasting_port()
+
+
+@pytest.fixture(scope="module")
+def arguments(port: int) -> list[str]:
+    return [
+        f"--grpc-port={port}",
+        "--model-control-mode=explicit",
+        "--load-model=batched",
+        "--load-model=together",
+        "--load-model=normalize",
+    ]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("models")
+    files = {f"{version}/model.py": repositories.PYTHON_MODEL.encode() for version in (1, 2)}
+    for name in ("batched", "infer"):
+        repositories.add(repository, name, files, CONFIG)
+    repositories.add(repository, "together", files, PATIENT)
+    more = {"names/labels.txt": b"a\nb\nc\nd\n", "warmup/x.bin": bytes(16)}
+    repositories.add_affine(repository, "labelled", {1: 2.0}, LABELLED)
+    repositories.add(repository, "labelled", more)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def runner(repository: Path, arguments: list[str]) -> Iterator[Runner]:
+    with Runner("reference", [repository, PACKAGED], cli_args=arguments) as made:
+        yield made
+
+
+def test_a_port_in_the_options_is_the_port(runner: Runner, port: int, arguments: list[str]) -> None:
+    """BentoML's ignores it. Addresses are the loopback's, and the caller's list stays as it is."""
+    status = runner.link().client.status()
+    assert runner.link().url.without_scheme == f"127.0.0.1:{port}"
+    urls = (status.server.http_url, status.server.grpc_url, status.server.metrics_url)
+    assert all("//127.0.0.1:" in url for url in urls)
+    assert arguments[0] == f"--grpc-port={port}"
+    assert len(arguments) == 5
+
+
+def test_the_packaged_repository_is_served(runner: Runner) -> None:
+    """That of examples/packaging: images of any size."""
+    for height, width in ((1, 2), (3, 1)):
+        images = np.full((2, height, width, 3), 255, np.uint8)
+        normalized = runner.normalize.run(images).as_numpy("normalized")
+        assert normalized.dtype == np.float32
+        assert (normalized == np.ones(images.shape)).all()
+
+
+def test_metrics_are_on(runner: Runner) -> None:
+    runner.batched.run(X)
+    with urllib.request.urlopen(runner.link().client.status().server.metrics_url) as page:
+        text = page.read().decode()
+    assert 'nv_inference_request_success{model="batched",version="2"}' in text
+
+
+def test_a_model_with_the_name_of_a_method_is_reached_by_brackets(runner: Runner) -> None:
+    """A load at run time in explicit mode; the method is still the method."""
+    runner.sync.load_model("infer")
+    assert runner["infer"].run(X).as_numpy("y")[0, 0] == 5
+    assert callable(runner.infer)
+
+
+def test_any_version_can_be_asked(runner: Runner) -> None:
+    """By the model's attribute, and by `infer(model_version=)`; BentoML's has only the latest."""
+    tensor = runner.link().sync.module.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(X)
+    answer = runner.sync.infer("batched", [tensor], model_version="1")
+    assert answer.get_response(as_json=True)["model_version"] == "1"
+    response = runner.batched.version(2).run(X).get_response(as_json=True)
+    assert response["model_version"] == "2"
+    with pytest.raises(PyTritonClientInferenceServerError, match="version 3"):
+        runner.batched.version(3).run(X)
+
+
+def test_requests_are_batched_by_triton(runner: Runner) -> None:
+    """Four at once are one batch: fewer executions than inferences."""
+
+    def counts() -> tuple[int, int]:
+        found = runner.sync.get_inference_statistics("together", "2", as_json=True)
+        (model,) = found["model_stats"]
+        return int(model.get("inference_count", 0)), int(model.get("execution_count", 0))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda value: runner.together.run(X * value), range(1, 5)))
+    assert [one.as_numpy("y")[0, 0] for one in answers] == [5, 10, 15, 20]
+    # They are counted after their answers, and not all figures at once.
+    eventually(lambda: counts()[0] >= 4 and counts()[1] > 0, "they are counted")
+    inferences, executions = counts()
+    assert inferences == 4
+    assert executions < 4
+
+
+def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
+    """tritonclient's `stream_infer`, awaited; over HTTP there is none, and that is said."""
+
+    def count(requests: Any) -> Any:
+        for request in requests:
+            for number in range(int(request["n"].flat[0])):
+                yield [{"number": np.array([number], np.int32)}]
+
+    tensors = [Tensor((1,), np.int32, "n")], [Tensor((1,), np.int32, "number")]
+    config = ModelConfig(decoupled=True, batching=False)
+    runner.link().client.register(count, "count", *tensors, config)
+    tensor = runner.link().sync.module.InferInput("n", [1], "INT32")
+    tensor.set_data_from_numpy(np.array([3], np.int32))
+
+    async def questions() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": "count", "inputs": [tensor]}
+
+    async def collect(asked: Runner) -> list[int]:
+        found = []
+        async for result, error in asked.stream_infer(questions()):
+            assert error is None
+            found.append(int(result.as_numpy("number")[0]))
+        return found
+
+    assert asyncio.run(collect(runner)) == [0, 1, 2]
+    over_http = Runner("http", daemon=runner.link().client, tritonserver_type="http")
+    with pytest.raises(RunnerArgumentError, match="stream_infer needs gRPC"):
+        asyncio.run(collect(over_http))
+    over_http.close()
+
+
+def test_a_model_s_labels_and_warm_up_samples_are_found(runner: Runner, repository: Path) -> None:
+    """Workers serve it, tritonserver reads these files of its folder: Triton's own examples have such models."""
+    runner.sync.load_model("labelled")
+    x = InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.array([[1, 2, 4, 3]], np.float32))
+    best = [InferRequestedOutput("y", class_count=1)]
+    answer = runner.sync.infer("labelled", [x], outputs=best).as_numpy("y")
+    assert answer.tolist() == [[b"8.000000:2:c"]]
+    (repository / "labelled" / "warmup" / "x.bin").unlink()
+    with pytest.raises(RegistrationError, match=r"warmup/x\.bin"):
+        runner.sync.load_model("labelled")
+    assert runner.labelled.run(X).as_numpy("y").tolist() == [[2.0] * 4]

@@ -1,0 +1,58 @@
+"""Daemons that modules of tests share are lent as new, or not at all, and nobody leaves anything behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support import real_daemon
+from support.daemon_pool import DaemonPool
+from support.misbehaving_model import X, Y
+from support.real_daemon import RunningDaemon
+
+
+@pytest.fixture(scope="module")
+def keeping() -> Iterator[DaemonPool]:
+    with closing(DaemonPool(gone_s=0.5)) as daemons:
+        yield daemons
+
+
+def register(daemon: RunningDaemon) -> None:
+    daemon.client.register(lambda requests: requests, "model", X, Y, progress=False)
+
+
+def test_the_next_one_has_it_without_a_model_and_what_it_said(keeping: DaemonPool) -> None:
+    with keeping.lend() as daemon:
+        register(daemon)
+        assert "daemon started" in daemon.said()
+    with keeping.lend() as again:
+        assert again is daemon
+        assert (again.client.models(), again.workers(), again.said()) == ([], [], "")
+        with keeping.lend() as other:
+            assert other is not again
+    assert (again.process.poll(), other.process.poll()) == (0, None)
+
+
+def test_one_whose_server_has_ended_is_not_lent_again(keeping: DaemonPool) -> None:
+    with keeping.lend() as daemon:
+        daemon.server.kill()
+    with keeping.lend() as other:
+        assert other is not daemon
+    assert daemon.process.poll() == 0
+
+
+def test_leftovers_are_a_failure(keeping: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it comes back, and again when it has ended."""
+    monkeypatch.setattr(real_daemon, "_FAMILY_S", 0.5)
+    lent = contextlib.ExitStack()
+    daemon = lent.enter_context(keeping.lend())
+    region = Path(f"/dev/shm/pytriton-{daemon.process.pid}-left")
+    region.touch()
+    with pytest.raises(AssertionError, match=f"nothing left: .*{region.name}") as failure:
+        lent.close()
+    region.unlink()
+    assert f"nothing left of models: ['{region.name}']" in str(failure.value.__context__)
+    assert daemon.process.poll() == 0

@@ -1,0 +1,78 @@
+"""isolation="thread": the ends of the daemon and of a thread that does not come back, with daemons of their own."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fakes.in_process_models import pytriton_threads, serve
+from support.misbehaving_model import ONES, X, Y
+from support.models.inference import Array, Inference
+from support.real_daemon import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton.daemon import connect
+from pytriton.decorators import batch
+
+
+def test_nothing_is_persisted_and_the_daemon_s_exit_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = str(tmp_path / "state")
+    with RunningDaemon.start(ephemeral=False, state_dir=state) as running:
+        client = connect(running.config.runtime_dir)
+        client.register(batch(lambda x: {"y": x}), "model", X, Y, progress=False)
+        serve(client, batch(lambda x: {"y": x}), replace=True)
+        assert not list((tmp_path / "state" / "models").iterdir())
+        running.stop(signal.SIGKILL)
+        eventually(lambda: not pytriton_threads(), "the threads have ended")
+    [record] = [one for one in caplog.records if one.name == "pytriton._register.thread_host"]
+    assert record.levelno == logging.WARNING
+    assert f"the daemon in {running.config.runtime_dir} has exited" in record.getMessage()
+
+
+def test_an_unrecoverable_error_stops_the_daemon(
+    fresh_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pytriton._protocol.exit_codes import ExitCode
+    from pytriton.exceptions import PyTritonUnrecoverableError
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        raise PyTritonUnrecoverableError("the GPU fell off")
+
+    serve(connect(fresh_daemon.config.runtime_dir), infer)
+    connection = Inference("grpc", fresh_daemon.grpc)
+    with pytest.raises(InferenceServerException, match="the GPU fell off"):
+        connection.infer("model", {"x": ONES})
+    assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
+    connection.close()
+    eventually(lambda: not pytriton_threads(), "the threads have ended")
+    assert "no longer served by this process: the daemon stops" in caplog.text
+
+
+def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @batch
+    def infer(x: Array) -> dict[str, Array]:
+        begun.set()
+        go.wait(60)
+        return {"y": x}
+
+    with RunningDaemon.start(grace_period_s=1) as running, ThreadPoolExecutor(1) as executor:
+        client = connect(running.config.runtime_dir)
+        model = serve(client, infer)
+        connection = Inference("grpc", running.grpc)
+        executor.submit(connection.infer, "model", {"x": ONES})
+        assert begun.wait(60)
+        model.unregister()
+        assert [name for name in pytriton_threads() if "[" in name]  # nobody can end it
+        assert "worker thread did not end and is abandoned" in running.said()
+        go.set()
+        eventually(lambda: not pytriton_threads(), "it ends by itself")
+        connection.close()

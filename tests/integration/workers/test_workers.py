@@ -1,0 +1,392 @@
+"""Workers: every kind of callable is served, a crash stays where it happened, errors are told once and for all."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support.misbehaving_model import ONES, Serve, X, Y, refused, serving
+from support.models.inference import Array, Inference
+from support.real_daemon import RunningDaemon, eventually
+from tritonclient.utils import InferenceServerException
+
+from pytriton._protocol.messages import Progress
+from pytriton.decorators import batch
+from pytriton.exceptions import (
+    ModelExistsError,
+    ModelNotFoundError,
+    PicklingError,
+    RegistrationError,
+)
+
+
+@pytest.fixture
+def serve(daemon: RunningDaemon) -> Iterator[Serve]:
+    with serving(daemon) as register:
+        yield register
+
+
+# ── kinds of callables ───────────────────────────────────────────────────────────────────────────
+
+
+@batch
+def _function(x: Array) -> dict[str, Array]:
+    return {"y": x + 1}
+
+
+def _closure(step: float) -> Any:
+    @batch
+    def add(x: Array) -> dict[str, Array]:
+        return {"y": x + step}
+
+    return add
+
+
+class _Adder:
+    """Counts how often it was made, in its process."""
+
+    made = 0
+
+    def __init__(self, step: float = 1) -> None:
+        self.step = step
+        type(self).made += 1
+
+    @batch
+    def __call__(self, x: Array) -> dict[str, Array]:
+        return {"y": x + self.step}
+
+    @batch
+    def method(self, x: Array) -> list[Array]:
+        return [x + self.step]
+
+
+async def _coroutine(requests: Any) -> Any:
+    return [{"y": request["x"] + 1} for request in requests]
+
+
+def _generator(requests: Any) -> Any:
+    yield [{"y": request["x"] + 1} for request in requests]
+
+
+def _plus(step: float, requests: Any) -> Any:
+    return [{"y": request["x"] + step} for request in requests]
+
+
+@pytest.mark.parametrize(
+    "infer",
+    [
+        pytest.param(_function, id="function"),
+        pytest.param(lambda rs: [{"y": r["x"] + 1} for r in rs], id="lambda"),
+        pytest.param(_closure(1), id="closure"),
+        pytest.param(_Adder(), id="object"),
+        pytest.param(_Adder().method, id="method"),
+        pytest.param(_Adder, id="class"),
+        pytest.param(_coroutine, id="coroutine"),
+        pytest.param(_generator, id="generator"),
+        pytest.param(functools.partial(_plus, 1), id="partial"),
+    ],
+)
+def test_any_callable_is_served(inference: Inference, serve: Serve, infer: Any) -> None:
+    """From a module that only this process can import: it travels by value."""
+    serve(infer)
+    assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
+
+
+def test_a_factory_is_called_in_the_worker(inference: Inference, serve: Serve) -> None:
+    """What it holds need not be picklable."""
+
+    def factory() -> Any:
+        lock = threading.Lock()
+
+        @batch
+        def infer(x: Array) -> dict[str, Array]:
+            with lock:
+                return {"y": x + os.getpid()}
+
+        return infer
+
+    model = serve(factory, factory=True)
+    answer = inference.infer("model", {"x": np.zeros((1, 1), np.float32)})["y"]
+    assert answer.item() == model.instances[0].pid
+
+
+def test_a_list_of_callables_gives_one_instance_each(inference: Inference, serve: Serve) -> None:
+    """Every instance has its own callable and its own process."""
+    model = serve([_closure(1), _closure(2)])
+    assert len({instance.pid for instance in model.instances}) == 2
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(inference.infer, "model", {"x": ONES}) for _ in range(64)]
+    answers = {float(one.result()["y"][0, 0]) for one in asked}
+    assert answers <= {2.0, 3.0}
+
+
+# ── registration is all or nothing ───────────────────────────────────────────────────────────────
+
+
+def _raise_while_loading() -> Any:
+    raise RuntimeError("the weights are not there")
+
+
+def _die_while_loading() -> Any:
+    print("about to go")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _import_what_is_not_there() -> Any:
+    return importlib.import_module("surely_not_installed")
+
+
+@pytest.mark.parametrize(
+    ("factory", "said", "in_traceback"),
+    [
+        (_raise_while_loading, "RuntimeError: the weights are not there", "_raise_while_loading"),
+        (_die_while_loading, r"was killed by signal 9 \(SIGKILL\) before", "about to go"),
+        (
+            _import_what_is_not_there,
+            r"No module named 'surely_not_installed' \(the worker runs /.*python=",
+            "import_module",
+        ),
+        (lambda: 3, "returned an int, which is not callable", "LoadError"),
+        (lambda: sys.exit(5), "SystemExit: 5", "sys.exit"),
+    ],
+)
+def test_a_callable_that_cannot_be_loaded(
+    daemon: RunningDaemon, factory: Any, said: str, in_traceback: str
+) -> None:
+    """One exception with the worker's traceback, and nothing of the attempt stays."""
+    before = {child.pid for child in daemon.children()}
+    with pytest.raises(RegistrationError, match=said) as caught:
+        daemon.client.register(factory, "broken", X, Y, factory=True, instances=2, progress=False)
+    assert in_traceback in (caught.value.remote_traceback or "")
+    assert caught.value.model_name == "broken"
+    assert daemon.client.models() == []
+
+    def left() -> set[int]:
+        """Return what has come since. Of those before, a former stub may have ended."""
+        now = {child.pid for child in daemon.children()}
+        return now - {one.pid for one in daemon.fork_servers()} - before
+
+    eventually(lambda: not left(), lambda: f"nothing stays: {left()}")
+
+
+def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
+    """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
+    with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
+        daemon.client.register(_function, "refused", X, Y, refused(), progress=False)
+    assert daemon.client.models() == []
+
+
+def test_a_name_is_taken_once(daemon: RunningDaemon, serve: Serve) -> None:
+    """By default a second registration is refused, and the first one goes on."""
+    first = serve(_function)
+    with pytest.raises(ModelExistsError, match="replace=True"):
+        daemon.client.register(_closure(5), "model", X, Y, progress=False)
+    assert first.instances[0].state == "ready"
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", "", "x" * 300, "ä"])
+def test_names_that_cannot_be(daemon: RunningDaemon, name: str) -> None:
+    """A name becomes a folder and part of URLs."""
+    with pytest.raises(Exception, match=r"[Mm]odel name|cannot be a model's name"):
+        daemon.client.register(_function, name, X, Y, progress=False)
+
+
+def test_an_unpicklable_object_is_named(daemon: RunningDaemon) -> None:
+    """The error names the variable and the ways out."""
+    lock = threading.Lock()
+
+    def infer(requests: Any) -> Any:
+        with lock:
+            return requests
+
+    with pytest.raises(
+        PicklingError, match=r"closure variable `lock`.* of function .*infer.*factory"
+    ):
+        daemon.client.register(infer, "locked", X, Y, progress=False)
+
+
+def test_progress_is_reported_as_events(daemon: RunningDaemon) -> None:
+    """Each worker that has loaded is an event."""
+    events: list[Progress] = []
+    model = daemon.client.register(_function, "told", X, Y, instances=2, progress=events.append)
+    model.unregister()
+    loading = [event.done for event in events if event.stage == "loading"]
+    assert loading == [0, 1, 2]
+    assert events[-1].stage == "serving"
+
+
+def test_unknown_models(daemon: RunningDaemon) -> None:
+    """Each call that names a model says which there are."""
+    for call in (daemon.client.unregister, daemon.client.model, daemon.client.logs):
+        with pytest.raises(ModelNotFoundError, match="no model 'nobody' is registered; registered"):
+            call("nobody")
+
+
+# ── a crash stays where it happened ──────────────────────────────────────────────────────────────
+
+
+def _crash(requests: Any) -> Any:
+    """End the worker in the way that the first element says."""
+    kind = int(requests[0]["x"][0, 0])
+    if kind == 11:
+        ctypes.string_at(0)
+    if kind == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == 6:
+        os.abort()
+    if kind == 3:
+        sys.exit(3)
+    return [{"y": request["x"]} for request in requests]
+
+
+CRASHES = {
+    11: r"was killed by signal 11 \(SIGSEGV\)",
+    9: r"was killed by signal 9 \(SIGKILL\)",
+    6: r"was killed by signal 6 \(SIGABRT\)",
+    3: "exited with code 3",
+}
+
+
+@pytest.mark.parametrize("kind", CRASHES)
+def test_a_crash_fails_its_batch_and_nothing_else(
+    daemon: RunningDaemon, inference: Inference, serve: Serve, kind: int
+) -> None:
+    """The client learns how the worker ended; another one takes its place; server and neighbour go on."""
+    serve(_function, "neighbour")
+    model = serve(_crash, on_crash="fail")
+    server = daemon.client.status().server.pid
+    neighbour = daemon.client.model("neighbour").instances[0].pid
+    first = model.instances[0].pid
+    with pytest.raises(InferenceServerException, match=CRASHES[kind]):
+        inference.infer("model", {"x": ONES * kind})
+    assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
+    instance = model.instances[0]
+    assert (instance.state, instance.restarts) == ("ready", 1)
+    assert instance.pid != first
+    assert daemon.client.status().server.pid == server
+    assert daemon.client.model("neighbour").instances[0].pid == neighbour
+
+
+def test_a_crash_is_taken_over_and_the_load_spread_again(
+    daemon: RunningDaemon, inference: Inference, serve: Serve
+) -> None:
+    """With two workers: no request but the crashing one fails, and both serve again afterwards."""
+    model = serve(_crash, instances=2)
+    with pytest.raises(InferenceServerException, match="SIGKILL"):
+        inference.infer("model", {"x": ONES * 9})
+
+    def spread_again() -> bool:
+        inference.infer("model", {"x": ONES})
+        return [instance.lanes for instance in model.instances] == [1, 1]
+
+    eventually(spread_again, lambda: f"one lane each: {model.instances}")
+
+
+def test_a_crash_loop_ends(serve: Serve, tmp_path: Any) -> None:
+    """A worker that cannot be loaded again is given up after some tries; status and clients are told why."""
+    marker = tmp_path / "loaded once"
+
+    def factory() -> Any:
+        if marker.exists():
+            raise RuntimeError("no second time")
+        marker.touch()
+        return _crash
+
+    with RunningDaemon.start(worker_restart_limit=2, worker_backoff_s=0.01) as daemon:
+        model = daemon.client.register(factory, "once", X, Y, factory=True, progress=False)
+        inference = Inference("grpc", daemon.grpc)
+        with pytest.raises(InferenceServerException, match="no second time"):
+            inference.infer("once", {"x": np.full((1, 2), 9, np.float32)})
+        eventually(lambda: model.instances[0].state == "failed", lambda: str(model.instances))
+        ends = model.instances[0].exits
+        assert (ends[0].signal, ends[0].in_batch) == ("SIGKILL", True)
+        assert "no second time" in (model.instances[0].last_exit or "")
+        inference.close()
+
+
+def test_a_forked_child_does_not_hide_a_crash(
+    inference: Inference, serve: Serve, tmp_path: Path
+) -> None:
+    """The callable forks a process that lives on, then crashes: the client is told all the same."""
+
+    def infer(requests: Any) -> Any:
+        if requests[0]["x"][0, 0] == 9:
+            ready, leaves = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.setsid()  # not in the worker's group any more, which is ended with the worker
+                os.write(leaves, b"1")
+                os.closerange(1, 3)
+                signal.alarm(100)
+                signal.pause()
+            os.read(ready, 1)
+            (tmp_path / str(child)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [{"y": request["x"]} for request in requests]
+
+    serve(infer)
+    try:
+        with pytest.raises(InferenceServerException, match="SIGKILL"):
+            inference.infer("model", {"x": ONES * 9}, client_timeout=60)
+        children = [int(path.name) for path in tmp_path.iterdir()]
+        assert len(children) == 2  # of the first worker, and of the one that tried again
+        assert all(psutil.pid_exists(child) for child in children)
+    finally:
+        for path in tmp_path.iterdir():
+            os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_a_callable_may_use_signals_and_end_its_children_with_sigterm(
+    inference: Inference, serve: Serve
+) -> None:
+    """Neither is the end of its worker."""
+
+    def infer(requests: Any) -> Any:
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.raise_signal(signal.SIGALRM)
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join()
+        return [
+            {"y": np.full_like(request["x"], [os.getpid(), child.exitcode])} for request in requests
+        ]
+
+    model = serve(infer)
+    answers = [inference.infer("model", {"x": ONES})["y"].tolist() for _ in range(3)]
+    assert answers == [[[model.instances[0].pid, -signal.SIGTERM]]] * 3
+
+
+def test_child_processes_end_with_their_worker(daemon: RunningDaemon) -> None:
+    """A callable's own child processes are in the worker's process group."""
+
+    def factory() -> Any:
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "1000"])
+
+        def infer(requests: Any) -> Any:
+            return [{"y": np.full_like(r["x"], child.pid, np.float32)} for r in requests]
+
+        return infer
+
+    model = daemon.client.register(factory, "parent", X, Y, factory=True, progress=False)
+    worker = psutil.Process(model.instances[0].pid)
+    children = worker.children()
+    assert [child.name() for child in children] == ["sleep"]
+    model.unregister()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive

@@ -1,0 +1,366 @@
+"""The compiled proxy under AddressSanitizer and UBSan: a program with as much of tritonserver as it needs
+(fake_tritonserver/) serves batches, with a real ZeroMQ ROUTER as the dispatcher and real lanes as workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.triton.fake_tritonserver import Work, echo, output, run, serving
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.examples import examples
+
+from pytriton._protocol import linux, messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Announce,
+    Batch,
+    BatchDone,
+    BatchFailed,
+    ResponseDetails,
+    ResponseRef,
+    Spilled,
+    TensorRef,
+)
+
+#: Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_batches_go_to_the_worker_and_its_answers_back(program: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(batch)
+        return echo(lane, batch)
+
+    lines, heard = run(program, tmp_path, [serving(answer)], batches=3, requests=2)
+    doubled = (np.frombuffer(b"0123456789abcdef", np.float32) * 2).tobytes().hex()
+    expected = f"flags 1: y 11 [1,4] {doubled} z 13 [1,1] 03000000616263 z 11 [0,3] "
+    one = ["batch of 2 rows", f"response to 0, {expected}", f"response to 1, {expected}"]
+    assert lines == [*one * 3, "released 6, statistics of 6"]
+    assert [batch.id for batch in seen] == [1, 2, 3]
+    request = seen[0].requests[0]
+    assert (request.requested, request.details) == (["z", "y"], None)
+    assert seen[0].trace is not None
+    assert seen[0].trace.contexts == ['{"traceparent":"00-1-2-01"}', ""]
+    assert seen[0].trace.begun_ns > 1e18
+    assert json.loads(request.parameters) == {
+        "text": 'a "quoted"\n\\ é',
+        "integer": -1234567890123,
+        "yes": True,
+        "number": 0.1,
+        "pytriton_not_calls": "made up",  # nobody has sealed it
+    }
+    attach, detach = heard
+    assert (attach.registration, attach.lost, attach.avoid) == ("r-1", None, [])
+    assert isinstance(detach, messages.Detach)
+    assert detach.instance == attach.instance
+
+
+def test_a_model_of_several_versions_says_which_one_is_asked(program: Path, tmp_path: Path) -> None:
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(json.loads(batch.requests[0].parameters))
+        return echo(lane, batch)
+
+    run(program, tmp_path, [serving(answer)], pytriton_versions="1,3")
+    assert seen[0]["pytriton_version"] == "3"
+
+
+def test_large_messages_lie_in_shared_memory(program: Path, tmp_path: Path) -> None:
+    """600 requests take more than 64 KiB to describe, and so do their answers."""
+    lines, _ = run(program, tmp_path, [serving(echo)], requests=600)
+    assert sum(line.startswith("response to") and " y 11 " in line for line in lines) == 600
+
+
+def test_errors_have_their_codes(program: Path, tmp_path: Path) -> None:
+    def answer(lane: Lane, batch: Batch) -> Any:
+        if batch.id == 1:
+            return BatchFailed(batch.id, "all of it: é")
+        details = ResponseDetails("NOT_FOUND")
+        return BatchDone(
+            batch.id,
+            [
+                ResponseRef([], "this one", details),
+                ResponseRef([], None, ResponseDetails(reschedule=True)),
+            ],
+        )
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    assert [line.partition(": ")[2] for line in lines if "response" in line] == [
+        *[" error 1 all of it: é".lstrip()] * 2,
+        "error 2 this one",
+    ]
+    assert "request 1 is queued again" in lines
+    assert (
+        lines.count("batch of 2 rows") == 2
+    )  # an execution each, as in Triton's own python backend
+    assert lines[-1].startswith("released 4")
+
+
+def test_a_batch_that_was_not_read_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+    def leave(lane: Lane) -> None:
+        """Wait for something to come, and go without having read it."""
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    lines, heard = run(program, tmp_path, [leave, serving(echo)])
+    assert [type(message).__name__ for message in heard] == ["Attach", "Attach", "Detach"]
+    assert " y 11 " in lines[1]
+
+
+def test_of_a_batch_that_was_read_the_dispatcher_decides(program: Path, tmp_path: Path) -> None:
+    lines, heard = run(program, tmp_path, [serving(lambda lane, batch: None)])
+    assert [type(message).__name__ for message in heard] == ["Attach", "LaneLost", "Detach"]
+    assert lines[0] == "response to 0, flags 1: error 4 the worker was lost: é"
+
+
+def test_without_a_worker_requests_are_answered(program: Path, tmp_path: Path) -> None:
+    lines, _ = run(program, tmp_path, [serving(lambda lane, batch: BatchDone(7, []))], batches=2)
+    assert "error 4 model model: the worker answered batch 1 with BatchDone 7" in lines[0]
+    assert lines[1].endswith("error 4 no worker is left")
+
+
+def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
+    """Return an answer with one output, of which some fields are wrong."""
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        right = output(lane, "y", np.ones((1, 4), np.float32))
+        return BatchDone(batch.id, [ResponseRef([msgspec.structs.replace(right, **wrong)])])
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (tensor(shape=[1, 5]), "different size than its shape"),
+        (tensor(shape=[-1, -4]), "impossible shape"),
+        (tensor(shape=[2**62, 2**62]), "impossible shape"),
+        (tensor(shape=[1] * 65), "too many dimensions"),
+        (tensor(datatype="FLOAT"), "malformed"),
+        (tensor(name="y\0z"), "malformed"),
+        (tensor(memory=5), "memory 5, which it never announced"),
+        (tensor(offset=1 << 40), "memory that is smaller"),
+        (tensor(offset=-16), "memory that is smaller"),
+        (tensor(nbytes=-16), "memory that is smaller"),
+        (tensor(nbytes=2**63 - 1), "memory that is smaller"),
+        (tensor(datatype="BYTES", shape=[1]), "different size than its shape"),
+        (tensor(datatype="BYTES", shape=[2**61]), "different size than its shape"),
+        (lambda lane, batch: BatchDone(batch.id, []), "0 responses to 1 requests"),
+    ],
+)
+def test_a_wrong_answer_fails_its_batch_alone(
+    program: Path, tmp_path: Path, answer: Callable[[Lane, Batch], Any], complaint: str
+) -> None:
+    lines, _ = run(program, tmp_path, [serving(answer), serving(echo)], batches=2)
+    wrong, right = (line for line in lines if line.startswith("response"))
+    assert "error 4 model model: " in wrong
+    assert complaint in wrong
+    assert " y 11 " in right
+
+
+def test_a_message_in_memory_that_grows_in_the_meantime_is_read_to_its_end(
+    program: Path, tmp_path: Path
+) -> None:
+    """The second answer lies in what is mapped already, its tensors in what has to be mapped anew: elsewhere."""
+
+    def answer(lane: Lane, batch: Batch) -> Spilled:
+        far = lane.arena.allocate(batch.id << 17) + (batch.id << 17) - 64
+        memory = lane.arena.writable()
+        memory[far : far + 16] = b"0123456789abcdef"
+        responses = [ResponseRef([TensorRef("y", "FP32", [1, 4], 0, far, 16)])] * 2
+        data = msgspec.msgpack.encode(BatchDone(batch.id, responses))
+        memory[: len(data)] = data
+        return Spilled(0, len(data))
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    assert sum(line.endswith("[1,4] 30313233343536373839616263646566") for line in lines) == 4
+
+
+def test_an_output_that_no_memory_is_left_for_fails_its_request_alone(
+    program: Path, tmp_path: Path
+) -> None:
+    """A tebibyte of memory that is all holes: tritonserver's gRPC part would end with what it asks for it."""
+    nbytes = 1 << 40
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        if batch.id == 1:
+            fd = linux.memfd_create("huge")
+            os.ftruncate(fd, nbytes)
+            linux.seal_against_shrinking(fd)
+            lane.announce(1, fd)
+        huge = TensorRef("y", "INT8", [1, nbytes], 1, 0, nbytes)
+        return BatchDone(
+            batch.id, [ResponseRef([huge]), ResponseRef([output(lane, "y", np.ones((1, 1), "f4"))])]
+        )
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=2)
+    answers = [line.partition(": ")[2] for line in lines if line.startswith("response")]
+    refused = f"error 4 output y of {nbytes} bytes cannot be passed on: "
+    assert [answer.startswith(refused) for answer in answers] == [True, False] * 2
+    assert answers[1] == answers[3] == "y 11 [1,1] 0000803f"
+
+
+def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: Path) -> None:
+    """Two at once, and one with a packet of no bytes: nobody holds them when the next batch comes."""
+    sent: list[socket.socket] = []
+
+    def send(data: bytes, count: int) -> Work:
+        def work(lane: Lane) -> None:
+            lane.receive()
+            ours, theirs = socket.socketpair()
+            sent.append(ours)
+            ours.settimeout(60)
+            with theirs, closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+                connection.send(msgspec.msgpack.encode(Announce(5)))
+                socket.send_fds(connection, [data], [theirs.fileno()] * count)
+
+        return work
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        for one in sent:
+            assert (
+                one.recv(1) == b""
+            )  # a time-out while the proxy, which waits for us, holds the other end
+        return echo(lane, batch)
+
+    works = [send(b"\0", 2), send(b"", 1), serving(answer)]
+    lines, _ = run(program, tmp_path, works, batches=3)
+    assert " y 11 " in lines[-2]
+    assert len(sent) == 2
+    for one in sent:
+        one.close()
+
+
+def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
+    def answer(lane: Lane, batch: Batch) -> Any:
+        if batch.id == 1:
+            return BatchFailed(batch.id, "a\0b")
+        return BatchDone(batch.id, [ResponseRef([], "c\0d")])
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2)
+    answers = [line for line in lines if line.startswith("response")]
+    assert [line.partition(": ")[2] for line in answers] == ["error 1 a?b", "error 1 c?d"]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "attempts"),
+    [
+        (4, 1),  # standard ones, the connection with the dispatcher, and none for the lane
+        (5, 2),  # none for its memory: a worker is tried anew with each batch
+        (6, 2),  # none to pass that memory on
+    ],
+)
+def test_without_descriptors_there_is_an_answer_that_says_so(
+    program: Path, tmp_path: Path, descriptors: int, attempts: int
+) -> None:
+    works = [serving(echo)] * 3
+    lines, heard = run(program, tmp_path, works, batches=2, descriptors=descriptors)
+    said = "\n".join(lines)
+    assert "Too many open files" in said or "no descriptors are left" in said
+    assert sum(isinstance(message, messages.Attach) for message in heard) <= attempts
+
+
+_scalar = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=40),
+    st.binary(max_size=9),
+)
+_nested = st.recursive(
+    _scalar,
+    lambda of: st.lists(of, max_size=6) | st.dictionaries(st.text(max_size=3), of, max_size=3),
+)
+_tag = st.sampled_from(["BatchDone", "BatchFailed", "Announce", "Spilled", "Batch", "Metrics", ""])
+_ref = st.tuples(
+    st.sampled_from(["y", "z", ""]), st.sampled_from(["FP32", "BYTES", "INT8"]),
+
+    st.lists(st.integers(-1, 5), max_size=3),
+    st.integers(0, 1), st.integers(-1, 1 << 17), st.integers(-1, 1 << 17),
+)  # fmt: skip
+_response = st.tuples(
+    st.lists(_ref, max_size=3), st.none() | st.text(max_size=5), st.none() | _nested
+)
+_message = st.one_of(
+    st.binary(max_size=200),
+    st.tuples(_tag, _nested, _nested).map(msgspec.msgpack.encode),
+    st.tuples(st.just("BatchDone"), st.integers(1, 2), st.lists(_response, max_size=2)).map(
+        msgspec.msgpack.encode
+    ),
+)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Callable[[], Path]:
+    def make() -> Path:
+        folder = tmp_path / "one"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
+@given(packets=st.lists(_message, min_size=1, max_size=4))
+def test_whatever_a_worker_sends_is_survived(
+    program: Path, empty: Callable[[], Path], packets: list[bytes]
+) -> None:
+    """Every request is answered, no byte is touched that is not there, and nothing leaks."""
+
+    def send(lane: Lane) -> None:
+        try:
+            lane.receive()
+            lane.arena.allocate(1 << 16)
+            lane.arena.writable()[: 1 << 16] = bytes(1 << 16)
+            lane.send(messages_of_memory)  # announces the arena on its way
+            connection = socket.socket(fileno=os.dup(lane.fileno()), type=socket.SOCK_SEQPACKET)
+            with closing(connection):
+                for packet in packets:
+                    connection.send(packet or b"\0", socket.MSG_NOSIGNAL)
+        except (LaneClosed, ConnectionError):
+            return
+
+    messages_of_memory = BatchDone(1, [ResponseRef([TensorRef("y", "FP32", [0], 0, 0, 0)])])
+    lines, _ = run(program, empty(), [send, serving(echo)], batches=2)
+    assert lines[-1] == "released 2, statistics of 2"
+
+
+def test_an_instance_that_a_worker_serves_is_ready(program: Path, tmp_path: Path) -> None:
+    lines, _ = run(program, tmp_path, [serving(echo)], environment={"FAKE_READY": "1"})
+    assert lines[0] == "ready: yes"
+
+
+def test_without_a_dispatcher_each_request_gets_the_reason(program: Path, tmp_path: Path) -> None:
+    """Of a server that is being stopped; no dispatcher hears of it."""
+    text = "é is being stopped"
+    lines, heard = run(
+        program,
+        tmp_path,
+        [],
+        requests=2,
+        attaches=False,
+        environment={"FAKE_READY": "1"},
+        pytriton_stand_in=text,
+    )
+    assert heard == []
+    assert lines.pop(0) == "ready: é is being stopped"
+    assert [line.partition(", ")[2] for line in lines[:-1]] == [
+        "flags 1: error 4 é is being stopped"
+    ] * 2
+    assert lines[-1] == "released 2, statistics of 2"

@@ -1,0 +1,246 @@
+"""What a worker could do to the proxy beyond its answers: seals, changed strings, descriptors, names of metrics."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.triton.fake_tritonserver import echo, output, run, serving
+
+from pytriton._protocol import linux
+from pytriton._protocol.calls.call_connection import MAX_MEMORIES
+from pytriton._protocol.calls.call_messages import Memory
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    MAX_METRICS,
+    Batch,
+    BatchDone,
+    Metrics,
+    MetricUpdate,
+    ResponseRef,
+    Room,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+#: linux/fcntl.h.
+_ADD_SEALS = 1033
+_GROW, _WRITE = 4, 8
+
+
+def seal(fd: int) -> list[int]:
+    """Try to seal the memory behind a read-only descriptor; return the seals that were refused."""
+    refused = []
+    with closing(open(f"/proc/self/fd/{fd}", "r+b", buffering=0)) as writable:
+        for wanted in (_GROW, _WRITE):
+            with suppress(PermissionError):
+                fcntl.fcntl(writable, _ADD_SEALS, wanted)
+                continue
+            refused.append(wanted)
+    return refused
+
+
+def test_a_worker_cannot_seal_the_memory_of_the_proxy(program: Path, tmp_path: Path) -> None:
+    """It can open it for writing, below /proc; sealed against that, or against growing, it would be of no use."""
+    refused = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        reply = echo(lane, batch)
+        refused.append(seal(lane._memories[0]._fd))
+        return reply
+
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, requests=600)
+    assert refused == [[_GROW, _WRITE]] * 2
+    assert sum(" y 11 " in line for line in lines) == 1200
+
+
+def test_strings_are_looked_at_where_the_worker_cannot_change_them(
+    program: Path, tmp_path: Path
+) -> None:
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        ref = tensors.write_raw(lane, "z", "BYTES", [1, 1], b"\3\0\0\0abc")
+        assert ref.offset == 0
+        return BatchDone(batch.id, [ResponseRef([ref])])
+
+    changes = {"FAKE_CHANGES": "1"}
+    lines, _ = run(program, tmp_path, [serving(answer)], environment=changes)
+    assert "the worker's output z has a different size than its shape requires" in lines[1]
+    lines, _ = run(program, tmp_path / "..", [serving(answer)])
+    assert lines[1].endswith(" z 13 [1,1] 03000000616263")
+
+
+@pytest.mark.parametrize("fields", [1, 2, 3])
+def test_trailing_response_fields_are_optional(program: Path, tmp_path: Path, fields: int) -> None:
+    """So does what comes last in its details."""
+
+    def answer(lane: Lane) -> None:
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        response = [[ref], None, ["INTERNAL"]][:fields]
+        lane.announce(0, lane.arena.open_readonly())
+        data = msgspec.msgpack.encode(["BatchDone", batch.id, [response]])
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.send(data)
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [answer])
+    assert lines[1] == "response to 0, flags 1: y 11 [1,2] 0000803f0000803f"
+
+
+def test_custom_metrics_are_not_named_as_those_of_tritonserver(
+    program: Path, tmp_path: Path
+) -> None:
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([MetricUpdate("nv_inference_count", "", "COUNTER", {})]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    (said,) = [line for line in lines if "custom metric" in line]
+    assert "custom metric nv_inference_count: nv_* are tritonserver's own" in said
+
+
+def test_custom_metrics_are_counted_by_tritonserver(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each family and labels; an update without a change only makes it."""
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(change: str, value: float, **labels: str) -> MetricUpdate:
+        return MetricUpdate("seen", "", "COUNTER", labels, None, change, value)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update("", 0, model="a"), update("increment", 2, model="a")]))
+        lane.send(Metrics([update("increment", 3, model="a"), update("increment", 4, model="b")]))
+        lane.send(Metrics([MetricUpdate("held", "", "GAUGE", {}, None, "set", 1.5)]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert sorted(counted) == [
+        "metric held{} 1.5",
+        'metric seen{model="a"} 5',
+        'metric seen{model="b"} 4',
+    ]
+
+
+def test_a_family_goes_with_its_last_metric(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(change: str, value: float, kind: str, **labels: str) -> MetricUpdate:
+        return MetricUpdate("seen", "", kind, labels, None, change, value)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update("increment", 1, "COUNTER", a="1"), update("", 0, "COUNTER")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER"), update("set", 2, "GAUGE")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER", a="1"), update("set", 3, "GAUGE")]))
+        lane.send(Metrics([update("delete", 0, "COUNTER", a="never")]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert counted == ["metric seen{} 0", 'metric seen{a="1"} 1', "metric seen{} 3"]
+    said = [line for line in lines if "custom metric" in line]
+    assert len(said) == 1  # while one of the counters was there
+    assert "of another kind" in said[0]
+
+
+def test_a_worker_makes_no_more_metrics_than_there_may_be(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that there are go on counting, and the log tells of the others some times at most."""
+    monkeypatch.setenv("FAKE_METRICS", "1")
+
+    def update(
+        number: int, kind: str = "COUNTER", name: str = "seen", **labels: str
+    ) -> MetricUpdate:
+        every = {"user": str(number), **labels}
+        return MetricUpdate(name, "", kind, every, None, "increment", 1)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        lane.send(Metrics([update(0, "HISTOGRAM", le="1")]))
+        lane.send(Metrics([update(0, name="x" * 70_000)]))
+        for begin in range(0, 2 * MAX_METRICS, MAX_METRICS):
+            lane.send(Metrics([update(begin + number) for number in range(MAX_METRICS)]))
+        lane.send(Metrics([update(0)]))
+        with suppress(LaneClosed):
+            lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    counted = [line for line in lines if line.startswith("metric ")]
+    assert len(counted) == MAX_METRICS
+    assert 'metric seen{user="0"} 2' in counted
+    said = [line for line in lines if "custom metric" in line]
+    assert "a histogram's buckets have the label 'le'" in said[0]
+    assert "have more than 64 KiB" in said[1]
+    assert "this instance has as many metrics as there may be" in said[2]
+    assert len(said) == 64
+
+
+def test_a_worker_announces_no_more_memories_than_there_may_be(
+    program: Path, tmp_path: Path
+) -> None:
+    """On its connection for calls; each would be a descriptor of tritonserver's."""
+    ended: list[bool] = []
+
+    def announce(connection: socket.socket, fd: int) -> None:
+        number = 0
+        try:
+            while number <= 2 * MAX_MEMORIES:
+                number += 1
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                connection.sendmsg([msgspec.msgpack.encode(Memory(number))], rights)
+        except ConnectionError:
+            ended.append(number > MAX_MEMORIES)
+
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as calls:
+        calls.bind(str(tmp_path / "0.call"))
+        calls.listen()
+
+        def answer(lane: Lane, batch: Batch) -> Any:
+            connection, _ = calls.accept()
+            fd = linux.memfd_create("test")
+            os.ftruncate(fd, 4096)
+            linux.seal_against_shrinking(fd)
+            with closing(connection):
+                announce(connection, fd)
+            os.close(fd)
+            return echo(lane, batch)
+
+        lines, _ = run(program, tmp_path, [serving(answer)], descriptors=4 * MAX_MEMORIES)
+    assert ended == [True]
+    assert any(" y 11 " in line for line in lines)
+
+
+@pytest.mark.parametrize(("minor", "fits"), [(18, False), (19, True), (40, True)])
+def test_the_version_of_tritonservers_api_is_looked_at(
+    program: Path, tmp_path: Path, minor: int, fits: bool
+) -> None:
+    works = [serving(echo)] if fits else []
+    lines, _ = run(program, tmp_path, works, environment={"FAKE_API": str(minor)})
+    if fits:
+        assert " y 11 " in lines[1]
+    else:
+        assert lines == [
+            f"refused: tritonserver's API for backends is 1.{minor}, and the compiled proxy was made for 1.19: "
+            'set proxy="python", or use another tritonserver'
+        ]

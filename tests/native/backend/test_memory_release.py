@@ -1,0 +1,70 @@
+"""Memory that a large batch has taken goes back when it has not been needed for a while, and comes again."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from fakes.triton.fake_tritonserver import echo, run
+from support.real_daemon import eventually
+
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    Room,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+#: What an arena keeps in the program of these tests.
+_KEPT = 1 << 17
+#: So many requests need more than that.
+_REQUESTS = 1500
+
+
+def _pages(lane: Lane) -> int:
+    """Return how many bytes of the arena that the proxy writes have pages."""
+    sizes = []
+    for link in Path(f"/proc/{lane.peer_pid()}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            flags = int((link.parents[1] / "fdinfo" / link.name).read_text().split()[3], 8)
+            if "pytriton-lane" in os.readlink(link) and flags & os.O_ACCMODE == os.O_RDWR:
+                sizes.append(link.stat().st_blocks * 512)
+    (size,) = sizes
+    return size
+
+
+def test_the_proxys_arena_goes_back_to_what_is_kept_while_nothing_needs_it(
+    program: Path, tmp_path: Path
+) -> None:
+    """The worker takes its time with the answers; the inputs of the next batch are right again."""
+    held: list[int] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        with suppress(LaneClosed):
+            while True:
+                batch = lane.receive()
+                if isinstance(batch, Credit):
+                    continue
+                assert isinstance(batch, Batch)
+                held.append(_pages(lane))
+                lane.arena.reset()
+                answers = echo(lane, batch).responses  # reads all inputs, and checks their shapes
+                lane.send(BatchBegun(batch.id))
+                eventually(lambda: _pages(lane) == _KEPT, "the proxy gives memory back")
+                lane.send(BatchPart(batch.id, [answers[0], *[None] * (len(answers) - 1)]))
+                lane.send(BatchDone(batch.id, []))
+
+    lines, _ = run(program, tmp_path, [work], batches=3, requests=_REQUESTS, decoupled=True)
+    assert len(held) == 3
+    assert min(held) > _KEPT
+    right = [line for line in lines if line.startswith("response to 0") and " y 11 [1,4] " in line]
+    assert len(right) == 3
+    assert len(set(right)) == 1

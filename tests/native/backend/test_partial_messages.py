@@ -1,0 +1,230 @@
+"""A worker that breaks the protocol and then just waits: the proxy must end that by itself, with an error."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.triton.fake_tritonserver import Work, echo, run, serving
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Announce,
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    BatchParts,
+    BatchReturned,
+    Metrics,
+    MetricUpdate,
+    PartRef,
+    Room,
+    Spilled,
+)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def waits(lane: Lane) -> None:
+    """Hear what the proxy says until it ends the lane."""
+    with suppress(LaneClosed):
+        while True:
+            lane.receive()
+
+
+def says(*said: Any, room: int | None = None) -> Work:
+    """Return work that takes a batch, says something raw, and waits as if it had answered."""
+
+    def work(lane: Lane) -> None:
+        if room is not None:
+            lane.send(Room(room))
+        lane.receive()
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            try:
+                for message in said:
+                    connection.send(msgspec.msgpack.encode(message), socket.MSG_NOSIGNAL)
+            except ConnectionError:
+                return
+        waits(lane)
+
+    return work
+
+
+def answers(lines: list[str]) -> list[str]:
+    return [line.partition(": ")[2] for line in lines if line.startswith("response")]
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ([Announce(1)], "nothing came behind an announcement"),
+        ([Announce(-(2**63))], "nothing came behind an announcement"),
+        ([Announce(1), BatchDone(1, [])], "something else than a descriptor"),
+        ([Spilled(0, 2**62)], "malformed message about a message"),
+        ([Spilled(-1, 1)], "memory 0, which it never announced"),
+        ([Room(1)], "the worker answered batch 1 with Room"),
+        ([BatchDone(-1, [])], "the worker answered batch 1 with BatchDone -1"),
+        ([["BatchDone"]], "the worker sent a malformed message: BatchDone.id is missing"),
+        ([["BatchDone", 1]], "BatchDone.responses is missing"),
+        ([BatchDone(1, [])], "0 responses to 1 requests"),
+        ([["BatchLent", 1, [[]]]], "BatchLent.responses[0].outputs is missing"),
+        ([["BatchFailed", 1, b"\xff"]], "BatchFailed.text is not a string"),
+        ([["Announce", 1, "later"]], "nothing came behind an announcement"),
+        ([[]], "something else than a message"),
+    ],
+)
+def test_a_partial_response_fails_its_batch(
+    program: Path, tmp_path: Path, said: list[Any], complaint: str
+) -> None:
+    lines, _ = run(program, tmp_path, [says(*said), serving(echo)], batches=2)
+    wrong, right = answers(lines)
+    assert wrong.startswith("error 4 model model: ")
+    assert complaint in wrong
+    assert "y 11 " in right
+
+
+def roomy(batches: int) -> Work:
+    """Return work that says how many batches there is room for, and waits."""
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(batches))
+        waits(lane)
+
+    return work
+
+
+@pytest.mark.parametrize("batches", [0, -5, -(2**63)])
+def test_room_for_no_batch_is_an_error_of_the_batch_that_waits_for_it(
+    program: Path, tmp_path: Path, batches: int
+) -> None:
+    """It waits for no third worker; the first lane may have ended before the batch came."""
+    lines, _ = run(program, tmp_path, [roomy(batches)] * 2, decoupled=True)
+    complaint = "the worker has room for less than one batch: Room"
+    assert answers(lines) == [f"error 4 model model: {complaint}"]
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ([Announce(1)], "nothing came behind an announcement"),
+        ([BatchBegun(1), Announce(1)], "nothing came behind an announcement"),
+        ([BatchBegun(1), BatchBegun(1)], "not for a proxy: BatchBegun"),
+        ([BatchPart(1, [None])], "not for a proxy: BatchPart"),
+        ([BatchBegun(1), BatchPart(1, [])], "another number of responses"),
+        ([BatchBegun(1), BatchPart(1, [None, None])], "another number of responses"),
+        ([BatchParts([PartRef(1, [None])])], "a batch that is not under way: BatchParts"),
+        (
+            [BatchBegun(1), BatchParts([PartRef(1, [None]), PartRef(2, [None])])],
+            "a batch that is not under way: BatchParts",
+        ),
+        ([BatchBegun(1), BatchParts([PartRef(1, [])])], "another number of responses"),
+        ([BatchBegun(1), ["BatchParts", [[1]]]], "BatchParts.parts[0].responses is missing"),
+        ([BatchBegun(1), BatchReturned(1, [])], "not for a proxy: BatchReturned"),
+        ([BatchBegun(2)], "a batch that is not under way: BatchBegun"),
+        ([BatchBegun(1), Room(-1)], "room for less than one batch"),
+        ([["BatchBegun"]], "malformed message: BatchBegun.id is missing"),
+        ([BatchBegun(1), ["BatchPart", 1]], "BatchPart.responses is missing"),
+        ([BatchBegun(1), ["BatchFailed", 1]], "malformed message: BatchFailed"),
+        ([BatchBegun(1), ["Metrics"]], "malformed message: Metrics"),
+    ],
+)
+def test_a_partial_response_fails_its_stream(
+    program: Path, tmp_path: Path, said: list[Any], complaint: str
+) -> None:
+    lines, _ = run(program, tmp_path, [says(*said, room=1)], decoupled=True)
+    (answer,) = answers(lines)
+    assert answer.startswith("error 4 ")
+    assert complaint in answer
+
+
+def condemns(
+    end: Callable[[], None],
+) -> Callable[[Any], messages.Verdict]:
+    """Return what the dispatcher says: an overdue batch fails, and its worker is ended."""
+
+    def judge(question: Any) -> messages.Verdict:
+        if isinstance(question, messages.BatchOverdue):
+            end()
+        return messages.Verdict("fail", "it hangs")
+
+    return judge
+
+
+def _ended_from_outside() -> tuple[Work, Callable[[], None]]:
+    lanes: list[Lane] = []
+
+    def work(lane: Lane, *said: Any) -> None:
+        lanes.append(lane)
+        for message in said:
+            lane.send(message)
+        waits(lane)
+
+    return work, lambda: lanes[0].hang_up()
+
+
+@pytest.mark.parametrize("said", [[], [Room(1)]], ids=["no room", "room, but it begins nothing"])
+def test_that_a_stream_does_not_begin_is_overdue_some_time(
+    program: Path, tmp_path: Path, said: list[Any]
+) -> None:
+    work, end = _ended_from_outside()
+
+    def hangs(lane: Lane) -> None:
+        work(lane, *said)
+
+    lines, heard = run(
+        program, tmp_path, [hangs], decoupled=True, judge=condemns(end), patience_s=0.2
+    )
+    overdue = [one for one in heard if isinstance(one, messages.BatchOverdue)]
+    assert [one.taken for one in overdue] == [bool(said)]
+    assert answers(lines) == ["error 4 it hangs" if said else "error 4 no worker is left"]
+
+
+def test_a_worker_that_never_is_silent_is_overdue_all_the_same(
+    program: Path, tmp_path: Path
+) -> None:
+    lanes: list[Lane] = []
+    nothing = Metrics([MetricUpdate("family", "", "counter", {})])
+
+    def chatters(lane: Lane) -> None:
+        lanes.append(lane)
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+        with suppress(LaneClosed):
+            while True:
+                for _ in range(8):  # then it gets a credit for them
+                    lane.send(nothing)
+                lane.receive()
+
+    judge = condemns(lambda: lanes[0].hang_up())
+    lines, heard = run(program, tmp_path, [chatters], decoupled=True, judge=judge, patience_s=0.2)
+    assert any(isinstance(one, messages.BatchOverdue) for one in heard)
+    assert answers(lines) == ["error 4 it hangs"]
+
+
+def test_the_dispatcher_hears_for_how_long_a_batch_has_been_taken(
+    program: Path, tmp_path: Path
+) -> None:
+    """Not yet with the first question: the answer may be on its way."""
+    work, end = _ended_from_outside()
+    asked: list[int] = []
+
+    def judge(question: Any) -> messages.Verdict:
+        if isinstance(question, messages.BatchOverdue) and len(asked) < 2:
+            asked.append(question.taken_ms)
+            return messages.Verdict("wait", wait_s=0.1)
+        return condemns(end)(question)
+
+    lines, _ = run(program, tmp_path, [work], judge=judge, patience_s=0.1)
+    assert asked[0] == 0
+    assert asked[1] >= 100
+    assert answers(lines) == ["error 4 it hangs"]

@@ -1,0 +1,183 @@
+"""What a client has written into one request fails that request alone: the others of its batch reach the worker."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.triton.fake_tritonserver import echo, output, run, serving
+
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+)
+
+#: Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
+pytestmark = pytest.mark.timeout(600)
+
+STRINGS = "input s does not hold as many length-prefixed strings as its shape requires"
+PARAMETER = "a request parameter, its key or its value, is not valid UTF-8"
+WRONGS = [
+    ("parameter", PARAMETER),
+    ("key", PARAMETER),
+    ("trace", "the trace context is not valid UTF-8"),
+    ("long string", STRINGS),
+    ("two strings", STRINGS),
+    ("one string", STRINGS),
+    ("half a length", STRINGS),
+    ("foreign", STRINGS),
+]
+OF_MODEL_PY = [
+    ("id", "the request id is not valid UTF-8"),
+    ("sequence", "the sequence id is not valid UTF-8"),
+]
+
+
+def answers_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("response to")]
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONGS)
+def test_one_wrong_request_fails_alone(
+    program: Path, tmp_path: Path, wrong: str, said: str
+) -> None:
+    """Of five, the second and the fourth are wrong; the worker sees the three others, twice."""
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(len(batch.requests))
+        return echo(lane, batch)
+
+    environment = {"FAKE_WRONG": wrong}
+    lines, heard = run(
+        program, tmp_path, [serving(answer)], batches=2, requests=5, environment=environment
+    )
+    assert seen == [3, 3]
+    refused = f"error 3 model model: {said}"
+    one = [f"response to {number}, flags 1: {refused}" for number in (1, 3)]
+    answers = answers_of(lines)
+    assert [line for line in answers if "error" in line] == one * 2
+    assert [line[:13] for line in answers if " y 11 " in line] == [
+        f"response to {number}" for number in (0, 2, 4)
+    ] * 2
+    assert lines[-1] == "released 10, statistics of 10"
+    assert [type(message).__name__ for message in heard] == ["Attach", "Detach"]
+
+
+@pytest.mark.parametrize(("wrong", "said"), [*WRONGS, *OF_MODEL_PY])
+def test_of_a_model_py_also_what_only_it_asks_for(
+    program: Path, tmp_path: Path, wrong: str, said: str
+) -> None:
+    lines, _ = run(
+        program,
+        tmp_path,
+        [serving(echo)],
+        requests=2,
+        environment={"FAKE_WRONG": wrong},
+        pytriton_python_model="details",
+    )
+    refused, served = answers_of(lines)
+    name = (
+        " [request id: ???]" if wrong == "id" else ""
+    )  # the others have one that `run` leaves out
+    assert refused == f"response to 1, flags 1: error 3 model model: {said}{name}"
+    assert served.startswith("response to 0, flags 1: y 11 ")
+
+
+def test_a_correlation_id_comes_without_what_lies_behind_it(program: Path, tmp_path: Path) -> None:
+    """Triton's core gives a string of a control input in as many bytes as the longest one takes."""
+    strings: list[bytes] = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        strings.extend(bytes(tensors.read_raw(lane, one.inputs[1])) for one in batch.requests)
+        return echo(lane, batch)
+
+    environment = {"FAKE_WRONG": "padded"}
+    lines, _ = run(program, tmp_path, [serving(answer)], requests=2, environment=environment)
+    assert sorted(strings) == [b"\1\0\0\0s", b"\3\0\0\0abc"]
+    assert not any("error" in line for line in answers_of(lines))
+
+
+@pytest.mark.parametrize("wrong", [what for what, _ in WRONGS])
+def test_a_batch_of_nothing_else_is_answered_without_a_worker(
+    program: Path, tmp_path: Path, wrong: str
+) -> None:
+    """And what comes next is served: here each batch has one request, of which none is wrong."""
+    seen: list[int] = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(batch.id)
+        return echo(lane, batch)
+
+    environment = {"FAKE_WRONG": wrong, "FAKE_FIRST": "1"}
+    lines, _ = run(program, tmp_path, [serving(answer)], batches=2, environment=environment)
+    assert [line.partition(" error ")[2][:1] for line in answers_of(lines)] == ["3", "3"]
+    assert seen == []
+    assert lines[-1] == "released 2, statistics of 2"
+
+
+def streaming(lane: Lane) -> None:
+    """Answer each request of a decoupled model once."""
+    lane.send(Room(1))
+    try:
+        while True:
+            batch = lane.receive()
+            if isinstance(batch, Credit):
+                continue
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            ref = output(lane, "y", np.ones((1, 2), np.float32))
+            parts: Any = [
+                ResponseRef([ref], None, ResponseDetails(final=True)) for _ in batch.requests
+            ]
+            lane.send(BatchPart(batch.id, parts))
+            lane.send(BatchDone(batch.id, []))
+    except LaneClosed:
+        return
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONGS)
+def test_streams_of_others_go_on(program: Path, tmp_path: Path, wrong: str, said: str) -> None:
+    lines, heard = run(
+        program,
+        tmp_path,
+        [streaming],
+        batches=2,
+        requests=3,
+        decoupled=True,
+        environment={"FAKE_WRONG": wrong},
+    )
+    answers = answers_of(lines)
+    served = [f"response to {number}, flags 1: y 11 [1,2] 0000803f0000803f" for number in (0, 2)]
+    refused = f"response to 1, flags 1: error 3 model model: {said}"
+    assert sorted(answers) == sorted([*served, refused] * 2)
+    assert lines[-1] == "released 6, statistics of 6"
+    assert [type(message).__name__ for message in heard] == ["Attach", "Detach"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_number_that_json_has_no_word_for_reaches_the_worker(
+    program: Path, tmp_path: Path, number: str
+) -> None:
+    """It fails nobody: Python reads the names that it is written as."""
+    seen = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        seen.append(json.loads(batch.requests[0].parameters)["number"])
+        return echo(lane, batch)
+
+    lines, _ = run(program, tmp_path, [serving(answer)], environment={"FAKE_NUMBER": number})
+    assert " y 11 " in lines[1]
+    assert seen[0] == float(number) or (math.isnan(seen[0]) and number == "nan")

@@ -1,0 +1,197 @@
+"""Streams of the compiled proxy, under sanitizers: workers that are lost, that read no more, clients that have gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.triton.fake_tritonserver import output, run
+
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    BatchParts,
+    Credit,
+    PartRef,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+)
+
+#: Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
+pytestmark = pytest.mark.timeout(600)
+
+
+def streaming(lane: Lane) -> None:
+    """Answer each batch of a decoupled model with two parts, until the proxy goes."""
+    lane.send(Room(1))
+    try:
+        while True:
+            batch = lane.receive()
+            if isinstance(batch, Credit):
+                continue
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            for final in (False, True):
+                ref = output(lane, "y", np.ones((1, 2), np.float32))
+                details = ResponseDetails(final=final)
+                lane.send(BatchPart(batch.id, [ResponseRef([ref], None, details)]))
+            lane.send(BatchDone(batch.id, []))
+    except LaneClosed:
+        return
+
+
+_STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
+
+
+def test_parts_of_several_batches_come_in_one_message(program: Path, tmp_path: Path) -> None:
+    """A later version's element at the end of one is not looked at."""
+    credits: list[Credit] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(2))
+        numbers = []
+        for _ in range(2):
+            batch = lane.receive()
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            numbers.append(batch.id)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        lane.send(BatchParts([PartRef(number, [ResponseRef([ref])]) for number in numbers * 4]))
+        message = lane.receive()
+        assert isinstance(message, Credit)
+        credits.append(message)
+        last = ResponseRef([ref], None, ResponseDetails(final=True))
+        raw = msgspec.msgpack.encode(BatchParts([PartRef(number, [last]) for number in numbers]))
+        parts = msgspec.msgpack.decode(raw)
+        parts[1][0].append("later")
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.send(msgspec.msgpack.encode(parts))
+        for number in numbers:
+            lane.send(BatchDone(number, []))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], batches=2, decoupled=True)
+    assert credits == [Credit(8)]
+    found = sorted(line for line in lines if line.startswith("response"))
+    assert found == sorted([*[_STREAMED[0]] * 8, *[_STREAMED[1]] * 2])
+
+
+@pytest.mark.parametrize(
+    ("before", "nbytes", "expected"),
+    [(0, 1 << 19, [1, 1, 1]), (8 << 20, 8, [1, 1, 1]), (0, 8, None)],
+    ids=["large", "full", "small"],
+)
+def test_a_worker_that_waits_is_given_back_all_its_parts(
+    program: Path, tmp_path: Path, before: int, nbytes: int, expected: list[int] | None
+) -> None:
+    """Large ones at once, and all where its memory is full; fewer than eight small ones when it says nothing more."""
+    credits: list[int] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+        lane.arena.allocate(before)
+        lane.set_patience(20)
+        ref = output(lane, "y", np.ones((1, nbytes // 4), np.float32))
+        for _ in range(3):
+            lane.send(BatchPart(batch.id, [ResponseRef([ref])]))
+        while sum(credits) < 3:
+            message = lane.receive()
+            assert isinstance(message, Credit)
+            credits.append(message.parts)
+        lane.send(BatchDone(batch.id, []))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], decoupled=True)
+    # Of parts that are given back in silence, a machine that is busy may make more than one.
+    assert credits == expected if expected else sum(credits) == 3
+    assert sum(line.startswith("response") for line in lines) == 3
+
+
+def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+    """While one that had is answered with an error, which takes its time."""
+
+    def leave(lane: Lane) -> None:
+        lane.send(Room(2))
+        begun = lane.receive()
+        assert isinstance(begun, Batch)
+        lane.send(BatchBegun(begun.id))
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    lines, heard = run(program, tmp_path, [leave, streaming], batches=2, decoupled=True)
+    assert [type(message).__name__ for message in heard] == [
+        *["Attach", "LaneLost", "Attach", "Detach"]
+    ]
+    assert heard[1].final
+    answers = [line for line in lines if line.startswith("response")]
+    assert answers == ["response to 0, flags 1: error 4 the worker was lost: é", *_STREAMED]
+
+
+def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
+    program: Path, tmp_path: Path
+) -> None:
+    def deaf(lane: Lane) -> None:
+        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+            connection.shutdown(socket.SHUT_RD)
+            lane.send(Room(1))
+            ended = select.poll()
+            ended.register(connection, 0)  # POLLHUP comes unasked
+            assert ended.poll(50_000)
+
+    lines, _ = run(program, tmp_path, [deaf, streaming], decoupled=True)
+    assert [line for line in lines if line.startswith("response")] == _STREAMED
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_stream_whose_client_has_gone_gets_no_answers_and_ends_once(
+    program: Path, tmp_path: Path, after: int
+) -> None:
+    gone = {"FAKE_GONE_AFTER": str(after)}
+    lines, _ = run(
+        program, tmp_path, [streaming], batches=3, requests=1, decoupled=True, environment=gone
+    )
+    assert [line for line in lines if line.startswith("response")] == _STREAMED[:after] * 3
+    assert lines.count("flags 1 to 0") == (3 if after < 2 else 0)
+    assert lines[-1] == "released 3, statistics of 3"
+
+
+def test_of_a_lost_worker_a_client_that_has_gone_hears_nothing(
+    program: Path, tmp_path: Path
+) -> None:
+    def leave(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+
+    gone = {"FAKE_GONE_AFTER": "0"}
+    lines, _ = run(program, tmp_path, [leave], decoupled=True, environment=gone)
+    assert [line for line in lines if line.startswith(("response", "flags"))] == ["flags 1 to 0"]
+
+
+def test_a_tritonserver_that_does_not_take_an_answer_is_ended(
+    program: Path, tmp_path: Path
+) -> None:
+    hangs = {"FAKE_HANGS": "1"}
+    lines, _ = run(
+        program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL
+    )
+    assert any("has not taken an answer of a stream" in line for line in lines)

@@ -1,0 +1,251 @@
+"""Models that the core gets when somebody asks for them: requests wait, and the dispatcher is told once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from support.frontend.grpc.echo import nghttp2
+from support.frontend.grpc.requests import request
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import RawClient, ask, data_of, head, json_of, post
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+_NAMES = ["zebra", "coming", "another", "gone"]
+
+
+class Dispatcher:
+    """The dispatcher's side of a front."""
+
+    def __init__(self, front: OpenAIProcess, asked: int) -> None:
+        self.front = front
+        self._admin = replace(front, http=front.admin)
+        self._asked = os.fdopen(asked, "rb")
+
+    def next_asked(self) -> str:
+        """Return the name of the next model that requests wait for."""
+        return self._asked.readline().decode().rstrip()
+
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        """Ask the front for something."""
+        assert ask(self._admin, head(f"POST {path}", (), json.dumps(body).encode()))[0] == 200
+
+    def load(self, model: str) -> None:
+        """Have the core load a model."""
+        self.post(f"/v2/repository/models/{model}/load", {})
+
+    def close(self) -> None:
+        self._asked.close()
+
+
+@contextmanager
+def _dispatched(made: Built, **awaited: Any) -> Iterator[Dispatcher]:
+    reader, writer = os.pipe()
+    settings = {"names": list(_NAMES), "coming": [], "fd": writer, "wait_s": 600, "most": 100}
+    settings.update(awaited)
+    protocol = "grpc" if awaited.pop("grpc", 0) else "http"
+    settings.pop("grpc", None)
+    libraries = {"nghttp2": nghttp2()} if protocol == "grpc" else {}
+    more: dict[str, Any] = {"awaited": settings, "libraries": libraries}
+    try:
+        with running(made, protocol=protocol, descriptors=[writer], **more) as front:
+            os.close(writer)
+            writer = -1
+            dispatcher = Dispatcher(front, reader)
+            yield dispatcher
+        dispatcher.close()
+    finally:
+        if writer >= 0:
+            os.close(writer)
+
+
+_REQUESTS = {
+    "inference": post("coming", json_of()),
+    "packed": post("coming", gzip.compress(json_of()), "Content-Encoding: gzip"),
+    "large": post("coming", json_of(range(100_000))),
+    "ready": head("GET /v2/models/coming/versions/1/ready"),
+    "metadata": head("GET /v2/models/coming"),
+}
+
+
+@pytest.mark.parametrize("kind", _REQUESTS)
+def test_a_request_waits_until_its_model_has_come(made: Built, kind: str) -> None:
+    with _dispatched(made) as dispatcher:
+        clients = [RawClient(dispatcher.front) for _ in range(3)]
+        for client in clients:
+            client.send(_REQUESTS[kind])
+        assert dispatcher.next_asked() == "coming"
+        # Others are not held up, and another one's name comes next: the first was told once.
+        assert ask(dispatcher.front, head("GET /v2/health/ready"))[0] == 200
+        other = RawClient(dispatcher.front)
+        other.send(post("another", json_of()))
+        assert dispatcher.next_asked() == "another"
+        dispatcher.load("coming")
+        for client in clients:
+            answer = client.answer()
+            assert answer[0] == 200, answer
+            client.send(post("coming", json_of([3])))  # the connection goes on
+            assert data_of(client.answer()) == [3]
+            client.close()
+        dispatcher.post("/admin/forget", {"model": "another"})
+        assert other.answer()[0] == 404
+        other.close()
+
+
+def _refused(front: OpenAIProcess) -> None:
+    status, headers, body = ask(front, post("gone", json_of()))
+    assert (status, headers.get("retry-after")) == (503, "1"), body
+    assert b"'gone' is not loaded yet: try again later" in body
+
+
+def test_nobody_waits_longer_than_is_allowed(made: Built) -> None:
+    with _dispatched(made, wait_s=0) as dispatcher:
+        _refused(dispatcher.front)
+        assert dispatcher.next_asked() == "gone"
+
+
+def test_no_more_wait_than_are_allowed(made: Built) -> None:
+    with _dispatched(made, most=0) as dispatcher:
+        _refused(dispatcher.front)
+        assert ask(dispatcher.front, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
+
+
+def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
+    """As of one that is asleep: whoever asks it is answered."""
+    with _dispatched(made) as dispatcher:
+        front = dispatcher.front
+
+        def is_ready(model: str) -> bool:
+            return ask(front, head(f"GET /v2/models/{model}/ready"))[0] == 200
+
+        assert [is_ready(name) for name in (*_NAMES, "unknown")] == [True] * 4 + [False]
+        client = RawClient(front)
+        client.send(_REQUESTS["inference"])
+        assert dispatcher.next_asked() == "coming"  # the first that anybody has asked for
+        assert is_ready("coming")  # a request that comes now waits, too
+        dispatcher.load("coming")
+        assert client.answer()[0] == 200
+        client.close()
+        assert is_ready("coming")
+        dispatcher.post("/admin/forget", {"model": "gone"})
+        assert not is_ready("gone")
+
+
+def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
+    with _dispatched(made, coming=["zebra", "coming", "no name"]) as dispatcher:
+        front = dispatcher.front
+
+        def is_ready(model: str, version: str = "") -> bool:
+            return ask(front, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
+
+        assert [is_ready(name) for name in _NAMES] == [False, False, True, True]
+        assert not is_ready("coming", "/versions/1")  # at once, and the dispatcher hears nothing
+        client = RawClient(front)
+        client.send(_REQUESTS["inference"])
+        assert dispatcher.next_asked() == "coming"
+        dispatcher.load("coming")
+        assert client.answer()[0] == 200
+        client.close()
+        assert is_ready("coming")
+        assert is_ready("coming", "/versions/1")
+        dispatcher.post("/admin/forget", {"model": "zebra"})
+        assert ask(front, post("zebra", json_of()))[0] == 404
+
+
+def test_a_model_that_nobody_keeps_is_unknown(made: Built) -> None:
+    with _dispatched(made) as dispatcher:
+        for name in ("zebr", "zebraa", "a", "comin", "unknown"):
+            assert ask(dispatcher.front, post(name, json_of()))[0] == 404, name
+        dispatcher.post("/admin/forget", {"model": "gone"})
+        dispatcher.post("/admin/forget", {"model": "gone"})
+        assert ask(dispatcher.front, post("gone", json_of()))[0] == 404
+
+
+def test_waiting_requests_fail_when_the_frontend_stops(made: Built) -> None:
+    with _dispatched(made) as dispatcher:
+        client = RawClient(dispatcher.front)
+        client.send(_REQUESTS["inference"])
+        assert dispatcher.next_asked() == "coming"
+        dispatcher.post("/admin/drain", {})
+        status, headers, _ = client.answer()
+        assert (status, headers.get("retry-after")) == (503, "1")
+        client.close()
+
+
+def test_a_client_that_left_before_the_load_harms_nothing(made: Built) -> None:
+    with _dispatched(made) as dispatcher:
+        for name in ("inference", "metadata"):
+            client = RawClient(dispatcher.front)
+            client.send(_REQUESTS[name])
+            client.close()
+        assert dispatcher.next_asked() == "coming"
+        dispatcher.load("coming")
+        assert data_of(ask(dispatcher.front, post("coming", json_of([7])))) == [7]
+
+
+def _infer(stub: GRPCInferenceServiceStub) -> bool:
+    return bool(stub.ModelInfer(request(model="coming"), timeout=60).model_name == "coming")
+
+
+def _stream(stub: GRPCInferenceServiceStub) -> bool:
+    answers = list(stub.ModelStreamInfer(iter([request(model="coming")] * 2), timeout=60))
+    return [one.error_message for one in answers] == ["", ""]
+
+
+def _ready(stub: GRPCInferenceServiceStub) -> bool:
+    return bool(stub.ModelReady(pb.ModelReadyRequest(name="coming", version="1"), timeout=60).ready)
+
+
+@contextmanager
+def _stub(dispatcher: Dispatcher) -> Iterator[GRPCInferenceServiceStub]:
+    with grpc.insecure_channel(f"127.0.0.1:{dispatcher.front.http[1]}") as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+@pytest.mark.parametrize("call", [_infer, _stream, _ready])
+def test_a_call_waits_until_its_model_has_come(
+    made: Built, call: Callable[[GRPCInferenceServiceStub], bool]
+) -> None:
+    with (
+        _dispatched(made, grpc=1) as dispatcher,
+        _stub(dispatcher) as stub,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answered = pool.submit(call, stub)
+        assert dispatcher.next_asked() == "coming"
+        assert stub.ServerReady(pb.ServerReadyRequest(), timeout=60).ready
+        dispatcher.load("coming")
+        assert answered.result(60)
+
+
+def test_a_call_that_may_not_wait_is_unavailable(made: Built) -> None:
+    with _dispatched(made, grpc=1, most=0) as dispatcher, _stub(dispatcher) as stub:
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request(model="gone"), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelReady(pb.ModelReadyRequest(name="gone", version="1"), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert stub.ModelReady(pb.ModelReadyRequest(name="gone"), timeout=60).ready
+        (answer,) = stub.ModelStreamInfer(iter([request(model="gone")]), timeout=60)
+        assert "try again later" in answer.error_message
+
+
+def test_a_call_that_is_cancelled_waits_no_more(made: Built) -> None:
+    with _dispatched(made, grpc=1) as dispatcher, _stub(dispatcher) as stub:
+        waiting = stub.ModelInfer.future(request(model="coming"), timeout=60)
+        stream = stub.ModelStreamInfer(iter([request(model="coming")]), timeout=60)
+        assert dispatcher.next_asked() == "coming"
+        waiting.cancel()
+        stream.cancel()
+        dispatcher.load("coming")
+        assert _infer(stub)

@@ -1,0 +1,33 @@
+"""A model may come while a request asks the core for it: then the request asks once more (waiters.c)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from support.frontend.c_programs import FRONT
+from support.frontend.echo import build_with
+
+
+def test_a_model_that_arrives_during_the_request_is_looked_up_again(tmp_path: Path) -> None:
+    rooms = [
+        str(path.relative_to(FRONT))
+        for room in ("base", "memory")
+        for path in FRONT.glob(f"{room}/*.c")
+    ]
+    program = build_with(
+        ["core/waiters.c"],
+        [*rooms, "core/pending_models.c"],
+        tmp_path / "waiters",
+        "address,undefined",
+    )
+    done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.splitlines() == [
+        "one that is to come: comes, awaited",
+        "another name: unknown, none",
+        "one that came meanwhile: comes, awaited",
+        "one that had come before: unknown, none",
+        "the last one, that came meanwhile: comes, awaited",
+        "the last one, that had come before: unknown, none",
+        "where none comes: unknown, none",
+    ]

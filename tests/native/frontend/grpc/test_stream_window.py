@@ -1,0 +1,32 @@
+"""The window of a stream with as many requests under way as it may have: closed, and opened again."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.frontend.c_programs import built
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(
+        Path(__file__).with_name("stream_window.c"),
+        ["grpc/infer_stream.c", "memory/*.c", "base/*.c", "net/limits.c"],
+        tmp_path_factory.mktemp("holding"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answered_first", "window"),
+    [(0, "held, open"), (255, "held, open"), (256, "open, open"), (511, "open, open")],
+)
+def test_a_window_that_closes_while_answers_come_is_opened_again(
+    program: Path, answered_first: int, window: str
+) -> None:
+    """Answers come between the decision to close it and its being closed: half of the requests open it."""
+    done = subprocess.run(
+        [program, str(answered_first)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout == f"{window}\n"

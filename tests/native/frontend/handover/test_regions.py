@@ -1,0 +1,124 @@
+"""Regions of shared memory that several fronts have in common: each sees what clients of the other one register."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import ask, data_of, head, post
+
+_SYSTEM = "/v2/systemsharedmemory"
+
+
+@pytest.fixture
+def table() -> Iterator[int]:
+    number = os.memfd_create("regions")
+    yield number
+    os.close(number)
+
+
+@pytest.fixture
+def fronts(made: Built, table: int) -> Iterator[tuple[OpenAIProcess, OpenAIProcess]]:
+    with ExitStack() as stack:
+        one, other = (
+            stack.enter_context(
+                running(made, {"regions": 3}, descriptors=[table], regions_fd=table)
+            )
+            for _ in range(2)
+        )
+        yield one, other
+
+
+class Memory:
+    """Shared memory of a client's, with two numbers."""
+
+    def __init__(self, *values: float) -> None:
+        self.memory = shared_memory.SharedMemory(create=True, size=8)
+        np.ndarray(2, np.float32, self.memory.buf)[:] = values
+
+    @property
+    def key(self) -> str:
+        return self.memory.name
+
+    def close(self) -> None:
+        self.memory.close()
+        self.memory.unlink()
+
+
+def _register(front: OpenAIProcess, name: str, memory: Memory) -> int:
+    body = json.dumps({"key": memory.key, "offset": 0, "byte_size": 8}).encode()
+    return ask(front, head(f"POST {_SYSTEM}/region/{name}/register", body=body))[0]
+
+
+def _unregister(front: OpenAIProcess, name: str = "") -> int:
+    path = f"{_SYSTEM}/region/{name}/unregister" if name else f"{_SYSTEM}/unregister"
+    return ask(front, head(f"POST {path}"))[0]
+
+
+def _names(front: OpenAIProcess) -> list[str]:
+    status, _, body = ask(front, head(f"GET {_SYSTEM}/status"))
+    assert status == 200
+    return [one["name"] for one in json.loads(body)]
+
+
+def _infer(front: OpenAIProcess, name: str) -> tuple[int, dict[str, str], bytes]:
+    parameters = {"shared_memory_region": name, "shared_memory_byte_size": 8}
+    one = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": parameters}
+    return ask(front, post("echo", json.dumps({"inputs": [one]}).encode()))
+
+
+def test_regions_are_visible_in_both_frontends(
+    fronts: tuple[OpenAIProcess, OpenAIProcess],
+) -> None:
+    one, other = fronts
+    with closing(Memory(1, 2)) as first, closing(Memory(3, 4)) as second:
+        assert _register(one, "r", first) == 200
+        assert [data_of(_infer(front, "r")) for front in fronts] == [[1, 2]] * 2
+        assert _names(one) == _names(other) == ["r"]
+        assert _register(other, "r", second) == 409  # it is taken
+        # None of them goes on with what the other one has unregistered, or registered anew.
+        assert _unregister(other, "r") == 200
+        assert [_infer(front, "r")[0] for front in fronts] == [404, 404]
+        assert _register(other, "r", second) == 200
+        assert [data_of(_infer(front, "r")) for front in fronts] == [[3, 4]] * 2
+        assert _register(one, "s", first) == 200
+        assert _unregister(other) == 200
+        assert _names(one) == _names(other) == []
+        assert [_infer(front, "s")[0] for front in fronts] == [404, 404]
+
+
+def test_all_of_them_count(fronts: tuple[OpenAIProcess, OpenAIProcess]) -> None:
+    one, other = fronts
+    with closing(Memory(1, 2)) as memory:
+        assert [_register(one, "a", memory), _register(other, "b", memory)] == [200, 200]
+        assert [_register(one, "c", memory), _register(other, "d", memory)] == [200, 429]
+        assert _unregister(other, "a") == 200
+        assert _register(one, "d", memory) == 200
+        assert _names(other) == ["b", "c", "d"]
+
+
+def test_one_that_is_started_later_has_them_too(made: Built, table: int) -> None:
+    """As after a crash. What a key names by then has to be what it named before."""
+    with closing(Memory(1, 2)) as memory, closing(Memory(5, 6)) as other:
+        with running(made, descriptors=[table], regions_fd=table) as front:
+            assert [_register(front, "r", memory), _register(front, "o", other)] == [200, 200]
+            front.process.kill()
+            front.process.wait()
+            front.process.returncode = 0  # that is meant
+        path = Path("/dev/shm", other.key)
+        path.unlink()
+        path.write_bytes(bytes(8))
+        with running(made, descriptors=[table], regions_fd=table) as front:
+            assert data_of(_infer(front, "r")) == [1, 2]
+            status, _, body = _infer(front, "o")
+            assert status == 400
+            assert b"names other memory than when it was registered: register it again" in body
+            assert [_unregister(front, "o"), _register(front, "o", other)] == [200, 200]
+            assert data_of(_infer(front, "o")) == [0, 0]

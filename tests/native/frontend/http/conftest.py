@@ -1,0 +1,31 @@
+"""The whole front over a core that answers as models' names say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.frontend.process import Built, OpenAIProcess, running
+
+_LIMITS = {
+    "header_bytes": 2048,
+    "headers": 20,
+    "body_bytes": 1 << 20,
+    "json_depth": 8,
+    "idle_s": 60,
+    "inputs": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def front(made: Built) -> Iterator[OpenAIProcess]:
+    """It runs, with small limits."""
+    with running(made, _LIMITS) as front:
+        yield front
+
+
+@pytest.fixture(scope="module")
+def hasty_front(made: Built) -> Iterator[OpenAIProcess]:
+    """It runs, and waits for no request longer than a second."""
+    with running(made, {**_LIMITS, "header_s": 1, "body_s": 1}) as front:
+        yield front

@@ -1,0 +1,204 @@
+"""What all clients together may leave unread, and may send in bodies: beyond, answers and requests are refused."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from support.frontend.grpc.echo import nghttp2
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import RawClient, ask, json_of, post, tensor
+from support.frontend.raw_http2 import (
+    DATA,
+    HEADERS,
+    PING,
+    WINDOW,
+    call,
+    frame,
+    hello,
+    messages,
+    whole_frames,
+)
+from support.real_daemon import eventually
+from tritonclient.grpc import service_pb2 as pb
+
+_MB = 1 << 20
+_END_STREAM = 1
+_WINDOW_0 = struct.pack(">HI", 4, 0)
+_UNARY = b"/inference.GRPCInferenceService/ModelInfer"
+_EXHAUSTED = b"8"
+#: So that how long anything takes decides nothing.
+_FOR_EVER = {"unsent_s": 1e6, "body_s": 1e6}
+
+
+# ── answers over HTTP ────────────────────────────────────────────────────────────────────────────────
+
+
+def _large(size: int) -> bytes:
+    """Return a request whose answer is as large as it is."""
+    return post("echo", tensor([1], "BYTES", ["x" * size]))
+
+
+def _unread(front: OpenAIProcess, size: int) -> RawClient:
+    """Ask, and wait until the answer has begun to come, without reading it."""
+    client = RawClient(front)
+    client.send(_large(size))
+    assert client.socket.recv(1, socket.MSG_PEEK)
+    return client
+
+
+def test_answers_that_all_clients_leave_unread_are_bounded(made: Built) -> None:
+    """Those that are refused say so, small ones still come, and who reads makes room."""
+    size = 20 * _MB  # more than the kernel keeps
+    with running(made, {**_FOR_EVER, "total_unsent_bytes": 3 * size}) as front:
+        unread = [_unread(front, size), _unread(front, size)]
+        status, _, body = ask(front, _large(size))
+        assert (status, b"total_unsent_bytes" in body) == (429, True)
+        assert ask(front, post("echo", json_of()))[0] == 200
+        for client in unread:
+            assert len(client.answer()[2]) > size
+        eventually(lambda: ask(front, _large(size))[0] == 200, "what has been read counts no more")
+        for client in unread:
+            client.close()
+
+
+def test_an_answer_that_is_larger_than_the_total_comes(made: Built) -> None:
+    with running(made, {**_FOR_EVER, "total_unsent_bytes": _MB}) as front:
+        client = _unread(front, 20 * _MB)
+        assert client.answer()[0] == 200
+        client.close()
+
+
+# ── answers over gRPC ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def grpc_front(made: Built) -> Iterator[OpenAIProcess]:
+    """It lets a client leave 8 times 64 KiB unread on a connection."""
+    limits = {**_FOR_EVER, "unsent_bytes": 1 << 16, "total_body_bytes": 32 * _MB}
+    with running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front:
+        yield front
+
+
+def _message(size: int) -> bytes:
+    one = pb.ModelInferRequest.InferInputTensor(name="x", datatype="UINT8", shape=[size])
+    asked = pb.ModelInferRequest(model_name="echo", inputs=[one], raw_input_contents=[bytes(size)])
+    message: bytes = asked.SerializeToString()
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+def _data(stream: int, content: bytes, flags: int = 0) -> bytes:
+    pieces = [content[i : i + 16_384] for i in range(0, len(content), 16_384)]
+    frames = [frame(DATA, 0, stream, piece) for piece in pieces]
+    return b"".join(frames) + (frame(DATA, flags, stream) if flags else b"")
+
+
+def _ask(client: socket.socket, stream: int, size: int) -> None:
+    client.sendall(call(stream, _UNARY) + _data(stream, _message(size), _END_STREAM))
+
+
+def _open_windows(client: socket.socket, *streams: int) -> None:
+    for stream in (0, *streams):
+        client.sendall(frame(WINDOW, 0, stream, struct.pack(">I", 1 << 30)))
+
+
+def test_answers_that_one_connection_leaves_unread_are_bounded(grpc_front: OpenAIProcess) -> None:
+    """The call that would be too much ends with a status; what waits already, and other clients, are served."""
+    with hello(grpc_front.http[1], _WINDOW_0) as client:
+        said = whole_frames(client)
+        _ask(client, 1, _MB)  # the only one: however large it is
+        assert next(stream for kind, _, stream, _ in said if kind == HEADERS) == 1
+        _ask(client, 3, _MB)
+        refused = next(frame for frame in said if frame[0] == HEADERS)
+        assert refused[1] & _END_STREAM
+        assert refused[2] == 3
+        assert _EXHAUSTED in refused[3]
+        with hello(grpc_front.http[1]) as other:
+            _open_windows(other)
+            _ask(other, 1, 1000)
+            assert any(kind == DATA for kind, *_ in whole_frames(other))
+        _open_windows(client, 1)
+        came = b""
+        for kind, flags, _, content in said:
+            came += content if kind == DATA else b""
+            if kind == HEADERS and flags & _END_STREAM:
+                break
+    (answer,) = messages(came)
+    assert pb.ModelInferResponse.FromString(answer).raw_output_contents == [bytes(_MB)]
+
+
+def _ping(client: socket.socket, said: Iterator[tuple[int, int, int, bytes]]) -> list[int]:
+    """Return for which streams windows were opened until the server has answered a ping."""
+    client.sendall(frame(PING, 0, 0, b"12345678"))
+    opened = []
+    for kind, _, stream, _ in said:
+        if kind == PING:
+            break
+        if kind == WINDOW:
+            opened.append(stream)
+    return opened
+
+
+def test_a_client_with_many_unread_responses_cannot_send_more(grpc_front: OpenAIProcess) -> None:
+    """Until it reads: the connection's window stays closed meanwhile."""
+    with hello(grpc_front.http[1], _WINDOW_0) as client:
+        said = whole_frames(client)
+        _ask(client, 1, _MB)
+        assert any(kind == HEADERS for kind, *_ in said)
+        _ping(client, said)
+        for stream in (3, 5, 7, 9):  # 12 MB of the 16 that the window has
+            prefix = b"\0" + struct.pack(">I", 8 * _MB)
+            client.sendall(call(stream, _UNARY) + _data(stream, prefix + bytes(3 * _MB)))
+        assert 0 not in _ping(client, said)
+        _open_windows(client, 1)
+        assert any(kind == WINDOW and stream == 0 for kind, _, stream, _ in said)
+
+
+# ── bodies ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_bodies_are_bounded_as_they_come(made: Built) -> None:
+    """What has come of one counts until it has been answered."""
+    body = tensor([1], "BYTES", ["x" * (3 * _MB)])
+    with running(made, {**_FOR_EVER, "total_body_bytes": 4 * _MB}) as front:
+
+        def begin() -> RawClient:
+            client = RawClient(front)
+            client.send(post("echo", body)[:-1])
+            return client
+
+        def is_refused() -> bool:
+            status, _, text = ask(front, post("echo", body))
+            assert status in (200, 429)
+            assert status == 200 or b"total_body_bytes" in text
+            return status == 429
+
+        first = [begin()]
+
+        def is_held() -> bool:
+            if not is_refused():  # and then the first one may have met this, and been refused
+                first[0].close()
+                first[0] = begin()
+                return False
+            return True
+
+        eventually(is_held, "what has come of the first body counts")
+        first[0].send(body[-1:])
+        assert first[0].answer()[0] == 200
+        eventually(lambda: not is_refused(), "the first body counts no more")
+        first[0].close()
+
+
+def test_messages_are_bounded_as_they_come(grpc_front: OpenAIProcess) -> None:
+    prefix = b"\0" + struct.pack(">I", 16 * _MB)
+    with hello(grpc_front.http[1]) as client:
+        said = whole_frames(client)
+        for stream in range(1, 19, 2):  # of 4 MB: the stream's window
+            client.sendall(call(stream, _UNARY) + _data(stream, (prefix + bytes(4 * _MB - 5))))
+            if stream < 16:
+                _ping(client, said)
+        refused = next(frame for frame in said if frame[0] == HEADERS)
+        assert refused[2] == 17
+        assert _EXHAUSTED in refused[3]

@@ -1,0 +1,108 @@
+"""Bodies that came compressed, held for as long as their requests are answered: all together, they are bounded."""
+
+from __future__ import annotations
+
+import gzip
+import select
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from support.frontend.grpc.echo import nghttp2
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import RawClient, ask, data_of, json_of, post
+from support.real_daemon import eventually
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+_SIZE = 300_000
+_LIMITS = {"unpacked_bytes": _SIZE * 3 // 2}
+
+
+def _packed(model: str) -> bytes:
+    return post(model, gzip.compress(json_of().ljust(_SIZE)), "Content-Encoding: gzip")
+
+
+def _is(front: OpenAIProcess, status: int) -> bool:
+    answer = ask(front, _packed("echo"))
+    assert answer[0] in (200, 429), answer
+    assert answer[0] == 200 or b"ask again later, or send it as it is" in answer[2]
+    return answer[0] == status
+
+
+def _held(
+    is_refused: Callable[[], bool], begin: Callable[[], Any], ended: Callable[[Any], bool]
+) -> Any:
+    """Return a request that is held while others are refused; it may have met one of them, and been refused itself."""
+    first = [begin()]
+
+    def is_held() -> bool:
+        if is_refused():
+            return True
+        if ended(first[0]):
+            first[0] = begin()
+        return False
+
+    eventually(is_held, "a request counts while it is held")
+    return first[0]
+
+
+def test_bodies_are_bounded_while_their_requests_are_answered(made: Built) -> None:
+    def begin() -> RawClient:
+        client = RawClient(front)
+        client.send(_packed("held"))
+        return client
+
+    def has_ended(client: RawClient) -> bool:
+        ended = bool(select.select([client.socket], [], [], 0)[0])
+        if ended:
+            client.close()
+        return ended
+
+    with running(made, _LIMITS) as front:
+        assert _is(front, 200)
+        first = _held(lambda: _is(front, 429), begin, has_ended)
+        assert data_of(ask(front, post("echo", json_of().ljust(_SIZE)))) == [1, 2]
+        first.close()
+        eventually(lambda: _is(front, 200), "the first body counts no more")
+
+
+def _request(model: str) -> Any:
+    one = pb.ModelInferRequest.InferInputTensor(name="x", datatype="UINT8", shape=[_SIZE])
+    return pb.ModelInferRequest(model_name=model, inputs=[one], raw_input_contents=[bytes(_SIZE)])
+
+
+def _begin(stub: GRPCInferenceServiceStub, kind: str) -> Any:
+    if kind == "once":
+        return stub.ModelInfer.future(_request("held"), timeout=100)
+    return stub.ModelStreamInfer(iter([_request("held")]), timeout=100)
+
+
+def _code(stub: GRPCInferenceServiceStub) -> grpc.StatusCode:
+    try:
+        stub.ModelInfer(_request("echo"), timeout=60)
+    except grpc.RpcError as error:
+        code = error.code()
+        assert isinstance(code, grpc.StatusCode)
+        return code
+    return grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("kind", ["once", "stream"])
+def test_messages_are_bounded_while_their_calls_are_answered(made: Built, kind: str) -> None:
+    packed = grpc.Compression.Gzip
+    with (
+        running(made, _LIMITS, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
+        grpc.insecure_channel(f"127.0.0.1:{front.http[1]}", compression=packed) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        assert _code(stub) is grpc.StatusCode.OK
+        refused = grpc.StatusCode.RESOURCE_EXHAUSTED
+        first = _held(
+            lambda: _code(stub) is refused,
+            lambda: _begin(stub, kind),
+            lambda call: bool(call.done()),
+        )
+        first.cancel()
+        eventually(lambda: _code(stub) is grpc.StatusCode.OK, "the first message counts no more")

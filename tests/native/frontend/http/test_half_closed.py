@@ -1,0 +1,155 @@
+"""Clients that send no more, and those that have closed their connection, which looks the same over TCP at first."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import RawClient, head
+
+_LIVE = head("GET /v2/health/live")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def front(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
+    """It listens on a unix socket, too."""
+    with running(made, private=tmp_path_factory.mktemp("half") / "http.sock") as front:
+        yield front
+
+
+class Asked:
+    """A request to the model "talking": the model's side of it, and the client's."""
+
+    def __init__(
+        self, front: OpenAIProcess, folder: Path, way: str, method: str, version: str = "1.1"
+    ) -> None:
+        self._front = front
+        self.client = _connect(front, way)
+        path = folder / "script"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(1)
+            line = f"POST /v2/models/talking/{method}"
+            request = head(line, body=json.dumps({"script": str(path)}).encode())
+            self.client.sendall(request.replace(b"HTTP/1.1", b"HTTP/" + version.encode(), 1))
+            listener.settimeout(60)
+            self.model, _ = listener.accept()
+        self.model.settimeout(60)
+        self._read = b""
+
+    def say(self, text: str) -> None:
+        """Have the model answer a text."""
+        self.model.sendall(len(text).to_bytes(4, "little") + text.encode())
+
+    def read_to(self, end: bytes) -> bytes:
+        """Return what the client has read up to there."""
+        while end not in self._read:
+            data = self.client.recv(1 << 16)
+            assert data, f"the connection has ended: {self._read!r}"
+            self._read += data
+        return self._read
+
+    def read_all(self) -> bytes:
+        """Return all that the client reads."""
+        while data := self.client.recv(1 << 16):
+            self._read += data
+        return self._read
+
+    def send_no_more(self) -> None:
+        """End the client's side; the front has seen more of others by the time this returns."""
+        self.client.shutdown(socket.SHUT_WR)
+        for _ in range(3):
+            other = RawClient(self._front)
+            other.send(_LIVE)
+            assert other.answer()[0] == 200
+            other.close()
+
+    def is_cancelled(self) -> bool:
+        """Wait for the end of the model's connection."""
+        return self.model.recv(1) == b""
+
+
+def _connect(front: OpenAIProcess, way: str) -> socket.socket:
+    if way == "tcp":
+        return front.connect()
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(60)
+    client.connect(str(front.private))
+    return client
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_half_closed_client_is_answered(
+    front: OpenAIProcess, tmp_path: Path, way: str, version: str
+) -> None:
+    asked = Asked(front, tmp_path, way, "generate", version)
+    asked.send_no_more()
+    if way == "tcp" and version == "1.1":
+        assert asked.read_to(b"\r\n\r\n") == _CONTINUE
+    asked.say("hello")
+    asked.model.close()
+    said = asked.read_all()
+    expected = _CONTINUE if way == "tcp" and version == "1.1" else b""
+    assert said.startswith(expected + b"HTTP/1.1 200 OK\r\n"), said
+    assert b'"text_output":"hello"' in said
+    asked.client.close()
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+def test_a_half_closed_client_gets_the_rest_of_its_stream(
+    front: OpenAIProcess, tmp_path: Path, way: str
+) -> None:
+    asked = Asked(front, tmp_path, way, "generate_stream")
+    asked.say("one")
+    asked.read_to(b'"one"}\n\n\r\n')
+    asked.send_no_more()
+    if way == "tcp":
+        asked.read_to(b"\r\n: still there?\n\n\r\n")
+    asked.say("two")
+    asked.model.close()
+    said = asked.read_all()
+    assert said.count(b"text_output") == 2
+    assert said.endswith(b'"two"}\n\n\r\n0\r\n\r\n')
+    assert (b": still there?" in said) == (way == "tcp")
+    asked.client.close()
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix"])
+@pytest.mark.parametrize("method", ["generate", "generate_stream"])
+def test_requests_of_a_closed_connection_are_cancelled(
+    front: OpenAIProcess, tmp_path: Path, way: str, method: str
+) -> None:
+    asked = Asked(front, tmp_path, way, method)
+    if method == "generate_stream":
+        asked.say("one")
+        asked.read_to(b'"one"}\n\n\r\n')
+    asked.client.close()
+    assert asked.is_cancelled()
+    asked.model.close()
+
+
+def test_a_half_closed_client_that_leaves_is_cancelled(
+    front: OpenAIProcess, tmp_path: Path
+) -> None:
+    asked = Asked(front, tmp_path, "tcp", "generate")
+    asked.send_no_more()
+    asked.read_to(_CONTINUE)
+    asked.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    asked.client.close()
+    assert asked.is_cancelled()
+    asked.model.close()
+
+
+def test_requests_behind_each_other_are_answered_to_the_last(front: OpenAIProcess) -> None:
+    client = RawClient(front)
+    client.send(_LIVE * 50)
+    client.socket.shutdown(socket.SHUT_WR)
+    assert [client.answer()[0] for _ in range(50)] == [200] * 50
+    assert client.ends()
+    client.close()

@@ -1,0 +1,60 @@
+"""The end of a front whose threads still read what clients have sent: in order, as the sanitized program says."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from contextlib import ExitStack
+
+import pytest
+from support.frontend.grpc.echo import nghttp2
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import ask, head, post
+from support.frontend.raw_http2 import DATA, HEADERS, PING, frame, frames, hello, literal
+
+#: More than are read at a time: some wait.
+_REQUESTS = 8
+_AT_ONCE = [["exit-timeout-secs", "0"]]
+_INFER = (
+    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"),
+    (b":path", b"/inference.GRPCInferenceService/ModelInfer"), (b"content-type", b"application/grpc"),
+    (b"grpc-encoding", b"gzip"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packed() -> bytes:
+    """50 MB of zeros, which take long to be read."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join(packer.compress(bytes(1_000_000)) for _ in range(50)) + packer.flush()
+
+
+def _send_http(front: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
+    for _ in range(_REQUESTS):
+        client = open_ones.enter_context(front.connect())
+        client.sendall(post("echo", packed, "Content-Encoding: gzip"))
+    for _ in range(3):  # answered by the loop, after it has read those
+        assert ask(front, head("GET /v2/health/live"))[0] == 200
+
+
+def _send_grpc(front: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
+    block = b"".join(literal(*field) for field in _INFER)
+    message = b"\1" + struct.pack(">I", len(packed)) + packed
+    pieces = [message[i : i + 16_384] for i in range(0, len(message), 16_384)]
+    client = open_ones.enter_context(hello(front.http[1]))
+    for stream in range(1, 2 * _REQUESTS, 2):
+        client.sendall(frame(HEADERS, 4, stream, block))
+        client.sendall(b"".join(frame(DATA, 0, stream, piece) for piece in pieces))
+    client.sendall(frame(PING, 0, 0, b"12345678"))
+    assert PING in (kind for kind, _ in frames(client))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_unread_input_is_dropped_at_shutdown(made: Built, packed: bytes, protocol: str) -> None:
+    libraries = {"nghttp2": nghttp2()}
+    send = _send_http if protocol == "http" else _send_grpc
+    with (
+        ExitStack() as open_ones,
+        running(made, protocol=protocol, options=_AT_ONCE, libraries=libraries) as front,
+    ):
+        send(front, packed, open_ones)

@@ -1,0 +1,36 @@
+"""The server of gRPC without a core, under each sanitizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.frontend.c_programs import built
+from support.frontend.grpc.echo import GrpcEcho
+
+Start = Callable[..., GrpcEcho]
+
+
+@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(
+        Path(__file__).with_name("grpc_echo.c"),
+        ["memory/*.c", "base/*.c", "thread_pool/*.c", "net/*.c", "http2/*.c"],
+        tmp_path_factory.mktemp("grpc_echo"),
+        sanitizers=(f"-fsanitize={request.param}", "-fno-sanitize-recover=all"),
+    )
+
+
+@pytest.fixture
+def start(program: Path) -> Iterator[Start]:
+    """Start servers; those that a test has not ended are killed."""
+    with ExitStack() as stack:
+
+        def make(*limits: str, kernel_keeps: int | None = None) -> GrpcEcho:
+            server = GrpcEcho(program, *limits, kernel_keeps=kernel_keeps)
+            stack.callback(server.kill)
+            return server
+
+        yield make

@@ -1,0 +1,35 @@
+"""A front with a socket that takes descriptors, and small limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.relayed_stream import Stream, descriptors
+from support.real_daemon import eventually
+
+
+@pytest.fixture(scope="module")
+def front(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
+    limits = {"unsent_bytes": 1 << 16, "unsent_s": 2}
+    folder = tmp_path_factory.mktemp("relay")
+    with running(made, limits, private=folder / "own.sock") as front:
+        before = descriptors(front)
+        yield front
+        eventually(lambda: descriptors(front) <= before, "all descriptors are closed")
+
+
+@pytest.fixture
+def begin(front: OpenAIProcess, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Stream:
+            stream = Stream(options.pop("front", front), tmp_path, **options)
+            stack.callback(stream.close)
+            return stream
+
+        yield make

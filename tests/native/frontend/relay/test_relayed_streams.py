@@ -1,0 +1,243 @@
+"""relay/: streams that the front writes to clients whose connections another process hands over."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.relayed_stream import END, Begin, Stream, chunk, descriptors, event
+from support.real_daemon import eventually
+
+
+def test_events_go_to_the_client_and_the_rest_to_the_asker(begin: Begin) -> None:
+    stream = begin()
+    stream.hand_over()
+    for text in ("one", "two ü"):
+        stream.say(f"s{event(text).decode()}")
+        stream.read(chunk(event(text)))
+    stream.say("s")  # a sign of life is nothing to write
+    stream.say(f"s{event('a').decode()}{event('b').decode()}")
+    stream.read(chunk(event("a") + event("b")))
+    stream.say(END)
+    stream.end()
+    heard = stream.hear_end()
+    assert heard.startswith(chunk(b"relayed: 5\n\n"))
+    assert json.dumps(END)[1:-1].encode() in heard
+    assert heard.endswith(b"0\r\n\r\n")
+    # It is the asker's again, and open.
+    stream.held.sendall(b"more")
+    stream.read(b"more")
+    stream.client.sendall(b"next request")
+    assert stream.held.recv(100) == b"next request"
+
+
+def test_events_wait_for_the_word(begin: Begin) -> None:
+    stream = begin()
+    stream.say("sfirst\n\n")
+    stream.hear(b"first\\n\\n")
+    for text in ("one", "two"):
+        stream.say(f"s{event(text).decode()}")
+    stream.word(b"g", stream.held.fileno())
+    # Both, in one chunk or in two: it may come before them.
+    got = b""
+    while b"two\n\n" not in got:
+        got += stream.client.recv(1000)
+    assert b"".join(part for part in got.split(b"\r\n") if b"data" in part) == (
+        event("one") + event("two")
+    )
+    stream.end()
+    assert b"relayed: 2\n\n" in stream.hear_end()
+
+
+@pytest.mark.parametrize("keep_alive", [False, True])
+def test_over_tcp_nothing_is_relayed(begin: Begin, keep_alive: bool) -> None:
+    stream = begin(way=lambda front: front.connect(), keep_alive=keep_alive)
+    stream.say("sfirst\n\n")
+    assert b"Relay" not in stream.hear(b"\r\n\r\n")
+    stream.word(b"g", stream.held.fileno())  # of which a socket of TCP sends a byte
+    stream.say("sone\n\n")
+    stream.hear(b"sone\\n\\n")
+
+
+def test_with_another_request_behind_it_nothing_is_relayed(begin: Begin) -> None:
+    stream = begin(keep_alive=True)
+    stream.say("sfirst\n\n")
+    assert b"Relay" not in stream.hear(b"\r\n\r\n")
+
+
+def test_the_asker_takes_it_back(begin: Begin) -> None:
+    stream = begin()
+    stream.hand_over()
+    stream.say("sone\n\n")
+    stream.read(chunk(b"one\n\n"))
+    stream.word(b"s")
+    stream.hear(b"relayed: 2\n\n")
+    stream.held.sendall(b"ours")
+    stream.read(b"ours")
+    stream.say("stwo\n\n")  # which is the asker's now
+    stream.hear(b"stwo\\n\\n")
+    stream.asker.close()
+    assert stream.is_cancelled()
+
+
+def test_a_client_that_goes_cancels_its_stream(begin: Begin) -> None:
+    stream = begin()
+    stream.hand_over()
+    stream.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.client.close()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            stream.say("smore\n\n")
+    assert b"lost: " in stream.hear_end()
+
+
+def _fill(stream: Stream, size: int) -> bytes:
+    """Have more said than its client's sockets hold; return it as the client gets it."""
+    data = event("x" * size)
+    stream.say(f"s{data.decode()}")
+    stream.hear(b"slow\n\n")
+    return chunk(data)
+
+
+def test_a_client_that_reads_late_gets_all_of_it_before_the_end(begin: Begin) -> None:
+    stream = begin(room=4096)
+    stream.hand_over()
+    expected = _fill(stream, 1 << 20)
+    stream.say(END)
+    stream.end()
+    stream.asker.settimeout(0.2)
+    with pytest.raises(socket.timeout):  # the asker is not told yet: bytes are left
+        stream.hear(b"relayed")
+    stream.asker.settimeout(60)
+    stream.read(expected)
+    heard = stream.hear_end()
+    assert heard.index(b"relayed: 2\n\n") < heard.index(b"completion_tokens")
+    assert heard.endswith(b"0\r\n\r\n")
+    stream.held.sendall(b"ours")
+    stream.read(b"ours")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_client_that_does_not_read_is_given_up(begin: Begin, ended: bool) -> None:
+    stream = begin(room=4096)
+    stream.hand_over()
+    _fill(stream, 1 << 20)
+    if ended:
+        stream.end()
+    stream.hear(b"lost: 2\n\n")  # after `unsent_s`
+    assert ended or stream.is_cancelled()
+    stream.hear_end()
+    with pytest.raises(ConnectionResetError):
+        stream.held.recv(1)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_stream_withdrawn_within_a_chunk_is_lost(begin: Begin, ended: bool) -> None:
+    stream = begin(room=4096)
+    stream.hand_over()
+    _fill(stream, 1 << 20)
+    if ended:
+        stream.say(END)
+        stream.end()
+    stream.word(b"s")
+    stream.hear(b"lost: 2\n\n")
+    stream.held.close()
+    assert len(_all_of(stream.client)) < 1 << 20
+
+
+def _all_of(client: socket.socket) -> bytes:
+    got = b""
+    with suppress(ConnectionResetError):
+        while data := client.recv(1 << 16):
+            got += data
+    return got
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_asker_that_goes_leaves_the_client_as_it_is(begin: Begin, full: bool) -> None:
+    stream = begin(room=4096 if full else None)
+    stream.hand_over()
+    if full:
+        _fill(stream, 1 << 20)
+    stream.asker.close()
+    assert stream.is_cancelled()
+    stream.held.close()  # and nobody else has it
+    _all_of(stream.client)
+
+
+def test_a_silent_stream_has_comments(begin: Begin) -> None:
+    stream = begin(pulse_ms=100)
+    stream.hand_over()
+    stream.read(chunk(b": keep-alive\n\n") * 2)
+    stream.say("sone\n\n")
+    got = b""
+    while b"one" not in got:
+        got += stream.client.recv(1000)
+    stream.end()
+    assert b"relayed: 2\n\n" in stream.hear_end()
+
+
+def test_an_error_of_the_model_is_the_askers_to_tell(begin: Begin) -> None:
+    stream = begin()
+    stream.hand_over()
+    stream.say("sone\n\n")
+    stream.say("")
+    stream.end()
+    stream.read(chunk(b"one\n\n"))
+    heard = stream.hear_end()
+    assert heard.index(b"relayed: 2\n\n") < heard.index(b'{"error":"the worker has died')
+
+
+def test_bytes_that_are_no_text_go_as_they_are(begin: Begin) -> None:
+    stream = begin()
+    stream.hand_over()
+    data = b"s\xff\xfe\n\n"
+    stream.model.sendall(struct.pack("=I", len(data)) + data)
+    stream.read(chunk(data[1:]))
+
+
+def test_two_hundred_streams_cut_anywhere_leave_nothing(
+    begin: Begin, front: OpenAIProcess, tmp_path: Path
+) -> None:
+    before = descriptors(front)
+    for number in range(200):
+        stream = Stream(front, tmp_path)
+        steps: list[Callable[[], object]] = [
+            partial(stream.say, "sfirst\n\n"),
+            partial(stream.hear, b"first\\n\\n"),
+            partial(stream.word, b"g", stream.held.fileno()),
+            partial(stream.say, "sone\n\n"),
+            partial(stream.read, chunk(b"one\n\n")),
+            partial(stream.word, b"s"),
+            partial(stream.say, END),
+            stream.end,
+        ]
+        for step in steps[: number % (len(steps) + 1)]:
+            step()
+        for one in [(stream.client, stream.asker), (stream.asker, stream.client)][number % 2]:
+            one.close()
+        stream.close()
+    eventually(lambda: descriptors(front) <= before, "all descriptors are closed")
+
+
+def test_the_end_of_the_server_gives_streams_back(made: Built, tmp_path: Path) -> None:
+    no_grace = [["exit-timeout-secs", "0"]]
+    with running(made, private=tmp_path / "own.sock", options=no_grace) as front:
+        stream = Stream(front, tmp_path)
+        stream.hand_over()
+        stream.say("sone\n\n")
+        stream.read(chunk(b"one\n\n"))
+        front.process.terminate()
+        stream.hear_end()
+        assert stream.is_cancelled()
+        stream.held.sendall(b"ours")
+        stream.read(b"ours")
+        stream.close()
+        assert front.process.wait(60) == 0

@@ -1,0 +1,24 @@
+"""The wheel of the front's timers (timers.c), in a time of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.frontend.echo import build_with
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("timers") / "timers"
+    return build_with(["timers.c"], ["net/timers.c"], target, "address,undefined")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_timer_is_called_once_and_in_time(program: Path, seed: int) -> None:
+    done = subprocess.run([program, str(seed)], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.splitlines() == [
+        "called many, early 0, late 0, unset 0, left 0",
+        "all at once: 32 at most in each of several calls",
+    ]

@@ -1,0 +1,56 @@
+"""Programs of tests that are built from rooms of the frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytriton._host.install.proxy_compiler import FLAGS
+from support.compile_cache import compile_program
+
+FRONT = Path(__file__).parents[3] / "proxy_backend" / "frontend"
+_SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+#: Of the product's flags: half the time of -O2, with the warnings that follow values.
+_OPTIMISED = {"-O2": "-O1"}
+#: Lines for what sanitizers say are enough, and cost less than what a debugger would need.
+_WARNED = ("-g1", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+
+
+def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
+    """Return the flags for all C of tests. Sources with the same ones are compiled once, whatever they are linked to.
+
+    Without FORTIFY, whose functions a sanitizer does not see.
+    """
+    left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
+    flags = [
+        _OPTIMISED.get(flag, flag)
+        for flag in FLAGS
+        if flag not in left_out and "FORTIFY" not in flag
+    ]
+    return [*flags, *_WARNED, *sanitizers]
+
+
+def built(
+    main: Path, sources: Sequence[str], folder: Path, *, sanitizers: Sequence[str] = _SANITIZED
+) -> Path:
+    """Compile a program of a test with files of the frontend.
+
+    Args:
+        main: its C source
+        sources: patterns below the frontend's folder, such as "base/*.c"
+        folder: where the program goes
+        sanitizers: the flags that it is checked by
+    """
+    files = [path for pattern in sources for path in sorted(FRONT.glob(pattern))]
+    return built_of([main, *files], folder / main.stem, sanitizers=sanitizers)
+
+
+def built_of(
+    sources: Sequence[Path],
+    target: Path,
+    *more: str,
+    sanitizers: Sequence[str] = _SANITIZED,
+) -> Path:
+    """Compile a program of C sources. Programs with the same flags have the objects of the same sources in common."""
+    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}", *more]
+    return compile_program(target, flags, sources, ["-ldl", "-lpthread", "-lm"])

@@ -1,0 +1,50 @@
+"""Programs that make calls, and a core for them, each with the sanitizer that is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from support.compile_cache import compile_program
+from support.frontend.c_programs import FRONT, built, sanitized_flags
+
+_HERE = Path(__file__).parents[2] / "native" / "frontend" / "calls"
+_ROOMS = (
+    "memory/*.c",
+    "base/*.c",
+    "thread_pool/*.c",
+    "json/*.c",
+    "core/*.c",
+    "tracing/*.c",
+    "calls/*.c",
+    "net/limits.c",
+    "admin/*.c",
+)
+ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+THREADS = ("-fsanitize=thread", "-fno-sanitize-recover=all")
+
+#: Runs a program with a core, and returns what it says.
+Run = Callable[..., str]
+
+
+def build_core(folder: Path, sanitizers: tuple[str, ...]) -> Path:
+    """Build the core that programs load instead of Triton's."""
+    sources = sorted((_HERE / "fake_core").glob("*.c"))
+    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}"]
+    return compile_program(folder / "libfakecore.so", flags, sources, ["-shared"])
+
+
+def program(main: str, folder: Path, sanitizers: tuple[str, ...]) -> Run:
+    """Build a program of this folder and the core that it loads."""
+    core = build_core(folder, sanitizers)
+    target = built(_HERE / f"{main}.c", _ROOMS, folder, sanitizers=sanitizers)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [target, core, *arguments], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stdout
+
+    return run

@@ -1,0 +1,162 @@
+"""The echo server of tests/native/frontend/net_echo.c: built under a sanitizer, started on the test's socket, drained."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from support.frontend.c_programs import FRONT, built_of
+
+ROOT = Path(__file__).parents[3]
+_PROGRAMS = ROOT / "tests" / "native" / "frontend"
+
+
+def build(target: Path, sanitizer: str) -> Path:
+    """Compile the echo server with the rooms that connections need."""
+    sources = [
+        str(path.relative_to(FRONT))
+        for room in ("memory", "base", "thread_pool", "net")
+        for path in FRONT.glob(f"{room}/*.c")
+    ]
+    return build_with(["net_echo.c", "net_echo_protocol.c"], sources, target, sanitizer)
+
+
+def build_with(names: Sequence[str], sources: Sequence[str], target: Path, sanitizer: str) -> Path:
+    """Compile a program of tests/native/frontend with files of the frontend, under a sanitizer."""
+    files = [*(_PROGRAMS / name for name in names), *(FRONT / source for source in sources)]
+    checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
+    return built_of(files, target, sanitizers=checks)
+
+
+class EchoServer:
+    """A running one. Used as a context, it is drained at the end, and what it has counted is looked at."""
+
+    def __init__(
+        self,
+        program: Path,
+        *arguments: str,
+        loops: int = 1,
+        descriptors: int = 0,
+        family: str = "tcp",
+    ) -> None:
+        self._stack = ExitStack()
+        self.listener = self._stack.enter_context(_listener(family))
+        self.port = self.listener.getsockname()
+        fd = str(self.listener.fileno())
+        limit = ["prlimit", f"--nofile={descriptors}"] if descriptors else []
+        self._process = subprocess.Popen(
+            [*limit, str(program), str(loops), *arguments, fd],
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[self.listener.fileno()],
+            env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
+        )
+        self._stack.enter_context(self._process)
+        assert self._process.stdout is not None
+        self.first_line = self._process.stdout.readline().strip()
+        self.pid = self._process.pid
+        self.counts: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+
+    def connect(self, timeout_s: float = 60.0) -> socket.socket:
+        """Return a connection, which the server closes with itself."""
+        connection = socket.socket(self.listener.family, socket.SOCK_STREAM)
+        connection.settimeout(timeout_s)
+        connection.connect(self.port)
+        return connection
+
+    def terminate(self) -> None:
+        """Have it drain."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Drain it, wait, and read what it has counted: every connection has been closed and freed, once."""
+        self.terminate()
+        said, _ = self._process.communicate()
+        self._stack.close()
+        assert self._process.returncode == 0, said
+        self.counts = {
+            name: int(count) for name, count in re.findall(r"(\w+) (\d+)", said.split("\n")[0])
+        }
+        self.refused = {
+            name: int(count) for name, count in re.findall(r"refused (\w+) (\d+)", said)
+        }
+        assert self.counts["opened"] == self.counts["closed"] == self.counts["freed"], said
+        assert self.counts["left"] == 0
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        if self._process.poll() is not None:
+            self._stack.close()
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._stack.close()
+
+
+#: Starts a server: its settings, as words and names.
+Start = Callable[..., EchoServer]
+
+
+def _listener(family: str) -> socket.socket:
+    if family == "unix":
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind("")  # an abstract name of the kernel's choice
+    else:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    return listener
+
+
+def ask(connection: socket.socket, line: str) -> None:
+    """Send a line."""
+    connection.sendall(line.encode() + b"\n")
+
+
+def take(connection: socket.socket, count: int) -> bytes:
+    """Receive so many bytes, or fewer if the connection ends before."""
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+def ends(connection: socket.socket) -> bool:
+    """Return whether the other side ends the connection: without a word, or by a reset."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def echoes(connection: socket.socket, text: str = "hello") -> bool:
+    """Return whether the server answers on that connection."""
+    ask(connection, f"echo {text}")
+    return take(connection, len(text) + 1) == text.encode() + b"\n"
+
+
+def all_echo(connections: Sequence[socket.socket]) -> bool:
+    """Return whether it answers on all of them, when all have asked."""
+    for number, connection in enumerate(connections):
+        ask(connection, f"echo {number}")
+    return all(
+        take(connection, len(str(number)) + 1) == f"{number}\n".encode()
+        for number, connection in enumerate(connections)
+    )
+
+
+def reset(connection: socket.socket) -> None:
+    """Close a connection so that its peer sees a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()

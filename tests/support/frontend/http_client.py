@@ -1,0 +1,23 @@
+"""Asks one of two frontends over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+
+from support.frontend.decisions import Reply
+from support.frontend.frontend_pair import Front
+from support.frontend.requests import Ask
+
+
+def answer(frontend: Front, ask: Ask) -> Reply:
+    """Ask one of the two."""
+    connection = http.client.HTTPConnection(frontend.http, timeout=60)
+    try:
+        connection.request(ask.verb, ask.path, ask.body, dict(ask.headers))
+        response = connection.getresponse()
+        body = response.read()
+        return Reply(
+            response.status, {name.lower(): value for name, value in response.getheaders()}, body
+        )
+    finally:
+        connection.close()

@@ -1,0 +1,119 @@
+"""The frontend's whole program, sanitized, over the core of tests/native/frontend/calls/fake_core."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.frontend.c_programs import FRONT, built
+from support.frontend.calls import ADDRESSES, build_core
+
+_ROOMS = (
+    "memory", "base", "thread_pool", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
+    "http2", "protobuf", "handover", "relay", "grpc", "startup",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Built:
+    """The program, and the core that it loads."""
+
+    program: Path
+    core: Path
+
+
+@dataclass
+class OpenAIProcess:
+    """A running frontend, with its addresses."""
+
+    process: subprocess.Popen[bytes]
+    http: tuple[str, int]
+    admin: tuple[str, int] = ("", 0)
+    private: Path | None = None  #: the unix socket of its HTTP for the daemon's own processes
+
+    def connect(self) -> socket.socket:
+        """Connect to its port of HTTP."""
+        client = socket.create_connection(self.http, timeout=60)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+
+def build(folder: Path) -> Built:
+    """Compile both with the sanitizers of addresses and undefined behaviour."""
+    core = build_core(folder, ADDRESSES)
+    program = built(FRONT / "main.c", [f"{room}/*.c" for room in _ROOMS], folder)
+    return Built(program, core)
+
+
+@contextmanager
+def running(
+    made: Built,
+    limits: Mapping[str, float] | None = None,
+    *,
+    protocol: str = "http",
+    private: Path | None = None,
+    handover: Path | None = None,
+    tls: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
+    **more: object,
+) -> Iterator[OpenAIProcess]:
+    """Start it with such limits, for that protocol, with descriptors, and `more` of its settings.
+
+    At `private` it listens for the daemon's own processes, at `handover` for connections that it is to take over.
+    It has to end in order, and without a word of the sanitizers.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_server(("127.0.0.1", 0)) as admin,
+        socket.socket(socket.AF_UNIX) as own,
+        socket.socket(socket.AF_UNIX) as taking,
+    ):
+        for one, path in ((own, private), (taking, handover)):
+            if path is not None:
+                one.bind(str(path))
+                one.listen(100)
+        settings, writer = os.pipe()
+        heard, ready = os.pipe()
+        document = {
+            "core": str(made.core),
+            "listen": [
+                {"fd": listener.fileno(), "protocol": protocol, "tls": tls},
+                {"fd": admin.fileno(), "protocol": "admin"},
+                *([{"fd": own.fileno(), "protocol": "http", "relays": True}] if private else []),
+                *([{"fd": taking.fileno(), "protocol": "handover"}] if handover else []),
+            ],
+            "limits": dict(limits or {}),
+            "ready_fd": ready,
+            **more,
+        }
+        process = subprocess.Popen(
+            [made.program, f"--settings={settings}"],
+            pass_fds=(
+                settings,
+                ready,
+                listener.fileno(),
+                admin.fileno(),
+                own.fileno(),
+                taking.fileno(),
+                *descriptors,
+            ),
+            stderr=subprocess.PIPE,
+        )
+        for descriptor in (settings, ready):
+            os.close(descriptor)
+        with open(writer, "wb") as target:
+            target.write(json.dumps(document).encode())
+        with open(heard, "rb") as source:
+            assert source.read(1), process.communicate()[1].decode()
+        try:
+            yield OpenAIProcess(process, listener.getsockname(), admin.getsockname(), private)
+        finally:
+            process.terminate()
+            said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 0, said

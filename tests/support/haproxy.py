@@ -1,0 +1,88 @@
+"""A real HAProxy, and small HTTP servers in the places of nodes behind it."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pytriton.fleet.balancer.configuration import BalancerSettings, Files, render
+from pytriton.fleet.balancer.haproxy import HAProxy
+from pytriton.fleet.balancer.layout import Node, NodeEndpoint
+from support.real_daemon import eventually
+
+
+class Server(ThreadingHTTPServer):
+    """A node: it says who it is, and is ready for the models that it has."""
+
+    daemon_threads = True
+
+    def __init__(self, name: str, *models: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.name = name
+        self.models = set(models)
+        self.shares: dict[str, float] = {}
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def node(self) -> Node:
+        endpoint = NodeEndpoint("127.0.0.1", self.server_address[1])
+        return Node(self.name, endpoint, None, frozenset(self.models), shares=self.shares)
+
+    def handle_error(self, *_: Any) -> None:
+        pass  # HAProxy resets connections when it ends
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        parts = self.path.split("/")
+        known = parts[2] != "models" or parts[3] in server.models
+        body = server.name.encode()
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Front:
+    """An HAProxy of one test."""
+
+    def __init__(self, haproxy: HAProxy, port: int) -> None:
+        self.haproxy = haproxy
+        self.port = port
+
+    def files(self, *servers: Server) -> Files:
+        settings = BalancerSettings(f"127.0.0.1:{self.port}", "")
+        return render([one.node for one in servers], settings, str(self.haproxy.folder))
+
+    def use(self, *servers: Server) -> None:
+        self.haproxy.use(self.files(*servers))
+
+    def ask(self, path: str, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request(
+            "GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def until_up(self, count: int) -> None:
+        def up() -> bool:
+            return sum(one == "UP" for one in self.haproxy.states().values()) == count
+
+        eventually(up, lambda: str(self.haproxy.states()))

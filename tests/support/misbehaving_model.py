@@ -1,0 +1,104 @@
+"""A callable that ends, hangs or hoards as it is told, and models of it that are served for one test.
+
+Each worker that serves it imports this module: what costs time to import is imported for types alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytriton.model_config import ModelConfig, Tensor
+
+if TYPE_CHECKING:
+    from pytriton.daemon import Model
+    from support.real_daemon import RunningDaemon
+
+X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
+Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+ONES = np.ones((1, 2), np.float32)
+#: First element of a request -> what the callable below does.
+ECHO, KILL, KILL_ONCE, SEGFAULT, HANG, PID, LEAK, FORK = 1, 9, 10, 11, 12, 13, 14, 15
+
+#: Only tritonserver can judge this: a control has two values, for false and true.
+_ONE_VALUE = {
+    "control_input": [
+        {"name": "z", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [1]}]}
+    ]
+}
+
+Serve = Callable[..., "Model"]
+
+
+def refused() -> ModelConfig:
+    """A configuration that tritonserver refuses. Made when it is asked for: what checks it takes long to import."""
+    return ModelConfig(extra={"sequence_batching": _ONE_VALUE})
+
+
+@contextmanager
+def serving(daemon: RunningDaemon) -> Iterator[Serve]:
+    """Yield what registers a callable, as "model" if nothing else is said; unregister it in the end."""
+    served: list[Model] = []
+
+    def register(infer: Any, name: str = "model", **options: Any) -> Model:
+        config = options.pop("config", ModelConfig(max_batch_size=8))
+        model = daemon.client.register(infer, name, X, Y, config, progress=False, **options)
+        served.append(model)
+        return model
+
+    yield register
+    for model in served:
+        model.unregister()
+
+
+class MisbehavingModel:
+    """Does what the first element of the first request says; keeps its notes in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.leaked: list[Any] = []
+
+    def __call__(self, requests: Any) -> Any:
+        what = int(requests[0]["x"][0, 0])
+        with open(os.path.join(self.folder, "batches"), "a", encoding="ascii") as notes:
+            notes.write(f"{what}\n")
+        if what == KILL or (what == KILL_ONCE and not self._seen("killed")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == SEGFAULT:
+            ctypes.string_at(0)
+        if what == HANG:
+            self._hang_on_purpose()
+        if what == LEAK:
+            self.leaked.append(np.ones(30 << 20, np.uint8))
+        if what == FORK:
+            for _ in range(20):
+                if os.fork() == 0:
+                    signal.pause()
+            signal.pause()
+        value = os.getpid() if what == PID else None
+        return [
+            {"y": request["x"] if value is None else np.full_like(request["x"], value)}
+            for request in requests
+        ]
+
+    def _hang_on_purpose(self) -> None:
+        threading.Event().wait()
+
+    def _seen(self, name: str) -> bool:
+        path = os.path.join(self.folder, name)
+        seen = os.path.exists(path)
+        Path(path).touch()
+        return seen
+
+
+def batches(folder: Path, what: int) -> int:
+    """Return how many batches an `MisbehavingModel` has noted whose first element was `what`."""
+    return (folder / "batches").read_text().split().count(str(what))

@@ -1,0 +1,52 @@
+"""Models that call other models.
+
+Their workers import this module: what costs time to import is imported for types alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytriton.model_config import ModelConfig, Tensor
+
+if TYPE_CHECKING:
+    from pytriton.daemon import Model
+    from support.models.inference import Array
+    from support.real_daemon import RunningDaemon
+
+Serve = Callable[..., "Model"]
+Ask = Callable[..., "dict[str, Array]"]
+UNBATCHED = ModelConfig(batching=False)
+STREAMS = ModelConfig(batching=False, decoupled=True)
+
+
+def tensors(dtype: Any, *names: str) -> list[Tensor]:
+    return [Tensor(name=name, dtype=dtype, shape=(-1,)) for name in names]
+
+
+FLOATS_X, FLOATS_Y = tensors(np.float32, "x"), tensors(np.float32, "y")
+
+
+def serving(daemon: RunningDaemon) -> Serve:
+    """Return what registers a model, which is served until the daemon ends."""
+
+    def register(infer: Any, name: str, **options: Any) -> Model:
+        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "max_inflight_batches": 1, **options}
+        return daemon.client.register(infer, name, progress=False, **options)
+
+    return register
+
+
+class Fails:
+    """Fails as its input says; else doubles it."""
+
+    def __call__(self, requests: Any) -> Any:
+        if requests[0]["x"][0] < 0:
+            raise ValueError("no negative numbers, please")
+        if requests[0]["x"][0] == 666:
+            os._exit(7)
+        return [{"y": 2 * request["x"]} for request in requests]

@@ -1,0 +1,78 @@
+"""`pytriton-daemon top` where there is no screen: a table that is printed once, and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.models.figures import model, snapshot, work
+
+from pytriton._cli.top.cells import COLUMNS
+from pytriton._cli.top.plain import as_json, print_table
+from pytriton._protocol import messages
+from pytriton._protocol.rates import rows
+
+TWO = snapshot(1010, model("digits", work(50)), model("words", work(100), last_exit="signal 11"))
+
+
+def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(TWO, rows(None, TWO))
+    text = capsys.readouterr().out
+    assert "digits" in text
+    assert "signal 11" in text
+    assert "ready, pid 1" in text
+
+
+def test_control_sequences_of_a_callable_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last end has the text of an exception."""
+    end = "RuntimeError: \x1b[2J\x1b]0;title\x07\nmodels: none\r"
+    now = snapshot(1010, model("m", work(1), last_exit=end))
+    now.daemon.problems.append(end)
+    print_table(now, rows(None, now))
+    text = capsys.readouterr().out
+    assert text.count(r"RuntimeError: \x1b[2J\x1b]0;title\x07\nmodels: none\r") == 3
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+_LONG = "could not be loaded: " + "x" * 300 + " the end"
+
+
+def _with_a_long_end() -> messages.MetricsSnapshot:
+    return snapshot(1010, model("a-model-with-a-name", work(50), last_exit=_LONG))
+
+
+def test_over_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    now = _with_a_long_end()
+    print_table(now, rows(None, now))
+    _, head, line, _ = capsys.readouterr().out.splitlines()
+    for title in (one.title for one in COLUMNS):
+        assert title in head
+    assert line.startswith("a-model-with-a-name")
+    assert line.rstrip().endswith(_LONG)
+
+
+def test_on_a_terminal_the_last_end_is_cut_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "150")
+    now = _with_a_long_end()
+    print_table(now, rows(None, now))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 150
+    assert any("a-model-with-a-name" in line and "could not be loaded" in line for line in lines)
+    assert all("the end" not in line for line in lines)
+
+
+def test_as_json_there_are_numbers() -> None:
+    found: dict[str, Any] = json.loads(as_json(TWO, rows(None, TWO), 2.0))
+    rows_: Sequence[dict[str, Any]] = found["rows"]
+    assert found["interval_s"] == 2.0
+    assert [(one["model"], one["instance"]) for one in rows_][:2] == [
+        ("digits", ""),
+        ("digits", "0"),
+    ]
+    assert rows_[0]["rates"]["requests_s"] == 5.0

@@ -1,0 +1,126 @@
+"""Models that go when a process ends: ephemeral ones, and those that run in its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fakes.simulated_daemon import SimulatedDaemon
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
+from pytriton.dispatcher.models.hosted_models import HostedModels
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.workers.process.registrant import Registrant
+
+
+class Served:
+    """A registration, as far as it is ended; `end` is what the registry would do."""
+
+    def __init__(self, refusal: str | None = None) -> None:
+        self.there: list[Registration] = []
+        self.ended: list[str] = []
+        self.given_up: list[str] = []
+        self.all_ended = asyncio.Event()
+        self._expected = 0
+        self._refusal = refusal
+
+    def registration(self, name: str) -> Registration:
+        self._expected += 1
+
+        async def disable(why: str) -> None:
+            self.given_up.append(why)
+
+        one = Registration.__new__(Registration)
+        one._declared = cast(Any, SimpleNamespace(spec=SimpleNamespace(name=name)))
+        one.pool = cast(Any, SimpleNamespace(disable=disable))
+        self.there.append(one)
+        return one
+
+    async def end(self, registration: Registration) -> None:
+        self.ended.append(registration.spec.name)
+        if len(self.ended) == self._expected:
+            self.all_ended.set()
+        if self._refusal:
+            raise RemoteFailure(ErrorKind.NOT_FOUND, self._refusal)
+
+
+def process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("refusal", [None, "it is gone already"])
+def test_all_models_of_a_process_end_with_it_and_no_others(refusal: str | None) -> None:
+    async def main() -> None:
+        served = Served(refusal)
+        tenants = ClientBoundModels(served.end)
+        with process() as one, process() as other:
+            for name in ("a", "b"):
+                tenants.add(served.registration(name), one.pid)
+            one.kill()
+            await asyncio.wait_for(served.all_ended.wait(), 30)
+            tenants.add(served.registration("c"), other.pid)
+            assert sorted(served.ended) == ["a", "b"]
+            served.all_ended.clear()
+            other.kill()
+            await asyncio.wait_for(served.all_ended.wait(), 30)
+        assert sorted(served.ended) == ["a", "b", "c"]
+
+    asyncio.run(main())
+
+
+def test_of_temporary_models_that_were_replaced_nothing_stays(sim: SimulatedDaemon) -> None:
+    """Each may have payloads of hundreds of megabytes, and their process may live for months."""
+    there = []
+    for name in "nmm":
+        sim.served(sim.client.register(name, replace=True, ephemeral=True))
+        there.append(weakref.ref(sim.daemon.registry.by_name(name)))
+    sim.answered(sim.client.ask(messages.Unregister("n")))
+    sim.advance(60.0)
+    gc.collect()
+    assert [one() for one in there] == [None, None, sim.daemon.registry.by_name("m")]
+    sim.client.end_process()
+    sim.advance(60.0)
+    assert sim.is_clean("m")
+
+
+def registrant(pid: int) -> Any:
+    return SimpleNamespace(pid=pid, ended=asyncio.get_running_loop().create_future())
+
+
+def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
+    async def main() -> None:
+        served, gone = Served("not in order"), registrant(4242)
+        HostedModels(served.end).expect(served.registration("m"), cast(Registrant, gone))
+        gone.ended.set_result(None)
+        await asyncio.wait_for(served.all_ended.wait(), 30)
+        assert served.ended == ["m"]
+        assert served.given_up == [
+            "model m: process 4242, which ran it in its threads (isolation='thread'), has ended"
+        ]
+
+    asyncio.run(main())
+
+
+def test_a_model_that_was_released_is_left_alone() -> None:
+    async def main() -> None:
+        served, released = Served(), registrant(4242)
+        orphans = HostedModels(served.end)
+        orphans.expect(served.registration("m"), cast(Registrant, released))
+        released.ended.cancel()
+        # What comes after it on the loop shows that nothing was begun for it.
+        gone = registrant(4343)
+        orphans.expect(served.registration("n"), cast(Registrant, gone))
+        served._expected = 1
+        gone.ended.set_result(None)
+        await asyncio.wait_for(served.all_ended.wait(), 30)
+        assert served.ended == ["n"]
+
+    asyncio.run(main())

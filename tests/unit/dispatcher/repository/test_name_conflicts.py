@@ -1,0 +1,181 @@
+"""Histories of names that repositories and clients both have: who registers a model, has its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.repository_requests import ALL, load, states, unload
+from support.models import repositories
+
+from pytriton._protocol import messages
+from pytriton.dispatcher.repository import model_loader
+
+Start = Callable[..., SimulatedDaemon]
+
+
+def test_a_name_that_somebody_has_registered_is_theirs(start: Start) -> None:
+    sim = start(model_control_mode="explicit")
+    for name in ("py", "own"):
+        sim.served(sim.client.register(name))
+        assert "is registered already: unregister it" in load(sim, name)
+        sim.answered(sim.client.ask(messages.Unregister(name)))
+        assert load(sim, name) == ""
+
+
+def test_names_that_were_registered_count_before_those_of_repositories(start: Start) -> None:
+    sim = start(model_control_mode="explicit")
+    sim.served(sim.client.register("py", b"registered"))
+    sim = start()
+    assert states(sim)["py"].startswith("failed")
+    registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("py"))
+    assert registration.payloads(0) == [b"registered"]
+
+
+@pytest.mark.parametrize("how", ["replaces", "unregisters and registers"])
+def test_a_model_of_a_clients_in_the_place_of_a_repositorys_is_theirs(
+    start: Start, repository: Path, how: str
+) -> None:
+    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    if how != "replaces":
+        sim.answered(sim.client.ask(messages.Unregister("py")))
+    sim.served(sim.client.register("py", b"a client's", replace=True))
+    (theirs,) = sim.alive("py")
+    assert states(sim) == {**ALL, "py": "unloaded"}
+    assert "is registered already: unregister it" in load(sim, "py")
+    (repository / "py" / "1" / "model.py").write_text("# another one")
+    sim.advance(6.0)
+    assert "no model 'py' of a model repository is loaded" in unload(sim, "py")
+    (repository / "py").rename(repository / ".away")
+    sim.advance(6.0)
+    assert sim.alive("py") == [theirs]
+    assert sim.is_served("py")
+    assert list(sim.persisted()) == ["py"]
+    sim.stop()
+    sim = start(model_control_mode="explicit")
+    registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("py"))
+    assert registration.payloads(0) == [b"a client's"]
+
+
+def test_a_client_registers_a_model_while_the_repositorys_is_prepared(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = start()
+    go_on = asyncio.Event()
+    prepare: Any = vars(model_loader)["specification"]
+
+    async def prepare_later(*arguments: object) -> object:
+        await go_on.wait()
+        return await prepare(*arguments)
+
+    monkeypatch.setattr(model_loader, "specification", prepare_later)
+    request = sim.client.ask(messages.LoadFromRepository("py"))
+    sim.settle()
+    sim.served(sim.client.register("py", replace=True))
+    (theirs,) = sim.alive("py")
+    sim.loop.ask(go_on.set)
+    answer = sim.answered(request)
+    assert isinstance(answer, messages.Failure)
+    assert "is registered already: unregister it" in answer.text
+    assert sim.alive("py") == [theirs]
+    assert unload(sim, "py") != ""
+    assert list(sim.persisted()) == ["py"]
+
+
+def test_unloading_leaves_what_a_client_has_kept_under_the_name(start: Start) -> None:
+    """A registration that could not be restored waits for another start, while the repository's has its name."""
+    sim = start(model_control_mode="explicit")
+    sim.served(sim.client.register("py"))
+    sim = start(model_control_mode="explicit", usual_plan="fails")
+    sim.usual_plan = "serves"
+    assert load(sim, "py") == ""
+    assert unload(sim, "py") == ""
+    assert sim.alive() == []
+    assert list(sim.persisted()) == ["py"]
+
+
+def test_a_model_that_somebody_unregisters_is_unloaded(start: Start) -> None:
+    """And can be loaded once more."""
+    sim = start()
+    sim.answered(sim.client.ask(messages.Unregister("py")))
+    assert sim.is_clean("py")
+    assert load(sim, "py") == ""
+    assert sim.is_served("py")
+
+
+def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
+    """A client's model that has taken a repository model's place is not the repository's afterwards."""
+    sim = start()
+    sim.served(sim.client.register("py", replace=True))
+    models = sim.daemon.repository_models
+    handed = models.hand_over()
+    assert not models.known.serves("py")
+    models.known.clear()
+    models.adopt(handed)
+    assert not models.known.serves("py")
+    assert unload(sim, "py") != ""
+    assert sim.is_served("py")
+
+
+def test_a_name_that_is_being_restored_is_waited_for_and_no_other(start: Start) -> None:
+    """Who has the name depends on whether that can be restored; the repository's other models do not wait for it."""
+    for can_be_restored in (True, False):
+        sim = start(model_control_mode="explicit")
+        sim.served(sim.client.register("py", b"registered", replace=not can_be_restored))
+        sim = start(usual_plan="silent")
+        assert sim.state_of("py") == "restoring"
+        assert states(sim) == {
+            "own": "ready tritonserver",
+            "odd": "failed",
+            "pair": "loading",  # py is a step of it
+            "py": "loading",
+        }
+        assert sim.state_of("pair") == "loading"
+        worker = sim.alive("py")[0]
+        sim.usual_plan = "serves"
+        worker.greet()
+        if can_be_restored:
+            worker.loaded()
+        else:
+            worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+        sim.advance(5.0)
+        py = "failed" if can_be_restored else "ready workers"
+        assert states(sim) == {**ALL, "py": py}
+        payloads = sim.daemon.registry.names["py"].payloads(0)
+        assert (payloads == [b"registered"]) is can_be_restored
+
+
+def test_an_ensemble_waits_for_a_step_that_is_being_restored(
+    start: Start, repository: Path
+) -> None:
+    """And for that alone."""
+    repositories.add_ensemble(repository, "mixed", ["theirs", "own"])
+    sim = start(model_control_mode="explicit")
+    sim.served(sim.client.register("theirs"))
+    sim.served(sim.client.register("stuck"))
+    sim = start(usual_plan="hangs", model_control_mode="explicit", load_model=("mixed",))
+    assert states(sim)["mixed"] == "loading"
+    sim.alive("theirs")[0].loaded()
+    sim.advance(1.0)
+    assert states(sim)["mixed"] == "ready tritonserver"
+    assert sim.state_of("stuck") == "restoring"
+
+
+def test_status_shows_what_is_being_loaded(start: Start) -> None:
+    """For how long, too; and what waits for its turn."""
+    sim = start(usual_plan="hangs")
+    infos = {one.name: one for one in sim.loop.ask(sim.daemon.model_infos)}
+    assert (infos["py"].state, infos["pair"].state) == ("loading", "loading")
+    assert infos["py"].loading_since > 0.0
+    assert infos["pair"].loading_since == 0.0  # for py
+    assert infos["own"].loading_since == 0.0
+    text = sim.loop.ask(lambda: sim.daemon._status.for_service_manager().text)
+    assert text == "ready: 1 of 4 models ready; loading py"
+    sim.alive("py")[0].loaded()
+    sim.advance(1.0)
+    assert states(sim) == ALL
+    assert not any(one.loading_since for one in sim.loop.ask(sim.daemon.model_infos))

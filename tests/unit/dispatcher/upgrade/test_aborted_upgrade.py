@@ -1,0 +1,184 @@
+"""An upgrade that is given up at its last steps: the daemon goes on, with its control socket and its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import zmq
+
+from pytriton._protocol import messages
+from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
+from pytriton.dispatcher.upgrade.takeover import SIGNALS
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.fork_servers import ForkServers
+
+NOW = messages.Upgrade(wait_s=0.0)
+NOBODY = cast(KillOnDeath, None)  # nothing is started
+
+
+class Scene:
+    """A daemon that nothing keeps from becoming another one.
+
+    Attributes:
+        done: what became of its control socket, and the reason of the event, in order
+        executed: whether the next version was
+        on_suspend: is called when the control socket has fallen silent
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.executed = False
+        self.on_suspend: Callable[[], object] = lambda: None
+        self.asked = asyncio.Event()
+        self.prestarted = PrestartedWorkers(3)
+        self.released = asyncio.Event()
+        control = SimpleNamespace(
+            changing=0,
+            release=lambda: None,
+            suspend=self._suspend,
+            bind=lambda: self.done.append("bind"),
+            listen_tcp=self._listen_tcp,
+        )
+        self.status = SimpleNamespace(
+            phase="ready",
+            control_tcp="",
+            for_service_manager=lambda: SimpleNamespace(text=""),
+            lose_tcp=lambda address, why: self.done.append(f"lost {address}: {why}"),
+        )
+        registry = Registry()
+        registry.adoption = SimpleNamespace(why_not_quiescent=lambda: "")
+        registry.prestarted = self.prestarted
+        registry.adaptations = SimpleNamespace(release=self._release)
+        events = SimpleNamespace(emit=self._emit)
+        self.parts = SimpleNamespace(
+            status=self.status,
+            ending=SimpleNamespace(asked=self.asked),
+            control=control,
+            server=SimpleNamespace(hands_over=True, is_quiescent=True, is_alone=False),
+            openai=SimpleNamespace(is_quiescent=True),
+            client_bound_models=SimpleNamespace(ending=False),
+            repository_models=SimpleNamespace(
+                is_quiescent=True,
+                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
+            ),
+            registry=registry,
+            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
+            events=SimpleNamespace(events=events, waits=False),
+            requests=SimpleNamespace(waits=False),
+            notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),
+            is_private=False,
+        )
+        self.upgrade = UpgradeCoordinator(self.parts, self._execute)  # type: ignore[arg-type]
+        monkeypatch.setattr(self.upgrade, "_state", lambda: None)
+        monkeypatch.setattr(upgrade_snapshot, "encode", lambda state: b"")
+        monkeypatch.setattr(upgrade_snapshot, "descriptors", lambda state: [])
+
+    async def _release(self) -> None:
+        self.released.set()
+
+    async def _suspend(self) -> None:
+        self.done.append("suspend")
+        self.on_suspend()
+
+    def _listen_tcp(self, address: str) -> None:
+        self.done.append(address)
+        raise zmq.ZMQError(98, "Address already in use")
+
+    def _emit(self, kind: kinds.EventKind, reason: str = "") -> None:
+        assert kind is kinds.UPGRADE_FAILED
+        self.done.append(reason)
+
+    def _execute(self, *_: object) -> None:
+        self.executed = True
+        raise OSError(8, "Exec format error")
+
+    async def go(self) -> None:
+        """Begin, and wait for the end."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self.upgrade.begin(NOW)
+        assert self.upgrade._task is not None
+        await asyncio.wait([self.upgrade._task])
+        self.upgrade._task.result()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+        await self.released.wait()
+        assert before.isdisjoint(SIGNALS)
+
+
+class Registry(list[object]):
+    """The registered models: none."""
+
+    adaptations: SimpleNamespace
+    adoption: SimpleNamespace
+    prestarted: PrestartedWorkers
+
+
+def run(monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Awaitable[None]]) -> None:
+    async def play() -> None:
+        await test(Scene(monkeypatch))
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_sockets_that_were_not_released_are_not_rebound(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(scene: Scene) -> None:
+        scene.parts.server.is_quiescent = False
+        await scene.go()
+        (why,) = scene.done
+        assert "tritonserver is being started" in why
+
+    run(monkeypatch, test)
+
+
+def test_it_answers_again_although_its_tcp_address_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(scene: Scene) -> None:
+        scene.status.control_tcp = "tcp://127.0.0.1:9"
+        await scene.prestarted.hold()
+        await scene.go()
+        *first, lost, why = scene.done
+        assert first == ["suspend", "bind", "127.0.0.1:9"]
+        assert lost == "lost tcp://127.0.0.1:9: Address already in use"
+        assert "Exec format error" in why
+        assert scene.prestarted.room == 3
+
+    run(monkeypatch, test)
+
+
+def test_its_folder_may_be_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def test(scene: Scene) -> None:
+        folder = tmp_path / "gone"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        folder.rmdir()
+        await scene.go()
+        assert scene.executed
+
+    run(monkeypatch, test)
+
+
+def test_a_signal_at_the_last_moment_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has it noted, but has not called its handler: execve would lose it."""
+
+    async def test(scene: Scene) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, scene.asked.set)
+        scene.on_suspend = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await scene.go()
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+        assert not scene.executed
+        assert scene.done == ["suspend", "bind", "the daemon is stopping"]
+
+    run(monkeypatch, test)

@@ -1,0 +1,276 @@
+"""Who may be upgraded and when, and that a daemon which is not goes on: with parts that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fakes.fake_worker import FakeWorker
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
+from pytriton.dispatcher.workers.process.fork_servers import ForkServers
+
+NOW = messages.Upgrade(wait_s=0.0)
+NOBODY = cast(KillOnDeath, None)  # nothing is started
+
+
+class Parts(SimpleNamespace):
+    """As much of a daemon as is looked at before anything is handed over.
+
+    Attributes:
+        reported: names of the events, with their reasons.
+        held: whether changes wait.
+    """
+
+    def __init__(self) -> None:
+        self.reported: list[tuple[str, str]] = []
+        self.held = False
+        self.busy: list[str] = []
+        super().__init__(
+            status=SimpleNamespace(phase="ready"),
+            ending=SimpleNamespace(asked=SimpleNamespace(is_set=lambda: False)),
+            client_bound_models=SimpleNamespace(ending=False),
+            control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
+            server=SimpleNamespace(hands_over=True, is_quiescent=True, is_alone=False),
+            openai=SimpleNamespace(is_quiescent=True),
+            repository_models=SimpleNamespace(
+                is_quiescent=True,
+                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
+            ),
+            registry=Models([], self.busy),
+            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
+            events=SimpleNamespace(events=SimpleNamespace(emit=self._emit)),
+            is_private=False,
+        )
+
+    def _hold(self) -> None:
+        self.held = True
+
+    def _release(self) -> None:
+        self.held = False
+
+    def _emit(self, kind: kinds.EventKind, reason: str = "", **_: object) -> None:
+        self.reported.append((kind.name, reason))
+
+
+class Models(list[Any]):
+    """Registrations, with what is under way with them."""
+
+    def __init__(self, models: list[Any], busy: list[str]) -> None:
+        super().__init__(models)
+        self.adoption = SimpleNamespace(why_not_quiescent=lambda: busy[0] if busy else "")
+        self.prestarted = PrestartedWorkers(3)
+        self.adaptations = SimpleNamespace(hold=self._hold, release=self._release)
+        self.held = False
+
+    def _hold(self) -> None:
+        self.held = True
+
+    async def _release(self) -> None:
+        self.held = False
+
+
+def able(folder: Path) -> str:
+    """The interpreter of a version that can take over."""
+    python = folder / "python"
+    python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
+    python.chmod(0o755)
+    return str(python)
+
+
+def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
+    """Return why an upgrade was refused."""
+
+    async def prepare() -> RemoteFailure:
+        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        with pytest.raises(RemoteFailure) as raised:
+            await upgrade.prepare(wish)
+        return raised.value
+
+    async def released() -> RemoteFailure:
+        failure = await prepare()
+        await asyncio.sleep(0)  # models wake again in a task of its own
+        return failure
+
+    return asyncio.run(asyncio.wait_for(released(), 60))
+
+
+def hosted(parts: Parts) -> None:
+    spec = messages.ModelSpec("mine", 1, {}, messages.WorkerEnvironment("python"))
+    parts.registry.append(SimpleNamespace(spec=spec, registrant=object()))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda parts: setattr(parts.status, "phase", "draining"), "it is draining"),
+        (lambda parts: setattr(parts.server, "hands_over", False), "needs the native frontend"),
+        (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
+        (hosted, "in threads of their registrants: mine"),
+    ],
+)
+def test_an_upgrade_that_cannot_hand_over_is_refused(
+    change: Callable[[Parts], None], why: str
+) -> None:
+    parts = Parts()
+    change(parts)
+    failure = prepared(parts)
+    assert failure.kind is ErrorKind.INVALID
+    assert why in failure.text
+    assert "pytriton-daemon restart" in failure.text
+    assert parts.reported == [("upgrade_failed", failure.text)]
+    assert not parts.held
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda parts: setattr(parts.control, "changing", 1), "a client is changing something"),
+        (
+            lambda parts: setattr(parts.server, "is_quiescent", False),
+            "tritonserver is being started",
+        ),
+        (lambda parts: setattr(parts.openai, "is_quiescent", False), "the OpenAI frontend"),
+        (
+            lambda parts: setattr(parts.repository_models, "is_quiescent", False),
+            "a model of a repository",
+        ),
+        (
+            lambda parts: setattr(parts.client_bound_models, "ending", True),
+            "a client-bound model is being",
+        ),
+        (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is stopping"),
+        (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
+    ],
+)
+def test_an_upgrade_that_takes_too_long_is_reported(
+    tmp_path: Path, change: Callable[[Parts], None], why: str
+) -> None:
+    parts = Parts()
+    change(parts)
+    failure = prepared(parts, messages.Upgrade(able(tmp_path), wait_s=0.0))
+    assert failure.kind is ErrorKind.UNAVAILABLE
+    assert why in failure.text
+    assert "Try again" in failure.text
+    assert not parts.held
+    assert not parts.registry.held
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("exit 1", "does not run, or knows no upgrade"),
+        ("echo no JSON", "does not run, or knows no upgrade"),
+        (
+            """echo '{"can": false, "version": "9.9", "why": "form 99"}'""",
+            "version 9.9 cannot take",
+        ),
+        ("kill -9 $$", "does not run, or knows no upgrade"),
+    ],
+)
+def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why: str) -> None:
+    parts = Parts()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat > {tmp_path / 'document'}\n{says}\n")
+    python.chmod(0o755)
+
+    async def prepare() -> None:
+        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        for _ in range(2):  # it may be tried again
+            with pytest.raises(RemoteFailure, match=why):
+                await upgrade.prepare(messages.Upgrade(str(python)))
+
+    _run(prepare)
+    assert (tmp_path / "document").read_bytes().startswith(b"pytriton-hand-over ")
+    assert [name for name, _ in parts.reported] == ["upgrade_failed", "upgrade_failed"]
+
+
+def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path: Path) -> None:
+    """A parked worker is no part of what is handed over."""
+    parts = Parts()
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
+
+    async def prepare() -> None:
+        parked = FakeWorker(1, spec)
+        await parts.registry.prestarted.put("m", parked)
+        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        await upgrade.prepare(messages.Upgrade(able(tmp_path)))
+        assert parts.held
+        assert parts.registry.held
+        assert not parked.alive
+        late = FakeWorker(2, spec)
+        await parts.registry.prestarted.put("m", late)  # nor is one that was being started
+        assert not late.alive
+        with pytest.raises(RemoteFailure, match="is being upgraded already"):
+            await upgrade.prepare(NOW)
+
+    _run(prepare)
+    assert parts.reported == []
+
+
+@pytest.mark.parametrize("wait_s", [-1.0, float("nan"), float("inf"), 1e9])
+def test_a_time_that_is_none_changes_nothing(wait_s: float) -> None:
+    parts = Parts()
+    failure = prepared(parts, messages.Upgrade(wait_s=wait_s))
+    assert failure.kind is ErrorKind.INVALID
+    assert "is not between 0 and" in failure.text
+    assert parts.reported == []
+
+
+def test_an_interpreter_that_is_not_there_is_reported() -> None:
+    parts = Parts()
+
+    async def prepare() -> None:
+        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        with pytest.raises(RemoteFailure, match="/no/python: No such file"):
+            await upgrade.prepare(messages.Upgrade("/no/python"))
+
+    _run(prepare)
+
+
+def _nothing() -> dict[str, int]:
+    return {}
+
+
+def _run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_model_that_goes_while_the_next_version_looks_is_no_reason(tmp_path: Path) -> None:
+    """Its file is not there any more. It is asked again when changes wait."""
+    seen = tmp_path / "seen"
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh\ncat > /dev/null; can=true; [ -e {seen} ] || can=false; touch {seen}\n"""
+        """echo "{\\"can\\": $can, \\"version\\": \\"9.9\\", \\"why\\": \\"a file is missing\\"}"\n"""
+    )
+    python.chmod(0o755)
+    spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
+
+    async def prepare(parts: Parts, *, goes: bool) -> None:
+        parts.registry.append(SimpleNamespace(spec=spec, registrant=None, kept=True))
+        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
+        if goes:
+            asyncio.get_running_loop().call_soon(parts.registry.clear)
+        await upgrade.prepare(messages.Upgrade(wait_s=0.0, python=str(python)))
+
+    with pytest.raises(RemoteFailure, match=r"cannot take over: a file is missing"):
+        asyncio.run(prepare(Parts(), goes=False))
+    seen.unlink()
+    parts = Parts()
+    asyncio.run(prepare(parts, goes=True))
+    assert (parts.reported, parts.held) == ([], True)

@@ -1,0 +1,111 @@
+"""What is kept and told of one instance's workers: to who registered it, to who heals it, in its status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes.fake_instance import Instance
+from fakes.virtual_time import VirtualLoop
+
+from pytriton._protocol.errors import RemoteFailure
+
+
+def test_records_kept_of_exited_workers(loop: VirtualLoop) -> None:
+    one = Instance(loop)
+    for number in range(7):
+        one.do(f"w{number} serves")
+        one.do(f"w{number} answers a batch")
+        one.do(f"w{number} crashes")
+    info = one.info()
+    assert [end.worker for end in info.exits] == ["w2", "w3", "w4", "w5", "w6"]
+    assert (info.restarts, info.last_exit) == (7, "worker w6 exited")
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("history", "first"),
+    [
+        (["w0 serves"], None),
+        (["w0 cannot load"], "model m could not be loaded: no file"),
+        (["w0 crashes"], "model m: worker w0 exited before its callable was loaded"),
+        (["after 10 s"], "model m: worker w0 did not start within 10 s (worker_start_timeout_s)"),
+        (
+            ["w0 says hello", "after 100 s"],
+            "model m: worker w0 did not load its callable within 100 s (load_timeout_s)",
+        ),
+    ],
+)
+def test_the_registrant_learns_the_outcome_of_the_first_worker(
+    loop: VirtualLoop, history: list[str], first: str | None
+) -> None:
+    one = Instance(loop)
+    for step in history:
+        assert not one.supervisor.first.done()
+        one.do(step)
+    failure: Any = one.supervisor.first.exception()
+    assert (None if failure is None else failure.text) == first
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("steps", "reported"),
+    [
+        (["w2 cannot load"], "no file"),
+        (["w2 serves"], None),
+    ],
+)
+def test_the_requester_of_a_retry_learns_its_outcome(
+    loop: VirtualLoop, steps: list[str], reported: str | None
+) -> None:
+    one = Instance(loop)
+    for step in ("w0 serves", "w0 crashes", "w1 crashes", "is healed", *steps):
+        one.do(step)
+    assert one.retry_task is not None
+    if reported is None:
+        assert one.retry_task.exception() is None
+    else:
+        with pytest.raises(RemoteFailure, match=reported):
+            one.retry_task.result()
+    one.stop()
+
+
+@pytest.mark.parametrize(
+    ("limit", "history", "reported"),
+    [
+        (None, ["w0 serves", "w0 crashes", "w1 crashes"], None),
+        (
+            None,
+            ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 3 s"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next one is started in 5.0 s",
+        ),
+        (
+            None,
+            ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 8 s"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next one is being loaded",
+        ),
+        (
+            0,
+            ["w0 serves", "w0 crashes"],
+            "instance 0 has reached its restart limit: 1 worker ended without having answered a batch, the last: worker w0 exited; "
+            "no other one is started (worker_restart_limit) until you scale or replace it",
+        ),
+        (
+            0,
+            [f"w{n} {what}" for n in range(3) for what in ("serves", "crashes in a batch")]
+            + ["w3 serves"],
+            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
+            "worker w2 exited; the next one is ready",
+        ),
+    ],
+)
+def test_status_of_workers_that_exit_repeatedly(
+    loop: VirtualLoop, limit: int | None, history: list[str], reported: str | None
+) -> None:
+    one = Instance(loop, limit)
+    for step in history:
+        one.do(step)
+    assert loop.ask(one.supervisor.problem) == reported
+    one.stop()

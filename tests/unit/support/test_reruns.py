@@ -1,0 +1,203 @@
+"""A run of the tests outlives tests that hang or end their process; what failed runs again, alone, and is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+TESTS = Path(__file__).parents[2]
+pytestmark = pytest.mark.programs
+
+_MAIN = """
+import sys
+sys.path[0] = {tests!r}
+from support.suite import rerun
+rerun._LEFT_S = 0.2
+sys.exit(rerun.main(sys.argv[1:]))
+"""
+_CONFTEST = """
+import os, sys
+sys.path.insert(0, {tests!r})
+pytest_plugins = [
+    "xdist.plugin", "pytest_timeout", "support.suite.worker_recovery", "support.suite.preload", "support.suite.rerun",
+]
+
+def pytest_configure():
+    __builtins__["first"] = first
+
+def first(what):
+    '''Whether it is asked for the first time.'''
+    try:
+        open(os.path.join({folder!r}, what), "x").close()
+    except FileExistsError:
+        return False
+    return True
+"""
+_HARD = """
+import ctypes, os, signal
+import pytest
+
+def test_before(): pass
+
+def test_ends_its_process():
+    if first("end"):
+        os._exit(3)
+
+def test_after(): pass
+"""
+_HANGS = """
+import ctypes, signal
+import pytest
+
+@pytest.mark.timeout(5)
+def test_hangs_where_no_signal_comes():
+    if first("hang"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        ctypes.CDLL(None).pause()
+
+def test_after(): pass
+"""
+_SOFT = """
+import os, subprocess
+import pytest
+
+@pytest.fixture
+def end():
+    yield
+    assert not first("fixture")
+
+def test_whose_fixture_fails_in_the_end(end): pass
+
+def test_unreliable():
+    assert not first("unreliable")
+
+@pytest.mark.parametrize("word", ["a::b [c]", "d"])
+def test_with_a_name(word):
+    assert not first("named " + word)
+
+def test_that_leaves_a_process_behind():
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    with open(os.environ["LEFT"], "w") as file:
+        file.write(str(process.pid))
+    process.returncode = 0
+"""
+_READ = """
+import os
+import pytest
+
+with open(os.environ["LEFT"], "a") as file:
+    file.write(str(os.getpid()) + " ")
+
+@pytest.mark.parametrize("number", range(3))
+def test_runs_in_a_fork(number, tmp_path, capfd, request):
+    assert os.getppid() == int(open(os.environ["LEFT"]).read())
+    assert f"popen-{os.environ['PYTEST_XDIST_WORKER']}" in tmp_path.parts
+    assert request.config.workerinput["workerid"] == os.environ["PYTEST_XDIST_WORKER"]
+    os.system("echo told")
+    assert capfd.readouterr().out == "told" + chr(10)
+
+def test_that_prints_and_fails():
+    os.system("echo printed by a child")
+    assert not first("fork")
+"""
+_BROKEN = """
+def test_that_fails(): assert False, "as ever"
+"""
+
+
+def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProcess[str]:
+    """Run such tests, or `what` of them, in two processes, as scripts/test does in CI."""
+    text = _CONFTEST.format(tests=str(TESTS), folder=str(folder))
+    (folder / "conftest.py").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nends_after = 1\n")
+    for name, content in files.items():
+        (folder / f"test_{name}.py").write_text(content)
+    options = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
+    variables = {"LEFT": str(folder / "left"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", _MAIN.format(tests=str(TESTS)), *options, str(folder / what)],
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def named(said: str, heading: str) -> set[str]:
+    """Return the tests below a heading of the report."""
+    found = re.search(rf"^\[test\] {heading}.*\n((?:  .*\n)*)", said, re.MULTILINE)
+    return {line.strip() for line in found.group(1).splitlines()} if found else set()
+
+
+UNRELIABLE = {
+    "test_soft.py::test_whose_fixture_fails_in_the_end",
+    "test_soft.py::test_unreliable",
+    *(f"test_soft.py::test_with_a_name[{word}]" for word in ("a::b [c]", "d")),
+}
+
+
+def test_a_test_that_passes_alone_is_unreliable_but_no_failure(tmp_path: Path) -> None:
+    done = run(tmp_path, soft=_SOFT)
+    assert done.returncode == 0, done.stdout
+    assert named(done.stdout, "UNRELIABLE") == UNRELIABLE
+    assert "FAILED twice" not in done.stdout
+    assert re.search(r"\b3 failed, 2 passed, 1 error\b", done.stdout), done.stdout
+    assert "sleep 1000" in done.stdout
+    assert not psutil.pid_exists(int((tmp_path / "left").read_text()))
+
+
+def test_processes_that_end_take_no_other_test_along(tmp_path: Path) -> None:
+    """Nor is a test run again that ended one, as long as there are others."""
+    hard = {f"hard_{letter}": _HARD.replace('"end"', f'"end {letter}"') for letter in "abc"}
+    done = run(tmp_path, **hard, hangs=_HANGS, broken=_BROKEN)
+    assert done.returncode == 1, done.stdout
+    assert "INTERNALERROR" not in done.stdout
+    assert re.search(r"\b5 failed, 7 passed\b", done.stdout), done.stdout
+    assert named(done.stdout, "FAILED twice") == {"test_broken.py::test_that_fails"}
+    assert named(done.stdout, "UNRELIABLE") == {
+        *(f"test_{name}.py::test_ends_its_process" for name in hard),
+        "test_hangs.py::test_hangs_where_no_signal_comes",
+    }
+    assert "as ever" in done.stdout.rpartition("each runs again")[2]
+    assert "pause" in done.stderr or "test_hangs.py" in done.stderr  # where it hung
+
+
+def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
+    many = "import pytest\n@pytest.mark.parametrize('n', range(50))\ndef test_fails(n): assert 0\n"
+    done = run(tmp_path, many=many)
+    assert done.returncode == 1
+    assert "50 tests failed (above): too many" in done.stdout
+
+
+def test_where_not_all_have_run_nothing_runs_again(tmp_path: Path) -> None:
+    done = run(tmp_path, unreadable="1 / 0\n", soft="def test_fine(): pass\n")
+    assert done.returncode != 0
+    assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
+    assert "runs again" not in done.stdout
+
+
+@pytest.mark.parametrize("what", ["test_other.py", "test_fine.py::test_other"])
+def test_missing_tests_are_named_once(tmp_path: Path, what: str) -> None:
+    done = run(tmp_path, what, fine="def test_fine(): pass\n")
+    assert done.returncode != 0
+    assert done.stderr.count("ERROR") == 1
+    assert f"not found: {tmp_path / what}" in done.stderr
+
+
+def test_a_run_of_no_test_is_no_success(tmp_path: Path) -> None:
+    done = run(tmp_path, fine="import pytest\n")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_tests_are_read_once_and_run_in_forks_of_their_reader(tmp_path: Path) -> None:
+    done = run(tmp_path, read=_READ, fine="def test_fine(): pass\n")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\b1 failed, 4 passed\b", done.stdout), done.stdout
+    assert "printed by a child" in done.stdout
+    # Once by the reader, and once by the process that runs the failed one again, alone.
+    first, again = (tmp_path / "left").read_text().split()
+    assert first != again
+    assert not psutil.pid_exists(int(first))

@@ -1,0 +1,100 @@
+"""Check that includes between C sources follow the layers in docs/contributing/c-sources.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: A table: its head names the program's folder, each row the rooms of one layer, topmost first.
+_TABLE = re.compile(
+    r"^\| directory of `(?P<program>[^`]+)` \| contents \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)+)",
+    re.M,
+)
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+#: Programs in which each source has a header of its own.
+ONE_HEADER_EACH = ["proxy_backend/backend"]
+
+
+def _tables() -> dict[str, list[list[str]]]:
+    """Return the layers of each program, topmost first."""
+    text = (ROOT / "docs" / "contributing" / "c-sources.md").read_text()
+    return {
+        found["program"]: [
+            re.findall(r"`([^`]+)`", row.split("|")[1]) for row in found["rows"].splitlines()
+        ]
+        for found in _TABLE.finditer(text)
+    }
+
+
+LAYERS = _tables()
+
+
+def sources(program: str) -> list[PurePosixPath]:
+    """Return the C sources of a program, relative to its folder."""
+    folder = ROOT / program
+    return sorted(PurePosixPath(path.relative_to(folder)) for path in folder.rglob("*.[ch]"))
+
+
+def room_of(source: PurePosixPath) -> str:
+    """Return a source's room; what lies in no folder is a room by itself."""
+    return source.parts[0]
+
+
+def includes(program: str) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
+    """Yield who includes what of the program's own."""
+    for source in sources(program):
+        for name in _INCLUDE.findall((ROOT / program / source).read_text()):
+            yield source, PurePosixPath(name)
+
+
+def test_every_program_has_a_table() -> None:
+    programs = {path.parents[1] for path in (ROOT / "proxy_backend").glob("*/*/*.c")}
+    assert sorted(LAYERS) == sorted(str(path.relative_to(ROOT)) for path in programs)
+
+
+@pytest.mark.parametrize("program", LAYERS)
+def test_the_table_names_every_room(program: str) -> None:
+    named = [room for layer in LAYERS[program] for room in layer]
+    assert sorted(named) == sorted({room_of(source) for source in sources(program)})
+
+
+@pytest.mark.parametrize("program", LAYERS)
+def test_an_include_leads_downwards_or_stays_in_its_room(program: str) -> None:
+    there = set(sources(program))
+    floor = {room: number for number, layer in enumerate(LAYERS[program]) for room in layer}
+    wrong = [
+        f"{source} includes {included}"
+        for source, included in includes(program)
+        if included not in there
+        or not (
+            room_of(source) == room_of(included)
+            or floor[room_of(source)] < floor[room_of(included)]
+        )
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("program", ONE_HEADER_EACH)
+def test_no_files_include_each_other_in_a_circle(program: str) -> None:
+    """A file and its header count as one: what the one needs, the other may not need from it."""
+    graph: dict[PurePosixPath, set[PurePosixPath]] = {}
+    for source, included in includes(program):
+        one, other = source.with_suffix(""), included.with_suffix("")
+        if one != other:
+            graph.setdefault(one, set()).add(other)
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("program", ONE_HEADER_EACH)
+def test_a_source_includes_its_own_header_first(program: str) -> None:
+    there = set(sources(program))
+    firsts: dict[PurePosixPath, PurePosixPath] = {}
+    for source, included in includes(program):
+        firsts.setdefault(source, included)
+    in_rooms = [one for one in there if one.suffix == ".c" and len(one.parts) > 1]
+    assert [one for one in in_rooms if firsts.get(one) != one.with_suffix(".h")] == []

@@ -1,0 +1,129 @@
+"""The benchmark's own client and generator in Python, against a little HTTP server."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.context import SpawnProcess
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.load import python_load
+from benchmarks.load.client import Connection
+from benchmarks.load.python_load import apply_python
+from benchmarks.load.wire import Request, WrongAnswer, _check_raw
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Returns what it gets; at /wrong something else, in a good status; at /refused, 500."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        answer = b"an error in disguise" if self.path == "/wrong" else body
+        head = f"HTTP/1.1 {500 if self.path == '/refused' else 200} OK\r\n"
+        self.wfile.write(f"{head}content-length: {len(answer)}\r\n\r\n".encode() + answer)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def base() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def request(url: str) -> Request:
+    return Request(url, b"16 bytes of data", partial(_check_raw, b"16 bytes of data"))
+
+
+def test_a_right_answer_has_its_size_on_the_wire(base: str) -> None:
+    """Head and body, the same each time: what wrk's count of bytes is compared with."""
+    connection = Connection(request(f"{base}/"))
+    sizes = {connection.send() for _ in range(3)}
+    connection.close()
+    assert sizes == {len(b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n") + 16}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/wrong", "an error in disguise"), ("/refused", "HTTP 500")]
+)
+def test_a_wrong_answer_is_an_error(base: str, path: str, said: str) -> None:
+    """Whatever the status says."""
+    connection = Connection(request(base + path))
+    with pytest.raises(WrongAnswer, match=said):
+        connection.send()
+    connection.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """The processes of the load, which outlive it."""
+    with python_load._pool() as pool:
+        yield pool
+    pool.join()
+    python_load._pool.cache_clear()
+
+
+@pytest.mark.programs
+def test_the_generator_in_python_counts_right_and_wrong_answers(base: str, pool: Pool) -> None:
+    """It looks at every answer, in processes of its own."""
+    right = apply_python(request(f"{base}/"), clients=2, seconds=1.0, size=0)
+    assert right.requests > 0
+    assert (right.failed, right.hidden) == (0, 0)
+    assert 0 < right.p50_ms <= right.p99_ms
+    wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0, size=0)
+    assert wrong.requests == 0
+    assert wrong.failed > 0
+    # Those of the second load are those of the first one: a start takes longer than a short measurement.
+    assert python_load._pool() is pool
+
+
+@pytest.mark.programs
+def test_ctrl_c_while_the_generator_in_python_starts_leaves_no_process(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came between the start of a process and the pool's note of it: the benchmark waited for it for ever."""
+    monkeypatch.setattr(python_load, "_pool", functools.cache(python_load._pool.__wrapped__))
+    start = SpawnProcess.start
+
+    def interrupted(self: SpawnProcess) -> None:
+        start(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            apply_python(request(f"{base}/"), clients=1, seconds=0.1, size=0)
+        assert multiprocessing.active_children() == []
+    finally:
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+
+
+@pytest.mark.programs
+def test_the_request_of_the_comparison_with_ray_can_go_to_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("sklearn")  # the model's digits
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "examples" / "digits"))
+    from demos.fleet_against import request_for
+
+    made = request_for("127.0.0.1:1", "/", np.zeros(64, np.float32))
+    assert pickle.loads(pickle.dumps(made)) == made

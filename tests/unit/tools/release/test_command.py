@@ -1,0 +1,163 @@
+"""The command line of a release: what is signed, when, and what the exit codes say. The building itself is left out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import release.__main__ as command
+from release import artifacts, attachments, builder, signatures
+from release.tool_runner import ReleaseError
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed"
+)
+
+FILES = {
+    "pyproject.toml": '[project]\nversion = "1.2.0"\n',
+    "CHANGELOG.md": "# Changelog\n\n## [1.2.0] - 2026-01-02\n\n- a feature\n",
+    "dispatcher/models/persistence/state_dir.py": "_OWN_FORM = 1\n",
+    "pytriton/_protocol/messages/base.py": "PROTOCOL = 12\n",
+    "docs/releases.md": "| 1.2 | 1 | 12 | 1.2 |\n",
+}
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of version 1.2.0 that lacks nothing; `key`, beside it, may sign."""
+    folder = tmp_path_factory.mktemp("release")
+    _, signers = signatures.make_key(folder)
+    root = folder / "root"
+    for name, text in {**FILES, signatures.SIGNERS: signers.read_text()}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git = ["git", "-C", str(root), "-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "first"], check=True)
+    subprocess.run([*git, "tag", "--annotate", "v1.2.0", "-m", "1.2.0"], check=True)
+    return root
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run(repository: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command; one file is built, and what is done with it meanwhile can be given."""
+
+    def build(commit: builder.Commit, out: Path, scratch: Path, once: bool) -> builder.Built:
+        out.mkdir()
+        (out / "p.tar.gz").write_text("built")
+        return builder.Built(out / "p.tar.gz", ())
+
+    def write(commit: builder.Commit, built: builder.Built, out: Path, *_: Path) -> None:
+        artifacts.write_sums(built.files, out / signatures.SUMS)
+
+    def main(*words: str, tried: Callable[[], None] = lambda: None) -> int:
+        monkeypatch.setattr(command, "_try", lambda built, scratch: tried())
+        monkeypatch.setattr("sys.argv", ["release", "--root", str(repository), *words])
+        return command.main()
+
+    monkeypatch.setattr(command, "_build", build)
+    monkeypatch.setattr(attachments, "write", write)
+    return main
+
+
+def _signing(repository: Path, out: Path) -> list[str]:
+    return ["--sign", str(repository.with_name("key")), "--out", str(out)]
+
+
+def test_a_release_is_signed_when_it_was_tried_and_then_verified(
+    run: Run, repository: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = out / "SHA256SUMS.sig"
+
+    def tried() -> None:
+        assert (out / signatures.SUMS).is_file()
+        assert not signature.exists()
+
+    assert run(*_signing(repository, out), tried=tried) == 0
+    assert signature.is_file()
+    capsys.readouterr()
+    signers = repository / signatures.SIGNERS
+    assert run("--verify", str(out), "--signers", str(signers)) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(f'Good "{signatures.NAMESPACE}" signature')
+    assert said.err == ""
+
+
+def test_without_signers_success_is_not_claimed(
+    run: Run, repository: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*_signing(repository, out)) == 0
+    (out / "SHA256SUMS.sig").write_text("whatever")
+    assert run("--verify", str(out)) == 3
+    assert "NOT CHECKED: who made these files" in capsys.readouterr().err
+    (out / "p.tar.gz").write_text("another one")
+    assert run("--verify", str(out)) == 1
+
+
+def test_a_release_that_failed_its_checks_is_not_signed(
+    run: Run, repository: Path, out: Path
+) -> None:
+    def fails() -> None:
+        raise ReleaseError("the model does not answer")
+
+    assert run(*_signing(repository, out), tried=fails) == 1
+    assert not (out / "SHA256SUMS.sig").exists()
+
+
+def test_files_changed_after_the_checksums_are_not_signed(
+    run: Run, repository: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def changes() -> None:
+        (out / "p.tar.gz").write_text("another one")
+
+    assert run(*_signing(repository, out), tried=changes) == 1
+    assert "p.tar.gz is not the file that SHA256SUMS names" in capsys.readouterr().err
+    assert not (out / "SHA256SUMS.sig").exists()
+
+
+def test_a_key_that_may_not_sign_is_refused_before_anything_is_built(
+    run: Run, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, _ = signatures.make_key(tmp_path)
+    assert run("--sign", str(key), "--out", str(out)) == 1
+    assert "ssh-keygen failed" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dry-run"],
+        ["--once"],
+        ["--rehearse"],
+        ["--run-dockerfile"],
+        ["--verify", "folder"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_only_a_whole_release_is_signed(
+    run: Run, out: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run("--sign", "key", "--out", str(out), *words)
+    assert raised.value.code == 2
+    assert f"--sign goes without {words[0]}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_signers_are_for_looking_at_a_signature(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("--signers", "file")
+    assert "--signers goes with --verify" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""The signature of a release: it covers every file, and only a signer's counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from release import artifacts, signatures
+from release.tool_runner import ReleaseError
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed"
+)
+
+
+def make_key(path: Path) -> Path:
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def write_signers(path: Path, key: Path, namespace: str = signatures.NAMESPACE) -> Path:
+    public = key.with_suffix(".pub").read_text()
+    path.write_text(f'{signatures.SIGNER} namespaces="{namespace}" {public}')
+    return path
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_key(tmp_path_factory.mktemp("keys") / "release")
+
+
+@pytest.fixture
+def signers(tmp_path: Path, key: Path) -> Path:
+    return write_signers(tmp_path / "release-signers", key)
+
+
+@pytest.fixture
+def release(tmp_path: Path, key: Path) -> Path:
+    """A folder with a signed release."""
+    folder = tmp_path / "1.2.3"
+    folder.mkdir()
+    (folder / "p.whl").write_text("a wheel")
+    (folder / "p.tar.gz").write_text("an sdist")
+    files = [folder / "p.whl", folder / "p.tar.gz"]
+    document = {
+        "subject": [
+            {"name": one.name, "digest": {"sha256": artifacts.digest(one)}} for one in files
+        ],
+        "predicate": {
+            "buildDefinition": {"resolvedDependencies": [{"digest": {"gitCommit": "c0ffee"}}]}
+        },
+    }
+    (folder / "provenance.json").write_text(json.dumps(document))
+    artifacts.write_sums([*files, folder / "provenance.json"], folder / signatures.SUMS)
+    assert signatures.sign(folder / signatures.SUMS, key) == folder / "SHA256SUMS.sig"
+    return folder
+
+
+def test_a_release_as_it_was_signed(release: Path, signers: Path) -> None:
+    signature, sums, provenance = signatures.check(release, signers)
+    assert signature.startswith(f'Good "{signatures.NAMESPACE}" signature for {signatures.SIGNER}')
+    assert sums == "3 of 3 files are here, and as SHA256SUMS says"
+    assert "commit c0ffee" in provenance
+
+
+def test_a_file_that_was_not_downloaded_is_passed_over(release: Path, signers: Path) -> None:
+    (release / "p.tar.gz").unlink()
+    assert "2 of 3 files are here, and as SHA256SUMS says" in signatures.check(release, signers)
+
+
+def test_another_file_is_found(release: Path, signers: Path) -> None:
+    (release / "p.whl").write_text("another wheel")
+    with pytest.raises(ReleaseError, match=r"p\.whl is not the file that SHA256SUMS names"):
+        signatures.check(release, signers)
+
+
+def test_a_file_that_the_sums_do_not_name_is_found(release: Path, signers: Path) -> None:
+    (release / "q.whl").write_text("one more")
+    with pytest.raises(ReleaseError, match=r"SHA256SUMS does not name q\.whl"):
+        signatures.check(release, signers)
+
+
+def test_other_sums_are_found(release: Path, signers: Path) -> None:
+    """Also those that fit the files: nobody has signed them."""
+    (release / "p.whl").write_text("another wheel")
+    artifacts.write_sums([release / "p.whl"], release / signatures.SUMS)
+    with pytest.raises(ReleaseError, match="ssh-keygen failed"):
+        signatures.check_signature(release / signatures.SUMS, signers)
+
+
+def test_provenance_of_other_files_is_found(release: Path, tmp_path: Path, key: Path) -> None:
+    text = (release / "provenance.json").read_text()
+    other = artifacts.digest(release / signatures.SUMS)
+    (release / "provenance.json").write_text(
+        text.replace(artifacts.digest(release / "p.whl"), other)
+    )
+    files = [release / name for name in ("p.whl", "p.tar.gz", "provenance.json")]
+    artifacts.write_sums(files, release / signatures.SUMS)
+    with pytest.raises(ReleaseError, match=r"p\.whl is not the file that provenance\.json names"):
+        signatures.check(release, None)
+
+
+def test_a_signature_by_somebody_else_does_not_count(release: Path, signers: Path) -> None:
+    stranger = make_key(signers.with_name("stranger"))
+    signatures.sign(release / signatures.SUMS, stranger)
+    with pytest.raises(ReleaseError, match="ssh-keygen failed"):
+        signatures.check(release, signers)
+
+
+def test_a_signature_for_another_purpose_does_not_count(release: Path, key: Path) -> None:
+    signers = write_signers(release.with_name("others"), key, namespace="git")
+    with pytest.raises(ReleaseError, match="ssh-keygen failed"):
+        signatures.check(release, signers)
+
+
+def test_missing_files_are_named(release: Path, signers: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match=f"nobody may sign: there is no file {tmp_path}/none"):
+        signatures.check(release, tmp_path / "none")
+    (release / "SHA256SUMS.sig").unlink()
+    with pytest.raises(ReleaseError, match="the release is not signed"):
+        signatures.check(release, signers)
+
+
+@pytest.mark.parametrize("line", ["no sum", f"{64 * '0'}  ../../etc/passwd", f"{64 * '0'} p.whl"])
+def test_a_line_that_is_no_sum_of_a_file_here_is_refused(release: Path, line: str) -> None:
+    (release / signatures.SUMS).write_text(f"{line}\n")
+    with pytest.raises(ReleaseError, match="a line that is no sum"):
+        signatures.check(release, None)

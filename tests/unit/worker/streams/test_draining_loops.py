@@ -1,0 +1,181 @@
+"""Workers with streams that are told to end: what they have goes on to its end, and they take no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import ServingWorker, loop_with, spec_of, worker_of
+from support.real_daemon import eventually
+
+from pytriton import pb_utils
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    RequestRef,
+    Room,
+)
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker.python_model.batches import LoadedPythonModel
+
+ANSWER = [{"y": np.ones(1, np.float32)}]
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+class Reported:
+    """How often a worker has heard that it is to end."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.event = threading.Event()
+
+    def hear(self, stats: WorkerStatsPage) -> None:
+        self.times += 1
+        self.event.set()
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> Reported:
+    reported = Reported()
+    monkeypatch.setattr(WorkerStatsPage, "mark_ending", lambda stats: reported.hear(stats))
+    return reported
+
+
+def batch(number: int) -> Batch:
+    return Batch(number, [RequestRef([], "", [])])
+
+
+def ends(lane: Lane, count: int) -> set[int]:
+    """Return which batches were answered to their ends, once so many have ended."""
+    ended: set[int] = set()
+    while len(ended) < count:
+        message = lane.receive()
+        assert not isinstance(message, BatchFailed)
+        if isinstance(message, BatchDone):
+            ended.add(message.id)
+    return ended
+
+
+def test_it_hears_once_that_it_is_to_end(dispatcher: FakeDispatcher, reported: Reported) -> None:
+    """Else it would hear nothing else, on a whole core, as long as streams run."""
+
+    async def infer(requests: Any) -> AsyncIterator[Any]:
+        yield ANSWER
+        while not reported.event.is_set():
+            await asyncio.sleep(0.005)
+        for _ in range(20):  # turns of the event loop
+            await asyncio.sleep(0)
+        yield ANSWER
+
+    served = worker_of(infer, spec_of(decoupled=True), dispatcher)
+    with served as worker, contextlib.closing(worker.proxy(streams=True)) as lane:
+        lane.send(batch(1))
+        worker.end()
+        assert ends(lane, 1) == {1}
+    assert reported.times == 1
+
+
+class Gate:
+    """Streams go on when it is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    async def infer(self, requests: Any) -> AsyncIterator[Any]:
+        yield ANSWER
+        while not self.open.is_set():
+            await asyncio.sleep(0.005)
+        yield ANSWER
+
+    async def execute(self, requests: Any) -> None:
+        """As a Triton Python model."""
+        senders = [request.get_response_sender() for request in requests]
+        for sender in senders:
+            sender.send(pb_answer())
+        while not self.open.is_set():
+            await asyncio.sleep(0.005)
+        for sender in senders:
+            sender.send(pb_answer(), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def pb_answer() -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones(1, np.float32))])
+
+
+@contextlib.contextmanager
+def serving(kind: str, gate: Gate, dispatcher: FakeDispatcher) -> Iterator[ServingWorker]:
+    """Have either served."""
+    if kind == "a callable":
+        with worker_of(gate.infer, spec_of(decoupled=True), dispatcher) as worker:
+            yield worker
+    else:
+        spec = spec_of(decoupled=True, python_model=messages.PythonModel("{}", streams=True))
+        with loop_with(LoadedPythonModel(spec, gate, "m_0_0"), spec, dispatcher) as worker:
+            yield worker
+
+
+KINDS = pytest.mark.parametrize("kind", ["a callable", "a Triton Python model"])
+
+
+@KINDS
+def test_batches_sent_before_the_proxy_knows_are_served(
+    dispatcher: FakeDispatcher, kind: str
+) -> None:
+    """Else all streams of the lane would end with it."""
+    gate = Gate()
+    with serving(kind, gate, dispatcher) as worker:
+        with contextlib.closing(worker.proxy(streams=True)) as lane:
+            lane.send(batch(1))
+            while not isinstance(lane.receive(), BatchPart):
+                pass
+            worker.end()
+            while lane.receive() != Room(0):
+                pass
+            lane.send(batch(2))
+            while lane.receive() != BatchBegun(2):
+                pass
+            gate.open.set()
+            assert ends(lane, 2) == {1, 2}
+            with pytest.raises(LaneClosed):
+                lane.receive()
+        eventually(lambda: not worker.is_alive(), "it ends")
+
+
+@KINDS
+def test_lanes_without_streams_close_and_no_other_opens(
+    dispatcher: FakeDispatcher, kind: str
+) -> None:
+    gate = Gate()
+    with serving(kind, gate, dispatcher) as worker:
+        busy, idle = worker.proxy(streams=True), worker.proxy(streams=True)
+        busy.send(batch(1))
+        while not isinstance(busy.receive(), BatchPart):
+            pass
+        worker.end()
+        with pytest.raises(LaneClosed):
+            idle.receive()
+        late = Lane.connect(worker.path, peer_trusted=False)
+        late.set_patience(20)
+        with pytest.raises(LaneClosed):
+            late.receive()
+        gate.open.set()
+        assert ends(busy, 1) == {1}
+        for lane in (busy, idle, late):
+            lane.close()
