@@ -35,7 +35,7 @@ from pytriton.dispatcher.control.peers import user_name
 from pytriton.dispatcher.daemon_status import own_version
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.server import cloud_frontends
-from pytriton.dispatcher.server.cold_start import start_server
+from pytriton.dispatcher.server.restart import start_server
 from pytriton.dispatcher.server.server_process import ServerStartError
 from pytriton.dispatcher.services import Services
 from pytriton.dispatcher.telemetry.events import kinds

@@ -14,14 +14,14 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher import explanations, worker_handlers
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.models.admission import check, check_cache, check_devices
-from pytriton.dispatcher.models.failure_events import emit_on_failure, emit_on_register_failure
+from pytriton.dispatcher.models.deployer import emit_on_failure, emit_on_register_failure
 from pytriton.dispatcher.models.served_models import describe_registrations
 from pytriton.dispatcher.openai_models import check_aliases
 from pytriton.dispatcher.runtime.logs import tail
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.requests import profiler
 from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
-from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.hosted_worker import Registrant
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

@@ -19,7 +19,6 @@ from pytriton._protocol.files import shared_entries
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer
 from pytriton.dispatcher.daemon_status import DaemonStatus
-from pytriton.dispatcher.drain import DrainController
 from pytriton.dispatcher.explanations import explanation
 from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
 from pytriton.dispatcher.models.leases import LeaseManager
@@ -29,10 +28,9 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.supervisor import OpenAIFront
 from pytriton.dispatcher.openai_models import api_state
 from pytriton.dispatcher.readiness import ReadinessController
-from pytriton.dispatcher.repository.client_requests import ClientRequests
-from pytriton.dispatcher.repository.index_watch import IndexWatch
-from pytriton.dispatcher.repository.model_control import ModelControl
+from pytriton.dispatcher.repository.model_control import ClientRequests, ModelControl
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.repository.watch import IndexWatch
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.worker_library import lay_out_library
@@ -51,11 +49,10 @@ from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.server_process import log_line
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.settings_reload import SettingsReloader
-from pytriton.dispatcher.shutdown import ShutdownController
+from pytriton.dispatcher.shutdown import DrainController, ShutdownController
 from pytriton.dispatcher.startup_restore import StartupRestorer
 from pytriton.dispatcher.telemetry.events.event_log import EventLog
-from pytriton.dispatcher.telemetry.events.webhook_settings import read_hooks
-from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
+from pytriton.dispatcher.telemetry.events.webhooks import Webhooks, read_hooks
 from pytriton.dispatcher.telemetry.http.management import Management
 from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector

@@ -7,7 +7,7 @@ import structlog
 
 from pytriton._host.install.cache import NO_ROOM, explain_os_error
 from pytriton._host.service_manager.systemd import Notifier
-from pytriton._host.settings import trace_settings
+from pytriton._host.settings import declarations
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._host.settings.reload import for_another_server, reread
 from pytriton._protocol import messages
@@ -20,8 +20,7 @@ from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.server_process import ServerStartError
 from pytriton.dispatcher.server.tritonserver import TritonServer
-from pytriton.dispatcher.telemetry.events.events import Events
-from pytriton.dispatcher.telemetry.events.reloads import emit_reload
+from pytriton.dispatcher.telemetry.events.events import Events, emit_reload
 
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +58,7 @@ class SettingsReloader:
         watch: ServerWatch,
     ) -> None:
         self.config = config
-        self.tracing = trace_settings.uses_opentelemetry(config)
+        self.tracing = declarations.uses_opentelemetry(config)
         self._rundir = rundir
         self._notifier = notifier
         self._events = events
@@ -121,7 +120,7 @@ class SettingsReloader:
             text = f"tritonserver was not replaced: the new one did not start: {why}"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         self._use(config)
-        self.tracing = trace_settings.uses_opentelemetry(config)
+        self.tracing = declarations.uses_opentelemetry(config)
         return pid
 
     def _use(self, config: DaemonConfig) -> None:

@@ -27,7 +27,7 @@ from pytriton._protocol.lanes.lane_messages import TensorRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend import stub, translate
 from pytriton.proxy_backend.chains import Handle, refused, sealed
-from pytriton.proxy_backend.regions import Regions
+from pytriton.proxy_backend.translate import Regions
 
 Release = Callable[[], None]
 

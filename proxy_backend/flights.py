@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import LaneError
 from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace
-from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.chains import has_closed, write_failure

@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton._protocol import config_datatypes, messages
+from pytriton._protocol import datatypes, messages
 from pytriton._protocol.control import ControlClient
 from pytriton._protocol.errors import RemoteFailure, with_id
 from pytriton._protocol.lanes.arena import ArenaError
@@ -28,7 +28,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchTrace,
     ResponseRef,
 )
-from pytriton._protocol.lanes.request_names import given_id, id_at
+from pytriton._protocol.lanes.request_records import given_id, id_at
 from pytriton._protocol.parameters import (
     CONTROL_PARAMETER,
     PYTHON_MODEL_PARAMETER,
@@ -41,9 +41,9 @@ from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.attempts import BatchAttempts
 from pytriton.proxy_backend.calls import ProxyCalls
 from pytriton.proxy_backend.chains import Circular, check_chain
-from pytriton.proxy_backend.regions import Regions
 from pytriton.proxy_backend.streams import Streams
 from pytriton.proxy_backend.tracing import trace_of
+from pytriton.proxy_backend.translate import Regions
 
 
 class Overdue(Exception):
@@ -73,10 +73,10 @@ class TritonPythonModel:
         self._details = python_model is not None
         translator = translate.Translator(
             self._name,
-            config_datatypes.of_inputs(config),
+            datatypes.of_inputs(config),
             args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
             details=self._details,
-            max_sequence_id=config_datatypes.max_sequence_id(config),
+            max_sequence_id=datatypes.max_sequence_id(config),
             batching=config.get("max_batch_size", 0) > 0,
         )
         control = ControlClient(_parameter(config, CONTROL_PARAMETER))

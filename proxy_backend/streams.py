@@ -22,7 +22,7 @@ from pytriton._protocol.errors import RemoteFailure, with_id
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import LaneClosed, LaneError
 from pytriton._protocol.lanes.lane_messages import Batch
-from pytriton._protocol.lanes.request_names import given_id
+from pytriton._protocol.lanes.request_records import given_id
 from pytriton.proxy_backend import translate
 from pytriton.proxy_backend.attachment import Attachment
 from pytriton.proxy_backend.chains import Circular, check_chain, handles

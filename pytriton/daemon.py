@@ -29,8 +29,7 @@ from msgspec import structs
 import pytriton._linux_only  # noqa: F401
 from pytriton._clash import clashing_distribution
 from pytriton._control.connection import Connection
-from pytriton._control.daemon_life import DaemonLife
-from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.daemon_view import DaemonLife, Report, reporter
 from pytriton._control.remote_connection import RemoteConnection
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable

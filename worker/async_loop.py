@@ -18,7 +18,7 @@ from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilen
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Part, Unrecoverable
-from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import serving
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 
 #: Delay between a batch that starts separately and any other. Requests that crash a worker usually do so at once;

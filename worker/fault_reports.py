@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TextIO
 import cloudpickle
 
 from pytriton._protocol.errors import described, for_client, sendable
-from pytriton._protocol.lanes.request_names import trace_id
+from pytriton._protocol.lanes.request_records import trace_id
 from pytriton._protocol.records import encoded, record_of
 from pytriton.worker.callable_errors import is_cancellation
-from pytriton.worker.request_ids import ids_of
+from pytriton.worker.request_log import ids_of
 
 if TYPE_CHECKING:
     from pytriton._protocol.lanes.lane_messages import Batch

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from pytriton import buffers, request_ids
-from pytriton._protocol import config_datatypes, datatypes, messages
+from pytriton._protocol import datatypes, messages
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
@@ -17,7 +17,7 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.lanes.tensors import TextError, as_text
 from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
@@ -27,16 +27,16 @@ from pytriton.proxy.types import Request
 from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.callables import Infer, awaited, synchronous
 from pytriton.worker.fault_reports import client_text, report_error
-from pytriton.worker.inputs.batch_requests import read_requests
-from pytriton.worker.inputs.missing_inputs import (
+from pytriton.worker.inputs.batch_requests import (
     RequiredInputs,
     complete,
     one_by_one,
+    read_requests,
     with_faults,
 )
 from pytriton.worker.outputs.output_memory import OutputBuffers
 from pytriton.worker.outputs.results import Output, RefusedRequest, ResultError, ResultWriter
-from pytriton.worker.request_ids import id_of, ids_of, serving, trace_of
+from pytriton.worker.request_log import id_of, ids_of, serving, trace_of
 from pytriton.worker.streams.stream_answers import ExecutionTimeout, parts_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans, spans_of
 
@@ -95,7 +95,7 @@ class WorkerModel:
         )
         for entry in spec.config["input"]:
             # A missing package for the type (ml_dtypes) is detected now, not at the first request.
-            datatypes.element_dtype(config_datatypes.of_config(entry["data_type"]))
+            datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
             request_ids.serve(self)
@@ -564,6 +564,6 @@ def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
 
 
 def _output(entry: dict[str, Any]) -> Output:
-    datatype = config_datatypes.of_config(entry["data_type"])
+    datatype = datatypes.of_config(entry["data_type"])
     dims = entry.get("reshape", {}).get("shape", entry["dims"])
     return Output(entry["name"], datatype, datatypes.element_dtype(datatype), tuple(dims))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
 from pytriton._protocol.lanes.lane_messages import (
@@ -13,14 +14,20 @@ from pytriton._protocol.lanes.lane_messages import (
     RequestRef,
     ResponseRef,
 )
-from pytriton._protocol.lanes.request_names import id_at, object_of
-from pytriton._protocol.lanes.request_records import RequestRecord
+from pytriton._protocol.lanes.request_records import (
+    RequestRecord,
+    given_id,
+    id_at,
+    object_of,
+    trace_id,
+)
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.worker.callable_errors import reason
 
 if TYPE_CHECKING:
     from pytriton.worker.model import Part
+
 
 #: The outcome of a successful call.
 OK = "ok"
@@ -150,3 +157,29 @@ def _version(ref: RequestRef) -> int:
     value = object_of(ref.parameters).get(VERSION_PARAMETER)
     # For a model with one version, a client may have set a parameter of this name to anything.
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0
+
+
+# ── The ids of the requests of a batch, computed on demand ──
+
+#: The batch that a task of an event loop serves.
+serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
+
+
+def ids_of(batch: Batch) -> list[str]:
+    """Return the id of each request: from its client or its trace, or generated."""
+    return [id_at(batch, place) for place in range(len(batch.requests))]
+
+
+def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
+    """Return the id of a request of these batches; for others, the given id, if any."""
+    for batch in batches:
+        for place, ref in enumerate(batch.requests):
+            if ref is wanted:
+                return id_at(batch, place)
+    return given_id(wanted)
+
+
+def trace_of(batch: Batch) -> str:
+    """Return the trace id of the first traced request of a batch; "" if there is none."""
+    contexts = batch.trace.contexts if batch.trace is not None else []
+    return next((found for context in contexts if (found := trace_id(context))), "")

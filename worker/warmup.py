@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol import config_datatypes, datatypes, messages
+from pytriton._protocol import datatypes, messages
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.tensors import Array
@@ -168,7 +168,7 @@ class _Configured:
         self, model: WorkerModel, warmup: str, name: str, source: Mapping[str, Any], folder: Path
     ) -> None:
         self._where = f"model {model.name}: its warm-up {warmup!r} failed: the input {name!r}"
-        self.datatype = config_datatypes.of_config(str(source.get("data_type", "")))
+        self.datatype = datatypes.of_config(str(source.get("data_type", "")))
         dims = [int(size) for size in source.get("dims", ())]
         if any(size < 0 for size in dims):
             raise WarmupError(f"{self._where} has the shape {dims}: every dimension must be known")

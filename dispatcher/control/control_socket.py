@@ -42,7 +42,7 @@ from pytriton.dispatcher.control.peers import (
     message_sender,
 )
 from pytriton.dispatcher.control.pending_requests import PendingRequests
-from pytriton.dispatcher.telemetry.events.actor import acting_for
+from pytriton.dispatcher.telemetry.events.events import acting_for
 
 _log = structlog.get_logger(__name__)
 

@@ -9,7 +9,8 @@ write entry (uncommitted) ──▶ workers, tritonserver ──▶ commit, take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import structlog
@@ -32,20 +33,21 @@ from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.models.wait_policy import ServerWait
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.logs import close_model_log
-from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
 from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.backoff import RestartPolicy
+from pytriton.dispatcher.telemetry.events.kinds import EventKind
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.hosted_worker import Registrant
 from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.suspension import WakeBounds
 
 _log = structlog.get_logger(__name__)
@@ -394,3 +396,30 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         longest_delay_s=config.worker_backoff_max_s,
         wake_bounds=WakeBounds(config.resume_timeout_s, config.resume_queue_size),
     )
+
+
+# ── Events for failed changes of models: what was requested, and why it failed ──
+
+
+@contextmanager
+def emit_on_failure(
+    events: Events, kind: EventKind, model: str, numbers: Mapping[str, float] | None = None
+) -> Iterator[None]:
+    """Emit an event of this kind if the block fails or is cancelled."""
+    try:
+        yield
+    except RemoteFailure as failure:
+        events.emit(kind, model=model, reason=failure.text, numbers=numbers)
+        raise
+    except asyncio.CancelledError:
+        events.emit(kind, model=model, reason="its client cancelled it or exited", numbers=numbers)
+        raise
+
+
+def emit_on_register_failure(
+    events: Events, request: messages.Register, served: Container[str]
+) -> AbstractContextManager[None]:
+    """Emit an event if a registration fails; a replacement failure if a model of its name is `served`."""
+    name = request.spec.name
+    kind = kinds.REPLACE_FAILED if request.replace and name in served else kinds.REGISTRATION_FAILED
+    return emit_on_failure(events, kind, name)

@@ -23,7 +23,7 @@ from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.actor import acting_for
+from pytriton.dispatcher.telemetry.events.events import acting_for
 
 _log = structlog.get_logger(__name__)
 _POLL_INTERVAL_S = 1.0

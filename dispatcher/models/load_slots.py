@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 
 #: Maximum number of concurrent loads. Each may use all cores, or just wait for disk or network.
 MAX_CONCURRENT_LOADS = 8

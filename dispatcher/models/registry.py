@@ -21,8 +21,13 @@ from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_lease
 from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.background_changes import BackgroundChanges
-from pytriton.dispatcher.models.deployer import ModelDeployer, OnServed, StillWanted
-from pytriton.dispatcher.models.failure_events import emit_on_failure, emit_on_register_failure
+from pytriton.dispatcher.models.deployer import (
+    ModelDeployer,
+    OnServed,
+    StillWanted,
+    emit_on_failure,
+    emit_on_register_failure,
+)
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.registration_store import Persistence, RegistrationStore
@@ -36,8 +41,8 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress, report_to_nobody
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts
+from pytriton.dispatcher.workers.process.hosted_worker import Registrant
 from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 
 _log = structlog.get_logger(__name__)

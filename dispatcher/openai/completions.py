@@ -12,8 +12,8 @@ import msgspec
 from aiohttp import web
 
 from pytriton.dispatcher.openai.body_reader import within
-from pytriton.dispatcher.openai.estimates import tokens_of
-from pytriton.dispatcher.openai.protocol import Protocol
+from pytriton.dispatcher.openai.keys import tokens_of
+from pytriton.dispatcher.openai.server import Protocol
 from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
 from pytriton.openai.deltas import Usage
 from pytriton.openai.errors import APIError, WireError

@@ -12,7 +12,7 @@ import numpy as np
 from aiohttp import web
 
 from pytriton.dispatcher.openai.body_reader import within
-from pytriton.dispatcher.openai.estimates import tokens_of
+from pytriton.dispatcher.openai.keys import tokens_of
 from pytriton.openai.bodies import EmbeddingsBody, TensorsBody, read_body
 from pytriton.openai.embeddings import EMBEDDING, packed
 from pytriton.openai.errors import APIError

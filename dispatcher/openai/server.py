@@ -6,6 +6,7 @@ import asyncio
 import functools
 import re
 import secrets
+import select
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import contextmanager
@@ -16,11 +17,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from pytriton._protocol.access import ACCESS_HEADER
-from pytriton.dispatcher.http_server.connections import Connections
-from pytriton.dispatcher.http_server.error_log import ErrorLog, place_of
+from pytriton.dispatcher.http_server.connections import Connections, ErrorLog, place_of
 from pytriton.dispatcher.openai.body_reader import Bodies, within
 from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
 from pytriton.dispatcher.openai.keys import Holding, KeyFile, KeyOwner
@@ -29,7 +29,7 @@ from pytriton.dispatcher.openai.state import ApiModel, ApiState
 from pytriton.dispatcher.openai.upstream import TritonPool
 from pytriton.openai.errors import APIError
 
-__all__ = ["ApiServer", "Asking"]
+__all__ = ["ApiServer", "Asking", "Protocol"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Say = Callable[[str], None]
@@ -428,3 +428,108 @@ def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
             f"The method {request.method} is not allowed here.", 405, code="method_not_supported"
         )
     return APIError(error.reason, error.status)
+
+
+# ── A client's connection to the frontend ──
+
+
+#: Start of client data in aiohttp's messages, which must not be logged. Names of known headers may stay.
+_BYTES = re.compile(r"[:\s]*(?:\n|\b(?:bytearray\()?b['\"]|(?<!\w)['\"](?![A-Za-z-]+' header))")
+#: Start of aiohttp's own text. Some messages consist only of client data.
+_SENTENCE = re.compile(r"[A-Z][\w'-]* ")
+
+
+#: Probe for a client that has closed its sending half and received nothing of its answer: the client ignores it (RFC
+#: 9110, 15.2), and a closed socket answers with a reset.
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+#: Delay from the client's EOF to the first check whether it has disconnected, and interval of further checks.
+_FIRST_CHECK_S, _CHECK_INTERVAL_S = 0.01, 0.5
+
+
+class Protocol(web.RequestHandler):
+    """The server's end of a connection.
+
+    Args:
+        answer: returns the response to an invalid request, given its status and a one-line description or ""
+    Attributes:
+        probe: sends data that the client ignores within a stream; None outside of a stream
+    """
+
+    __slots__ = ("_answer", "_end_check", "probe")
+
+    def __init__(
+        self, server: web.Server, answer: Callable[[int, str], web.Response], **options: Any
+    ) -> None:
+        super().__init__(server, **options)
+        self._answer = answer
+        self.probe: Callable[[], None] | None = None
+        self._end_check: asyncio.TimerHandle | None = None
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keep the connection open to answer requests that arrived before EOF; close it if there are none.
+
+        Until something is sent, it is unknown whether the client closed its socket or only its sending half (like `nc
+        -N`).
+        """
+        if self._is_idle():
+            return None
+        self._end_check = self._loop.call_later(_FIRST_CHECK_S, self._check_after_end, True)
+        return True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Cancel the check and the requests in progress."""
+        if self._end_check is not None:
+            self._end_check.cancel()
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self._waiter is not None and not self._waiter.done() and not self._messages
+
+    def _check_after_end(self, is_first: bool) -> None:
+        """Close the connection if the client has disconnected, its last request is truncated, or all is answered.
+
+        After EOF, the event loop no longer watches the socket.
+        """
+        transport, request = self.transport, self._current_request
+        if transport is None or transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), 0)
+        is_cut_off = request is not None and not request.content.is_eof()
+        if poll.poll(0) or is_cut_off:
+            transport.abort()
+            return
+        if self._is_idle():
+            transport.close()
+            return
+        if not self._messages:
+            self.close()  # after the current answer
+        if is_first and request is not None and request.version >= HttpVersion11:
+            if request.writer.output_size == 0:
+                transport.write(_CONTINUE)
+            elif self.probe is not None:
+                self.probe()
+        self._end_check = self._loop.call_later(_CHECK_INTERVAL_S, self._check_after_end, False)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Log as aiohttp does, but answer in the API's format.
+
+        Raises:
+            ConnectionError: part of an answer has been sent already
+        """
+        super().handle_error(request, status, exc, message)
+        answer = self._answer(status, _without_bytes(message or ""))
+        answer.force_close()
+        return answer
+
+
+def _without_bytes(message: str) -> str:
+    """Return aiohttp's error message without client data; "" if nothing else is in it."""
+    what, *_ = _BYTES.split(message, maxsplit=1)
+    return what.rstrip(".: ") if _SENTENCE.match(what) else ""

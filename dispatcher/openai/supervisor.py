@@ -17,9 +17,9 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.openai.state import METRICS, READY, ApiState, MetricData
 from pytriton.dispatcher.runtime import logs
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.child import Child, bound_to_us, describe_exit
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.runtime.upgrade_snapshot import OpenAIState
 
 __all__ = ["OpenAIFront"]

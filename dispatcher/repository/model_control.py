@@ -7,17 +7,23 @@ registrant: other models may query whether it is ready, but neither reload nor u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import structlog
 
+from pytriton._host.ports import listening_at
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
 
@@ -154,3 +160,219 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
             f"load_model({message.name!r}): files= requires config=, a model's whole configuration as JSON",
         )
     return dict(zip(message.files, payloads)) or None
+
+
+# ── Handles requests of tritonserver's clients to load and unload models (Triton's model-control API) ──
+
+
+_BACKLOG = 128
+#: Maximum number of requests in progress or waiting: each occupies a thread of the server, and so do those it causes.
+_MAX_REQUESTS = 24
+_MAX_STRINGS = 2100
+#: Maximum total size of one model's files.
+_MAX_BYTES = 4 << 30
+_NUMBER = struct.Struct("=Q")
+_CREDENTIALS = struct.Struct("3i")
+#: Error codes of Triton's API (TRITONSERVER_ErrorCode).
+_INTERNAL = 1
+_CODES = {
+    ErrorKind.NOT_FOUND: 2,
+    ErrorKind.INVALID: 3,
+    ErrorKind.UNAVAILABLE: 4,
+    ErrorKind.EXISTS: 6,
+}
+
+
+class BadRequest(ValueError):
+    """The message is not a valid request of the interposer."""
+
+
+class ClientRequest(NamedTuple):
+    """A request of a client of tritonserver.
+
+    Attributes:
+        action: "load" or "unload"
+        model: name of the model
+        dependents: also unload steps that were loaded only for an ensemble
+        config: a model configuration as JSON; None for the one in its folder
+        files: the complete content of the model's folder, by the names of the model repository extension
+    """
+
+    action: str
+    model: str
+    dependents: bool = False
+    config: str | None = None
+    files: Mapping[str, bytes] = {}
+
+
+class ClientRequests:
+    """Listens for requests from tritonserver and carries them out.
+
+    Args:
+        path: path of the socket
+        server: the tritonserver whose processes may connect
+        registry: the models that clients have registered
+        repository: the models of repositories
+    """
+
+    def __init__(
+        self, path: Path, server: TritonServer, registry: Registry, repository: RepositoryModels
+    ) -> None:
+        self._path = path
+        self._server = server
+        self._registry = registry
+        self._repository = repository
+        self._listening: asyncio.AbstractServer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; raises PortError."""
+        listener = listening_at(self._path, backlog=_BACKLOG)
+        self._listening = await asyncio.start_unix_server(self._accept, sock=listener)
+
+    async def close(self) -> None:
+        """Stop listening and cancel requests in progress."""
+        if self._listening is not None:
+            self._listening.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            connection: socket.socket = writer.get_extra_info("socket")
+            sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if not self._server.check_proxy(_CREDENTIALS.unpack(sent)[0]):
+                raise BadRequest("it was not sent by tritonserver")
+            status, text = await self._answer(await read_request(reader))
+            writer.write(b"".join(_framed([status.encode(), text.encode()])))
+            await writer.drain()
+        except (BadRequest, RemoteFailure, OSError, EOFError) as error:
+            _log.warning("invalid request from tritonserver", reason=str(error))
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, request: ClientRequest) -> tuple[str, str]:
+        try:
+            return ("done" if await self.carry_out(request) else "core"), ""
+        except RemoteFailure as failure:
+            return str(_CODES.get(failure.kind, _INTERNAL)), failure.text
+        except Exception as error:
+            _log.exception("internal error: a client's request about a model failed")
+            return str(_INTERNAL), f"internal error: {error!r}"
+
+    async def carry_out(self, request: ClientRequest) -> bool:
+        """Carry out a request; return False if Triton's core must handle it.
+
+        Raises:
+            RemoteFailure: the request failed; the text says why.
+        """
+        name = request.model
+        if self._server.is_changing(name) or self._is_registered(name):
+            return False
+        if request.action == "unload":
+            return await self._unload(name, dependents=request.dependents)
+        if not request.files and name not in await self._repository.names():
+            return False
+        if len(self._tasks) > _MAX_REQUESTS:
+            text = (
+                f"model {name} was not loaded: {_MAX_REQUESTS} loads are in progress; retry later"
+            )
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        _log.info("client of tritonserver is loading a model", model=name)
+        await self._repository.load(
+            name, _client_requests_config_of(request), request.files or None
+        )
+        return True
+
+    async def _unload(self, name: str, *, dependents: bool) -> bool:
+        known = self._repository.known
+        if not known.serves(name):
+            return False
+        # As in Triton, a step that was also loaded by itself stays.
+        steps = [one for one in known.parts(name) if known.of(one).as_step] if dependents else []
+        _log.info("client of tritonserver is unloading a model", model=name)
+        await self._repository.unload(name)
+        for step in steps:
+            if known.serves(step):
+                await self._repository.unload(step)
+        return True
+
+    def _is_registered(self, name: str) -> bool:
+        """Return whether a client has registered a model of this name."""
+        if self._repository.known.serves(name):
+            return False
+        return any(one.spec.name == name for one in self._registry)
+
+
+async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
+    """Read a request from a connection.
+
+    Raises:
+        BadRequest, EOFError: the message is invalid.
+    """
+    count = await _number(reader)
+    if not 3 <= count <= _MAX_STRINGS or count % 2 == 0:
+        raise BadRequest(f"it has {count} parts")
+    strings: list[bytes] = []
+    left = _MAX_BYTES
+    for _ in range(count):
+        size = await _number(reader)
+        left -= size
+        if left < 0:
+            raise BadRequest(f"it has more than {_MAX_BYTES} bytes")
+        strings.append(await reader.readexactly(size))
+    try:
+        action, model, which = (one.decode() for one in strings[:3])
+        names = [one.decode() for one in strings[3::2]]
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"a name in it is not UTF-8: {error}") from error
+    if action not in ("load", "unload"):
+        raise BadRequest(f"it asks for {action[:100]!r}")
+    config, files = None, {}
+    for name, value in zip(names, strings[4::2]):
+        if name == "config":
+            config = value.decode(errors="replace")
+        else:
+            files[name] = value
+    return ClientRequest(action, model, which == "dependents", config, files)
+
+
+def _client_requests_config_of(request: ClientRequest) -> Mapping[str, Any] | None:
+    name = request.model
+    if request.config is None:
+        if request.files:
+            text = f"model {name}: files need a `config` beside them, as in Triton"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        return None
+    try:
+        config = json.loads(request.config)
+    except ValueError as error:
+        text = f"the configuration for model {name} is not JSON: {error}"
+        raise RemoteFailure(ErrorKind.INVALID, text) from error
+    if not isinstance(config, dict):
+        text = (
+            f"the configuration for model {name} is a JSON {type(config).__name__}, not an object"
+        )
+        raise RemoteFailure(ErrorKind.INVALID, text)
+    return config
+
+
+async def _number(reader: asyncio.StreamReader) -> int:
+    return int(_NUMBER.unpack(await reader.readexactly(_NUMBER.size))[0])
+
+
+def _framed(strings: Sequence[bytes]) -> list[bytes]:
+    parts = [_NUMBER.pack(len(strings))]
+    for one in strings:
+        parts += [_NUMBER.pack(len(one)), one]
+    return parts

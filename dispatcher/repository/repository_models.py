@@ -23,17 +23,16 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository import model_folders
-from pytriton.dispatcher.repository.file_watch import FileWatch
-from pytriton.dispatcher.repository.load_queue import LoadQueue
 from pytriton.dispatcher.repository.materialize import BadFileName, MaterializedFiles
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel
-from pytriton.dispatcher.repository.model_loader import ModelLoader
+from pytriton.dispatcher.repository.model_loader import LoadQueue, ModelLoader
 from pytriton.dispatcher.repository.model_records import (
     TRITONSERVER,
     ModelRecord,
     ModelRecords,
 )
 from pytriton.dispatcher.repository.repository_places import Places
+from pytriton.dispatcher.repository.watch import FileWatch
 from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoriesState
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.server_process import ServerLost

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from pytriton._protocol import linux
-from pytriton._protocol.records import decoded
-from pytriton.dispatcher.runtime.child_output import ChildOutput, ended_output
+from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.process_group import end_group, kill_group
 from pytriton.dispatcher.runtime.upgrade_snapshot import ChildState
 
 #: Number of lines kept for error reports; enough for a crash with the stacks of two threads.
@@ -224,3 +225,236 @@ def signal_name(code: int) -> str | None:
         return signal.Signals(-code).name
     except ValueError:
         return "unknown"
+
+
+# ── The output of a child process, read from its pipe and logged line by line ──
+
+#: Pipe size, to buffer output while the event loop is busy. The kernel may allow less.
+_PIPE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+_MAX_WAITING = 4 << 20
+#: How long lines are logged before the event loop gets to run other callbacks.
+_TURN_S = 0.003
+#: After a child's exit: timeouts for the arrival of its last lines (a grandchild may hold the pipe open), and for
+#: logging the queued ones.
+_ARRIVE_S, _LOGGED_S = 0.5, 10.0
+
+
+class LeftOut:
+    """The number of dropped lines of all children since this process started."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+
+LEFT_OUT = LeftOut()
+
+
+class ChildOutput:
+    """The lines of one child. Must be created in a running event loop."""
+
+    def __init__(
+        self, pipe: IO[bytes], on_line: Callable[[bytes], None], rest: bytes = b""
+    ) -> None:
+        """Pass each line to `on_line`, without its ending; lines of more than 64 KiB come in pieces.
+
+        `rest` is the beginning of the first line, if a previous version of this process has read it.
+        """
+        self._pipe = pipe
+        self._on_line = on_line
+        self._loop = asyncio.get_running_loop()
+        self._blocks: deque[bytes] = deque()
+        self._lines: deque[bytes] = deque()  #: of the first block
+        self._waiting = 0
+        self._rest = rest  #: an incomplete line
+        self._left_out = 0
+        self._handing_on = False
+        self._at_end = asyncio.Event()
+        self._all_handed_on = asyncio.Event()
+        os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(OSError):  # may exceed the user's limit for all pipes
+            fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE_BYTES)
+        self._loop.add_reader(pipe.fileno(), self._readable)
+
+    def hand_over(self) -> tuple[int, bytes]:
+        """Log the queued lines. Return the pipe's descriptor and the beginning of an incomplete line.
+
+        The descriptor is -1 if the child has closed its output.
+        """
+        while self._lines or self._blocks:
+            self._hand_on()
+        return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
+
+    async def drained(self) -> None:
+        """Wait until all lines of a child that has exited have been passed on. Then stop reading."""
+        for event, limit_s in ((self._at_end, _ARRIVE_S), (self._all_handed_on, _LOGGED_S)):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(event.wait(), limit_s)
+            self._end()
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._pipe.fileno(), _PIPE_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._end()
+            return
+        end = data.rfind(b"\n") + 1
+        if end:
+            self._take(self._rest + data[:end])
+            self._rest = data[end:]
+        else:
+            self._rest += data
+        while len(self._rest) >= MAX_LINE_LENGTH:
+            self._take(self._rest[:MAX_LINE_LENGTH] + b"\n")
+            self._rest = self._rest[MAX_LINE_LENGTH:]
+
+    def _take(self, block: bytes) -> None:
+        """Queue whole lines for the log, or count them as dropped."""
+        if self._left_out or self._waiting >= _MAX_WAITING:
+            self._left_out += len(block)
+            LEFT_OUT.lines += block.count(b"\n")
+            return
+        self._blocks.append(block)
+        self._waiting += len(block)
+        self._hand_on_soon()
+
+    def _note(self) -> None:
+        left_out, self._left_out = self._left_out, 0
+        note = f"[… {left_out:,} bytes dropped: the child prints faster than the log can write …]\n"
+        self._blocks.append(note.encode())
+        self._waiting += len(note.encode())
+        self._hand_on_soon()
+
+    def _hand_on_soon(self) -> None:
+        if not self._handing_on:
+            self._handing_on = True
+            self._loop.call_soon(self._hand_on)
+
+    def _hand_on(self) -> None:
+        until = time.monotonic() + _TURN_S
+        self._handing_on = False
+        try:
+            while self._lines or self._blocks:
+                if not self._lines:
+                    self._lines.extend(self._blocks.popleft()[:-1].split(b"\n"))
+                line = self._lines.popleft()
+                if len(line) > MAX_LINE_LENGTH:
+                    self._lines.appendleft(line[MAX_LINE_LENGTH:])
+                    line = line[:MAX_LINE_LENGTH]
+                else:
+                    self._waiting -= 1  # its line ending
+                self._waiting -= len(line)
+                self._on_line(line)
+                if time.monotonic() > until:
+                    break
+        finally:
+            if self._left_out and self._waiting <= _MAX_WAITING // 2:
+                self._note()
+            if self._lines or self._blocks:
+                self._hand_on_soon()
+            elif self._at_end.is_set():
+                self._all_handed_on.set()
+
+    def _end(self) -> None:
+        """Close the pipe, because the child has closed its end or no more output is wanted."""
+        if self._at_end.is_set():
+            return
+        self._loop.remove_reader(self._pipe.fileno())
+        self._pipe.close()
+        if self._rest:
+            self._take(self._rest + b"\n")
+            self._rest = b""
+        if self._left_out:
+            self._note()
+        self._at_end.set()
+        self._hand_on_soon()
+
+
+def ended_output() -> int:
+    """Return a descriptor that reads end-of-file: the output of a child that has closed it."""
+    reader, writer = os.pipe()
+    os.close(writer)
+    return reader
+
+
+# ── Ends process groups: kill all processes, but leave time for resource trackers to clean up ──
+
+#: Identifies the command line of a tracker, including that of joblib.
+TRACKER = b"resource_tracker import main"
+#: Timeout for trackers. They wait for the processes whose objects they remove, which have been killed by then.
+CLEAN_UP_S = 5.0
+
+
+async def end_group(group: int) -> None:
+    """Kill the rest of a group whose leader has exited. Return when its trackers have exited, too."""
+    trackers = kill_group(group)
+    if trackers:
+        await _ended(trackers)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def kill_group(group: int) -> Sequence[int]:
+    """Kill all processes of a group except its trackers. Return these; some may be about to exit."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return []  # the usual case: all have exited, or belong to another user (sudo)
+    members = _members(group)
+    trackers = [pid for pid in members if _is_tracker(pid)]
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if not trackers:
+            os.killpg(group, signal.SIGKILL)
+    for pid in members if trackers else ():
+        if pid not in trackers:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    return trackers
+
+
+def _members(group: int) -> list[int]:
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == group:
+                found.append(pid)
+    return found
+
+
+def _is_tracker(pid: int) -> bool:
+    """Return whether a process is, or may be, a tracker: its command line is empty while it starts its program.
+
+    Until then this is unknown. Python 3.9 does not wait until a tracker has started its program (later versions do). So
+    with 3.9, a program that is killed while it creates its first shared memory may leave it behind.
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read()
+            return not line or TRACKER in line
+    except OSError:  # it has exited
+        return False
+
+
+async def _ended(pids: Sequence[int]) -> None:
+    """Wait up to `CLEAN_UP_S` seconds for processes to exit; they need not be our children."""
+    loop = asyncio.get_running_loop()
+    ends: list[asyncio.Future[None]] = []
+    with contextlib.ExitStack() as undo:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                # It has exited, or there is no pidfd to watch it.
+                pidfd = linux.pidfd_open(pid)
+                undo.callback(os.close, pidfd)
+                ends.append(loop.create_future())
+                loop.add_reader(pidfd, _done, loop, pidfd, ends[-1])
+                undo.callback(loop.remove_reader, pidfd)
+        if ends:
+            await asyncio.wait(ends, timeout=CLEAN_UP_S)
+
+
+def _done(loop: asyncio.AbstractEventLoop, pidfd: int, end: asyncio.Future[None]) -> None:
+    loop.remove_reader(pidfd)
+    if not end.done():
+        end.set_result(None)

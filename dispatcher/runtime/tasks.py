@@ -37,3 +37,26 @@ def cause_of(error: BaseException) -> BaseException:
     """Return the failure behind a cancellation that `uninterrupted` has raised; any other error itself."""
     cancelled = isinstance(error, asyncio.CancelledError) and error.__cause__ is not None
     return error.__cause__ or error if cancelled else error
+
+
+# ── A signal for tasks that wait for the next change of something ──
+
+
+class ChangeSignal:
+    """Wakes all tasks that wait for the next change.
+
+    A task that waits for a condition must take `next` before it checks the condition, so that it misses no change.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """The event that the next change sets."""
+        return self._next
+
+    def notify(self) -> None:
+        """Signal a change to all waiting tasks."""
+        self._next.set()
+        self._next = asyncio.Event()

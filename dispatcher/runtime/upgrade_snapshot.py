@@ -18,8 +18,8 @@ import msgspec
 from pytriton._protocol import linux, messages
 from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.user_series import Families
-from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.runtime.logs import TritonLogSettings
+from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 #: Version of the document. Raised whenever a field changes its meaning; new fields have defaults.
 VERSION = 1

@@ -20,14 +20,22 @@ import structlog
 from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
-from pytriton.dispatcher.elastic.machine_share import Cost, Grant, MachineResources, Want, share_out
-from pytriton.dispatcher.elastic.policy import Decision, decide
-from pytriton.dispatcher.elastic.samples import Sample, Window
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.scaling.policy import (
+    Cost,
+    Decision,
+    Grant,
+    MachineResources,
+    Sample,
+    Want,
+    Window,
+    decide,
+    share_out,
+)
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
-from pytriton.dispatcher.workers.process.compute_threads import usable_cpus
+from pytriton.dispatcher.telemetry.metrics.snapshot import memory_of
+from pytriton.dispatcher.workers.process.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)
 

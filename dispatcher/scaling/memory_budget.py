@@ -19,8 +19,11 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.parsing import budget_of
 from pytriton._protocol import linux, messages
 from pytriton._protocol.files.shared_entries import SharedEntry
-from pytriton.dispatcher.elastic.machine_share import MachineResources
-from pytriton.dispatcher.elastic.memory import (
+from pytriton.dispatcher.models.admission import why_it_cannot_suspend
+from pytriton.dispatcher.models.persistence.size_store import SizeStore
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.scaling.memory_policy import (
     MEMORY,
     Amounts,
     Claim,
@@ -33,15 +36,11 @@ from pytriton.dispatcher.elastic.memory import (
     plan,
     resource_text,
 )
-from pytriton.dispatcher.models.admission import why_it_cannot_suspend
-from pytriton.dispatcher.models.persistence.size_store import SizeStore
-from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.telemetry.metrics import nvidia_smi
+from pytriton.dispatcher.scaling.policy import MachineResources
+from pytriton.dispatcher.telemetry.metrics import gpu_memory
 from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
-from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_claim import PendingClaim
+from pytriton.dispatcher.telemetry.metrics.snapshot import memory_of
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts, PendingClaim
 
 _log = structlog.get_logger(__name__)
 
@@ -382,7 +381,7 @@ def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
     if config.memory_budget is not None:
         limits[MEMORY] = budget_of(config.memory_budget, linux.total_memory())
     if config.gpu_memory_budget is not None:
-        found = nvidia_smi.gpus()
+        found = gpu_memory.gpus()
         for gpu in found:
             limits[gpu.number] = budget_of(config.gpu_memory_budget, gpu.total)
             names[gpu.uuid] = gpu.number

@@ -29,7 +29,7 @@ from pytriton.dispatcher.runtime.child import Child, OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot
 from pytriton.dispatcher.server.endpoints import Endpoints
-from pytriton.dispatcher.server.readiness_gate import GateModels
+from pytriton.dispatcher.server.preload_layout import GateModels
 
 _log = structlog.get_logger(__name__)
 

@@ -8,13 +8,17 @@ because tritonserver remembers the result of the last load.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.parameters import STAND_IN_PARAMETER
 from pytriton.formats import pbtxt
 
@@ -91,3 +95,70 @@ def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
             "cannot preload a model; it is loaded after the ports open", model=name, why=str(error)
         )
         return None
+
+
+# ── The gate of a tritonserver whose readiness the daemon controls; preload_layout.py explains how it works ──
+
+#: tritonserver emits no event when a model has been unloaded.
+_POLL_INTERVAL_S = 0.02
+
+
+class GateModels(Protocol):
+    """The methods of a tritonserver that the gate uses; each raises RemoteFailure."""
+
+    async def load(self, name: str, config: dict[str, Any] | None) -> None: ...
+
+    async def unload(self, name: str) -> None: ...
+
+    async def repository_states(self) -> dict[str, str]: ...
+
+
+class Gate:
+    """A model that keeps tritonserver from being ready while it cannot be loaded.
+
+    Args:
+        folder: the model repository
+        backend: a backend that can load the harmless placeholder
+    """
+
+    in_repository = True
+
+    def __init__(self, folder: Path, backend: str) -> None:
+        self._folder = folder
+        self._backend = backend
+
+    async def open(self, server: GateModels) -> None:
+        """Let tritonserver report ready once all other models are.
+
+        Raises:
+            RemoteFailure: tritonserver refused the request or is not up.
+        """
+        make_gate(self._folder)
+        await forget_failure(server, GATE, self._backend)
+        while (await server.repository_states()).get(GATE) in ("READY", "UNLOADING"):
+            await asyncio.sleep(
+                _POLL_INTERVAL_S
+            )  # tritonserver is not ready until the gate is unloaded
+        remove_gate(self._folder)
+
+    async def close(self, server: GateModels) -> None:
+        """Make tritonserver report "not ready". Does nothing if it is not up."""
+        make_gate(self._folder)
+        with contextlib.suppress(RemoteFailure):  # expected: a closed gate fails to load
+            await server.load(GATE, closed_gate())
+
+
+async def forget_failure(server: GateModels, name: str, backend: str) -> None:
+    """Clear tritonserver's record of a failed load, which only a successful load does.
+
+    Raises:
+        RemoteFailure: tritonserver refused the request or is not up.
+    """
+    await server.load(name, harmless(name, backend))
+    await server.unload(name)
+
+
+def is_gated(config: DaemonConfig) -> bool:
+    """Return whether the daemon controls tritonserver's readiness."""
+    strict = config.tritonserver_options.get("strict-readiness", "true")
+    return config.readiness != "server_up" and strict not in ("false", "0")

@@ -23,13 +23,12 @@ from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.states import ServerState, StateMachine
 from pytriton.dispatcher.runtime.task_limits import headroom
-from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
 from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot as HandedServer
 from pytriton.dispatcher.runtime.upgrade_snapshot import UnusableHandOver
-from pytriton.dispatcher.server import cloud_frontends, preload_layout, readiness_gate
+from pytriton.dispatcher.server import cloud_frontends, preload_layout
 from pytriton.dispatcher.server.frontend import (
     Frontend,
     HandsOver,
@@ -116,7 +115,7 @@ class TritonServer:
         self.placed = asyncio.Event()
         self.placed.set()
         self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
-        self._gate = frontend.make_gate(self._backend) if readiness_gate.is_gated(config) else None
+        self._gate = frontend.make_gate(self._backend) if preload_layout.is_gated(config) else None
         self.vertex_model: str | None = None
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
@@ -536,7 +535,7 @@ class TritonServer:
         if self._abandons:  # the server is about to stop
             return
         try:
-            await readiness_gate.forget_failure(self, name, self._backend)
+            await preload_layout.forget_failure(self, name, self._backend)
         except RemoteFailure as failure:
             _log.warning(
                 "could not clear a failed load; tritonserver stays not ready",

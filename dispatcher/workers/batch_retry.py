@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import with_id
-from pytriton._protocol.lanes.request_names import clean
+from pytriton._protocol.lanes.request_records import clean
 from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton._protocol.messages import Verdict
 from pytriton.dispatcher.telemetry.events import kinds

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Optional, cast
 
 import structlog
@@ -18,22 +19,20 @@ import structlog
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import LACKING, InstanceState, StateMachine
-from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState
+from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState, WorkerState
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.backoff import Exchanges, RestartPolicy
-from pytriton.dispatcher.workers.instance_record import InstanceRecord
-from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
+from pytriton.dispatcher.workers.model_counters import ModelCounters
+from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.process.load_wait import (
-    load_failure,
-    until_loaded,
-    wait_any,
-)
+from pytriton.dispatcher.workers.process.hosted_worker import Registrant
+from pytriton.dispatcher.workers.process.load_wait import load_failure, until_loaded, wait_any
 from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
-from pytriton.dispatcher.workers.retry_now import ImmediateRetry
+from pytriton.dispatcher.workers.suspension import WakeBounds
 
 _log = structlog.get_logger(__name__)
 
@@ -411,3 +410,338 @@ class Supervisor:
         failure = self._immediate_retry.over(task.exception())
         if not self.first.done():
             self.first.set_exception(failure)
+
+
+# ── The history of one instance across its workers: how they exited, and how status describes that ──
+
+#: Number of worker exits that are kept for `status`.
+_MAX_EXITS_KEPT = 5
+
+
+class InstanceRecord:
+    """The history of one instance.
+
+    Args:
+        index: Number of the instance.
+        version: The version it serves, if each version has its own workers.
+
+    Attributes:
+        restarts: Number of workers it has had after the first.
+        last_exit: How the last worker exited or why it could not be loaded; None if that has not happened.
+        streak: The consecutive worker exits.
+    """
+
+    def __init__(self, index: int, version: int | None) -> None:
+        self.restarts = 0
+        self.last_exit: str | None = None
+        self.streak = Streak()
+        self._index = index
+        self._version = version
+        self._exits: list[messages.WorkerExit] = []
+
+    def add(self, end: messages.WorkerExit) -> None:
+        """Record how a worker ended."""
+        self.last_exit = end.how
+        self._exits = [*self._exits[1 - _MAX_EXITS_KEPT :], end]
+
+    def adopt(self, state: SupervisedState) -> None:
+        """Restore the history from before an upgrade."""
+        self.restarts, self.last_exit, self._exits = state.restarts, state.last_exit, state.exits
+
+    def hand_over(self, slot: int, worker: WorkerState | None) -> SupervisedState:
+        """Return the state to hand over in an upgrade."""
+        return SupervisedState(slot, worker, self.restarts, self.last_exit, self._exits)
+
+    def problem(self, state: InstanceState, *, lacks_worker: bool, proven: bool) -> str | None:
+        """Describe a crash loop or a reached restart limit and the next step; return None if there is neither.
+
+        Args:
+            state: State of the instance.
+            lacks_worker: Whether no worker serves until another one is loaded.
+            proven: Whether the current worker has shown that it serves.
+        """
+        streak, given_up = self.streak, state is InstanceState.FAILED
+        # If a worker is ready, earlier failures to load no longer matter, but crashes during batches do.
+        ended = streak.fruitless if lacks_worker else streak.fruitless - streak.failures
+        if not given_up and (ended < CRASH_LOOP or proven):
+            return None
+        how = "has reached its restart limit" if given_up else "is in a crash loop"
+        if given_up:
+            then = "no other one is started (worker_restart_limit) until you scale or replace it"
+        elif streak.next_try_at is not None:
+            then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
+        elif lacks_worker:
+            then = "the next one is being loaded"
+        else:
+            then = "the next one is ready"
+        times = "1 worker" if streak.fruitless == 1 else f"{streak.fruitless} workers in a row"
+        what = f"{times} ended without having answered a batch, the last: {self.last_exit}"
+        return f"instance {self._index} {how}: {what}; {then}"
+
+    def info(
+        self,
+        state: InstanceState,
+        worker: Worker | None,
+        devices: Sequence[str | None],
+        lanes: int,
+        *,
+        standby: bool,
+        proven: bool,
+    ) -> messages.InstanceInfo:
+        """Return the instance as shown by `status`.
+
+        Args:
+            state: State of the instance.
+            worker: The current worker; None if none is alive.
+            devices: Devices of the model.
+            lanes: Number of proxies that the worker serves.
+            standby: Whether the instance is a standby worker.
+            proven: Whether the worker has shown that it serves.
+        """
+        done = worker.stats.read() if worker is not None else None
+        ready = state is InstanceState.READY
+        shown = (
+            "not_ready" if ready and worker is not None and worker.not_ready_reason else state.value
+        )
+        if ready and worker is None:
+            shown = InstanceState.BACKOFF.value  # the state that follows once its exit is recorded
+        return messages.InstanceInfo(
+            index=self._index,
+            state=shown,
+            pid=worker.pid if worker is not None else None,
+            device=devices[self._index % len(devices)] if devices else None,
+            lanes=lanes,
+            restarts=self.restarts,
+            last_exit=self.last_exit,
+            standby=standby,
+            batches=done.answered if done is not None else 0,
+            busy_s=done.busy_s if done is not None else None,
+            exits=self._exits,
+            version=self._version,
+            consecutive_exits=0 if proven else self.streak.fruitless,
+            next_try_at=self.streak.next_try_at,
+        )
+
+
+# ── The restart policy for workers: back-off delay, restart limit, and the definition of a crash loop ──
+
+#: Number of consecutive failures that make a crash loop.
+CRASH_LOOP = 3
+#: Limits the exponent of the delay to avoid overflow. After so many doublings, any delay exceeds the longest one.
+_MAX_DOUBLINGS = 60
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Start timeout, back-off and restart limit of workers.
+
+    The first restart is immediate. `limit` is the number of consecutive restarts; None means unlimited. `wake_bounds`
+    limits how long batches wait for a suspended model to wake.
+    """
+
+    start_timeout_s: float
+    limit: int | None
+    first_delay_s: float
+    longest_delay_s: float
+    wake_bounds: WakeBounds = field(default_factory=WakeBounds)
+
+    def delay_s(self, failures: int) -> float | None:
+        """Return the delay in seconds after this many consecutive failures, or None when the limit is reached."""
+        if self.limit is not None and failures > self.limit:
+            return None
+        if failures <= 1:
+            return 0.0
+        doublings = min(failures - 2, _MAX_DOUBLINGS)
+        return min(self.longest_delay_s, self.first_delay_s * 2.0**doublings)
+
+
+@dataclass
+class Exchanges:
+    """Back-off for workers that are recycled soon after their start because they cannot accept another lane.
+
+    A replacement is likely to have the same problem. So the first one starts at once, and later ones after the delays
+    of a crash loop. Until then the old worker keeps serving its existing lanes.
+    """
+
+    policy: RestartPolicy
+    _in_row: int = 0
+
+    def pause_s(self, why: str, *, soon: bool) -> float:
+        """Return how long, in seconds, to postpone the recycling; `soon`: the worker has not served for long."""
+        lacks_lanes = why.startswith(messages.NO_LANE)
+        self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
+        delay_s = self.policy.delay_s(self._in_row)
+        return self.policy.longest_delay_s if delay_s is None else delay_s
+
+
+@dataclass
+class Streak:
+    """Consecutive worker exits of one instance.
+
+    Attributes:
+        failures: Exits blamed on the instance. Each one increases the delay.
+        fruitless: Workers that exited without having answered a batch, including those that a batch crashed.
+        next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
+    """
+
+    failures: int = 0
+    fruitless: int = 0
+    next_try_at: float | None = None
+
+    def add(self, *, in_batch: bool = False) -> None:
+        """Count a worker that exited or could not be loaded."""
+        self.fruitless += 1
+        if not in_batch:
+            self.failures += 1
+
+    def clear(self) -> None:
+        """Reset the streak after a worker has served."""
+        self.failures = self.fruitless = 0
+
+    @property
+    def is_crash_loop(self) -> bool:
+        """Whether the instance is in a crash loop."""
+        return self.failures >= CRASH_LOOP
+
+
+# ── A request to retry an instance immediately instead of waiting for its back-off ──
+
+
+class ImmediateRetry:
+    """Lets callers request an immediate retry of one instance. Concurrent callers share one attempt.
+
+    Attributes:
+        hurry: Set while an immediate retry is requested.
+    """
+
+    def __init__(self) -> None:
+        self.hurry = asyncio.Event()
+        self._attempt: asyncio.Future[None] | None = None
+        self._over: RemoteFailure | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more attempts are made, because an internal error ended the supervisor."""
+        return self._over is not None
+
+    async def request(self) -> None:
+        """Request a worker and wait until it is loaded.
+
+        Raises:
+            RemoteFailure: The worker could not be loaded.
+        """
+        if self._over is not None:
+            raise self._over
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_future()
+            self._attempt.add_done_callback(lambda attempt: attempt.exception())
+            self.hurry.set()
+        await asyncio.shield(self._attempt)
+
+    def attempted(self, failure: RemoteFailure | None) -> None:
+        """Report the result of an attempt to the waiting callers; None means that it succeeded."""
+        self.hurry.clear()
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and failure is None:
+            attempt.set_result(None)
+        elif attempt is not None and failure is not None:
+            attempt.set_exception(failure)
+
+    def over(self, fault: BaseException | None) -> RemoteFailure:
+        """Fail the waiting callers and all later ones, because an internal error ended the supervisor."""
+        text = f"internal error: {fault}. Replace the model; the daemon's log has the details"
+        self._over = RemoteFailure(ErrorKind.INTERNAL, text)
+        self.attempted(self._over)
+        return self._over
+
+
+# ── Starting of one registration's workers, and the index of workers by name, which keeps exited ones for a while ──
+
+#: Number of exited workers that are kept, so that their exit can be explained to proxies.
+_MAX_EXITED_KEPT = 16
+
+
+class WorkerStarts:
+    """Starts workers, or takes the prestarted one.
+
+    Args:
+        start_worker: Starts one worker.
+        registrant: The process whose threads run the workers; None if the workers are processes.
+        workers: By name. Started workers are added here.
+        counters: Counts starts and exits.
+        prestarted: Keeps a prestarted worker while the model is suspended.
+        account: Memory account of the workers.
+        forget: Called with the name of each exited worker that is removed.
+    """
+
+    def __init__(
+        self,
+        start_worker: WorkerStarter,
+        registrant: Registrant | None,
+        workers: dict[str, Worker],
+        counters: ModelCounters,
+        prestarted: PrestartedWorkers,
+        account: Account,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._start_worker = start_worker
+        self._registrant = registrant
+        self._workers = workers
+        self._counters = counters
+        self._prestarted = prestarted
+        self._account = account
+        self._forget = forget
+
+    async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
+        """Start the worker of a slot and return it. It then loads the model.
+
+        Raises:
+            RemoteFailure: The worker cannot be started.
+        """
+        worker = self._prestarted.take(self._account) if slot == 0 else None
+        if worker is None:
+            worker = await self._new(spec, slot)
+        else:
+            await self._unpark(worker)
+        self._counters.add(worker)
+        return worker
+
+    async def _unpark(self, worker: Worker) -> None:
+        """Make a prestarted worker load its model; stop it on failure, as no other task refers to it."""
+        try:
+            await worker.unpark()
+        except BaseException:
+            await uninterrupted(worker.stop(0))
+            raise
+
+    def adopt(self, worker: Worker) -> None:
+        """Add a worker that was started before an upgrade."""
+        self._workers[worker.name] = worker
+        self._counters.add(worker, adopted=True)
+
+    async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
+        """Prestart a worker for a suspended model. Stop it again if `still()` is false once it has started."""
+        if not self._prestarted.room:
+            return
+        try:
+            worker = await self._new(spec, 0)
+        except RemoteFailure:  # the next wake-up reports it
+            return
+        worker.parked = True
+        if still():
+            await self._prestarted.put(self._account, worker)
+        else:
+            await worker.stop(0)
+
+    async def end_parked(self) -> None:
+        """Stop the prestarted worker, if there is one."""
+        await self._prestarted.drop(self._account)
+
+    async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
+        worker = await self._start_worker(spec, slot, self._registrant)
+        ended = [name for name, one in self._workers.items() if not one.alive]
+        for name in ended[:-_MAX_EXITED_KEPT]:
+            del self._workers[name]
+            self._forget(name)
+        self._workers[worker.name] = worker
+        return worker

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Optional, Union
 
-from pytriton._control.connection import Connection, MessageT, exception_of, expected
-from pytriton._control.registration_progress import Report
+from pytriton._control.connection import (
+    Connection,
+    ControlRequest,
+    MessageT,
+    exception_of,
+    expected,
+)
 from pytriton._control.remote_connection import RemoteConnection
-from pytriton._control.request import ControlRequest
 from pytriton._protocol import messages
 from pytriton._protocol.access import access_headers
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.exceptions import ModelNotFoundError
+from pytriton.exceptions import (
+    DaemonNotRunningError,
+    ModelNotFoundError,
+    PyTritonBadParameterError,
+    PyTritonDaemonError,
+)
+
+if TYPE_CHECKING:
+    from pytriton._register.thread_host import ThreadHost
+
 
 #: Messages that the daemon answers immediately: a silence longer than `connect(timeout_s=...)` means that it hangs.
 #: The answer to any other message is awaited for as long as the daemon lives.
@@ -206,3 +222,135 @@ class DaemonView:
             registering = isinstance(message, _REGISTERING)
             raise exception_of(failure, model_name=model, registering=registering) from None
         return expected(answer, answer_type, message)
+
+
+# ── The methods of a client that stop, drain or upgrade the daemon ──
+
+
+class DaemonLife(DaemonView):
+    """The methods of `DaemonClient` that stop, drain or upgrade the daemon."""
+
+    def shutdown(self) -> None:
+        """Stop the daemon gracefully, as SIGTERM does; return once the shutdown has begun."""
+        self._ask(messages.Shutdown(), messages.Done)
+
+    def drain(
+        self, settle_s: float = 5.0, timeout_s: float | None = None, stop: bool = True
+    ) -> None:
+        """Drain the daemon before its host goes away, without failing requests or streams.
+
+        The daemon immediately reports not ready over HTTP, gRPC and to load balancers, and refuses registrations. It
+        keeps serving for `settle_s`, then finishes in-flight requests and exits with code 0, so that no service manager
+        restarts it. Call this again to change the times.
+
+        Args:
+            settle_s: seconds during which new requests are still accepted, until every load balancer has noticed
+            timeout_s: seconds that in-flight requests and streams then get; default: the setting `grace_period_s`
+            stop: True: return at once, and let the daemon exit. False: the daemon does not exit; return when it can
+                be stopped
+        """
+        if stop:
+            self.expect_end()
+        self._ask(messages.Drain(settle_s, timeout_s, stop), messages.Done)
+
+    def upgrade(self, python: str | None = None, wait_s: float = 30.0) -> None:
+        """Upgrade the running daemon to the installed version of pytriton-daemon; return when it is done.
+
+        Models keep serving in the same workers: no request and no stream fails. Changes of models wait for about a
+        second.
+
+        Args:
+            python: interpreter of another environment that has the next version; default: the daemon's own
+            wait_s: seconds that changes of models in progress may take to finish
+
+        Raises:
+            PyTritonDaemonError: the daemon is still the old version and keeps serving, or it has been restarted
+                instead. The text says why.
+        """
+        from pytriton._control.upgrade import NotUpgraded, upgrade
+
+        def ask(message: messages.AnyMessage) -> messages.AnyMessage:
+            if isinstance(message, messages.Upgrade):
+                return self._ask(message, messages.Done)
+            return self._ask(message, messages.EventList)
+
+        try:
+            gone = DaemonNotRunningError
+            upgrade(ask, messages.Upgrade(python, wait_s), lambda error: isinstance(error, gone))
+        except NotUpgraded as error:
+            raise PyTritonDaemonError(str(error)) from None
+
+    def expect_end(self) -> None:
+        """Suppress the warnings about models that end with the daemon: it is about to be stopped on purpose."""
+        for host in self._hosts():
+            host.expected = True
+
+    def _hosts(self) -> list[ThreadHost]:
+        """Return the models that this client runs in threads of this process."""
+        thread_host = sys.modules.get(
+            "pytriton._register.thread_host"
+        )  # not imported: there are none
+        hosts = [] if thread_host is None else thread_host.hosts()
+        return [host for host in hosts if host.serves_by(self._connection)]
+
+
+# ── The progress of a registration: a line on a terminal, or events for a program ──
+
+Report = Callable[[messages.Progress], None]
+
+
+@contextmanager
+def reporter(progress: Union[bool, Report, None], model_name: str) -> Iterator[Optional[Report]]:
+    """Yield the function to which `register` reports its progress.
+
+    Args:
+        progress: a callable receives the events; None shows them if standard error is a terminal, True
+            always, False never
+        model_name: the name to show
+
+    Raises:
+        PyTritonBadParameterError: `progress` is something else.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
+        yield None
+    elif progress is None or progress is True:
+        with _bar(model_name) as report:
+            yield report
+    else:
+        raise PyTritonBadParameterError(
+            f"progress={progress!r}: use None, True, False or a callable that takes each event"
+        )
+
+
+def step_reporter(report: Optional[Report]) -> Callable[[str], None]:
+    """Return a function that reports the steps before the request, such as the creation of an environment."""
+
+    def say(text: str) -> None:
+        if report is not None:
+            report(messages.Progress("environment", text))
+
+    return say
+
+
+@contextmanager
+def _bar(model_name: str) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[model]}: {task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending the callable", total=None, model=model_name)
+
+        def report(event: messages.Progress) -> None:
+            bar.update(
+                task, description=event.text, completed=event.done, total=event.total or None
+            )
+
+        yield report

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytriton._control.request import ControlRequest, LivenessCheck, ask
+from pytriton._control.connection import ControlRequest, LivenessCheck, ask
 from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 

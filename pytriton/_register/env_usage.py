@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
-from pytriton._register.pickle_diagnosis import globals_used
+from pytriton._register.pickler import globals_used
 from pytriton._register.worker_imports import is_installed
 
 #: Code that reads a variable contains one of these names.

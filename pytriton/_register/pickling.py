@@ -23,10 +23,9 @@ from pytriton._protocol.control import MAX_FRAME_BYTES
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.payload import Header, pack
 from pytriton._register.definitions import definitions_of
-from pytriton._register.function_lines import lines_of_all
-from pytriton._register.pickle_diagnosis import describe, find_offender
-from pytriton._register.pickler import Pickler
+from pytriton._register.pickler import Pickler, describe, find_offender
 from pytriton._register.project_sources import imported_by, sources_of
+from pytriton._register.target import lines_of_all
 from pytriton._register.worker_imports import WorkerImports
 from pytriton.exceptions import PicklingError
 

@@ -23,10 +23,15 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
-from pytriton._control.connection import Connection, exception_of, expected
-from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.connection import (
+    Connection,
+    ControlRequest,
+    OnProgress,
+    exception_of,
+    expected,
+)
+from pytriton._control.daemon_view import Report, reporter
 from pytriton._control.remote_connection import RemoteConnection
-from pytriton._control.request import ControlRequest, OnProgress
 from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register.message import RegistrationPlan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton._register.option_help import takes

@@ -15,7 +15,7 @@ from typing import Optional
 
 import msgspec
 
-from pytriton._control.registration_progress import Report
+from pytriton._control.daemon_view import Report
 from pytriton._protocol import messages
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError

@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, Union
 
 import msgspec
 
-from pytriton._control.registration_progress import Report
+from pytriton._control.daemon_view import Report
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import DaemonClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton._protocol import config_datatypes, messages
+from pytriton._protocol import datatypes, messages
 from pytriton.formats.loaded import FormatError, LoadedFile, TensorInfo
 
 #: The largest batch where config.pbtxt says nothing and the file allows any.
@@ -35,7 +35,7 @@ def check_fit(loaded: LoadedFile, config: Mapping[str, Any], path: str) -> None:
         of_file = {info.name: info.datatype for info in known}
         for entry in config.get(what, ()):
             name = str(entry["name"])
-            datatype = config_datatypes.of_config(str(entry.get("data_type", "")))
+            datatype = datatypes.of_config(str(entry.get("data_type", "")))
             if name not in of_file:
                 raise FormatError(
                     f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "

@@ -15,8 +15,8 @@ from fakes.simulated_daemon import SimulatedDaemon
 from fakes.triton.fake_server import SERVER_PID
 from pytriton._protocol import messages
 from pytriton._protocol.files.shared_entries import SharedEntry
-from pytriton.dispatcher.elastic.machine_share import MachineResources
-from pytriton.dispatcher.elastic.memory import MEMORY, Size
+from pytriton.dispatcher.scaling.memory_policy import MEMORY, Size
+from pytriton.dispatcher.scaling.policy import MachineResources
 
 MIB = 1 << 20
 SLEEPY = messages.Autoscale(0, 4, idle_after_s=60.0)

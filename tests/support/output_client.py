@@ -25,7 +25,7 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
-from pytriton.worker import event_loops, request_ids
+from pytriton.worker import event_loops, request_log
 from pytriton.worker.model import Part, WorkerModel
 
 #: Columns of float32 with which a row is large enough to be given out of shared memory.
@@ -89,7 +89,7 @@ class Client:
 
 
 async def _as_task(model: WorkerModel, part: Part) -> BatchDone | BatchFailed:
-    request_ids.serving.set([part])
+    request_log.serving.set([part])
     return await model.answer_async(part)
 
 

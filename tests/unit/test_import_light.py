@@ -153,7 +153,7 @@ def test_a_daemon_asks_tritonserver_without_tritonclient() -> None:
     code = (
         "import asyncio\n"
         "from pytriton._host.settings.declarations import DaemonConfig\n"
-        "from pytriton.dispatcher.server.frontends.admin_client import AdminClient\n"
+        "from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient\n"
         "from pytriton.formats import pbtxt\n"
         "async def connect(): await AdminClient(DaemonConfig(), 1, 1)._connected()\n"
         "asyncio.run(connect())\n"
@@ -193,7 +193,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
     code = (
         "import asyncio, pathlib\n"
         "from pytriton.dispatcher.server.frontend import Unreached\n"
-        "from pytriton.dispatcher.server.frontends.native_admin import NativeAdmin\n"
+        "from pytriton.dispatcher.server.frontends.native_frontend import NativeAdmin\n"
         "async def ask():\n"
         "    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']\n"
         "    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)\n"
@@ -201,7 +201,7 @@ def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
         "assert asyncio.run(ask()) == 'asked'"
     )
     names = modules_after(code)
-    assert "pytriton.dispatcher.server.frontends.native_admin" in names
+    assert "pytriton.dispatcher.server.frontends.native_frontend" in names
     assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
 
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {
         "pytriton._host",
         "pytriton._clash",
-        "pytriton._register.gpus",
+        "pytriton._register.instances",
         "pytriton.autoscale",
         "pytriton.exceptions",
         "pytriton.formats",

@@ -30,7 +30,7 @@ from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
 from pytriton.worker.calls.call_wire import Wire
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import serving
 
 if TYPE_CHECKING:
     import asyncio

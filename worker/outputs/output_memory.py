@@ -31,7 +31,7 @@ from pytriton._protocol.lanes.arena import Arena, ArenaError
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, TensorRef
 from pytriton._protocol.lanes.tensors import Array
-from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import serving
 
 #: The memory number of a lane's buffer arena, as known to its peer.
 _BUFFERS = 1

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytriton._protocol import linux
 from pytriton._protocol.cast_checks import MASKED, is_masked, lost_by_cast
 from pytriton._protocol.errors import shown
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
-from pytriton._protocol.lanes.lane_messages import RequestRef, ResponseRef, TensorRef
+from pytriton._protocol.lanes.lane_messages import OWN, RequestRef, ResponseRef, TensorRef
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.proxy.one_text import OneText
 from pytriton.proxy.pieces import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.output_transfer import lay_down
 
 #: The default name of an input.
 _DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
@@ -382,3 +382,35 @@ def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     if "V" in (given.kind, declared.kind):
         return given.kind in "fiubV" and declared.kind in "fV" and given.type is not np.void
     return np.can_cast(given, declared, "same_kind")
+
+
+# ── The transfer of an output to the proxy: copied into the lane's arena or, if large, lent ──
+
+#: Below this size, a copy costs no more than looking up the pages and waiting for the proxy.
+_SMALLEST = 1 << 20
+
+
+def lay_down(
+    lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[np.generic]
+) -> TensorRef:
+    """Write or lend an output as `dtype` and C-contiguous; return a reference to it.
+
+    `lane.lent` holds arrays that were not copied.
+
+    Raises:
+        ArenaError: not enough memory for a copy.
+    """
+    if lane.reads and array.nbytes >= _SMALLEST and _can_be_lent(array, dtype):
+        lane.lent.append(array)
+        start = tensors.address(array)
+        return TensorRef(name, datatype, list(array.shape), OWN, start, array.nbytes)
+    return tensors.write(lane, name, datatype, array, dtype)
+
+
+def _can_be_lent(array: Array, dtype: np.dtype[np.generic]) -> bool:
+    # Memory mapped by a device driver (pinned, for example) may not be readable for other processes: ask the kernel.
+    return (
+        array.flags.c_contiguous
+        and array.dtype == dtype
+        and linux.is_readable(tensors.address(array), array.nbytes)
+    )

@@ -38,7 +38,7 @@ from pytriton.worker.callable_errors import callable_errors, reason
 from pytriton.worker.fault_reports import cut_for_client, report_error
 from pytriton.worker.model import Part, Unrecoverable, WorkerModel
 from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.output_transfer import lay_down
+from pytriton.worker.outputs.results import lay_down
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.readiness import ReadinessPoller
 

@@ -42,8 +42,7 @@ from pytriton.worker.model import Part
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import LoadedPythonModel, failure_of
 from pytriton.worker.python_model.python_stream import PythonStream
-from pytriton.worker.request_ids import serving
-from pytriton.worker.request_log import type_of
+from pytriton.worker.request_log import serving, type_of
 from pytriton.worker.streams.lane_withdrawals import Withdrawals
 from pytriton.worker.streams.stream_answers import Outbox
 

@@ -14,7 +14,7 @@ from pytriton.proxy.types import Request
 from pytriton.worker.async_loop import OnEventLoop
 from pytriton.worker.event_loops import within_limit
 from pytriton.worker.model import Part
-from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import serving
 from pytriton.worker.streams.response_batching import GatheringOutbox, Turns
 from pytriton.worker.streams.stream_answers import BatchStream, Outbox
 from pytriton.worker.streams.stream_loops import StreamLoop

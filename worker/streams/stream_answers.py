@@ -32,7 +32,7 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.tensors import TextError
 from pytriton.exceptions import PyTritonUnrecoverableError
@@ -40,8 +40,7 @@ from pytriton.proxy.one_text import OneText
 from pytriton.worker.callable_errors import reason
 from pytriton.worker.fault_reports import client_text, report_error
 from pytriton.worker.outputs.results import ResultError, ResultWriter
-from pytriton.worker.request_ids import trace_of
-from pytriton.worker.request_log import nbytes_of, type_of
+from pytriton.worker.request_log import nbytes_of, trace_of, type_of
 from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.in_triton.proxy_exits import ProxyExits
+from pytriton.dispatcher.models.in_triton.attached_proxies import ProxyExits
 from pytriton.dispatcher.runtime.states import ModelState, StateMachine
 from pytriton.dispatcher.runtime.tasks import cause_of
 from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState

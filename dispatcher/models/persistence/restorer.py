@@ -23,7 +23,7 @@ from pytriton.dispatcher.models.declaration import CurrentDeclaration
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.frontend import Awaited
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events

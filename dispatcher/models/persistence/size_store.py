@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from pytriton._protocol.files.private_files import open_private
-from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 _log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from pytriton._protocol import linux
 from pytriton._protocol.access import ACCESS_HEADER
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.frontend import Awaited, ServerPlace
-from pytriton.dispatcher.server.frontends import command_line
+from pytriton.dispatcher.server.frontends import triton_frontend
 
 _log = structlog.get_logger(__name__)
 
@@ -141,11 +141,11 @@ def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str,
 def _core_options(
     config: DaemonConfig, place: ServerPlace, preload: Sequence[str]
 ) -> list[list[str]]:
-    options: Options = command_line.core_options(config, place, preload)
+    options: Options = triton_frontend.core_options(config, place, preload)
     options["allow-metrics"] = "true" if config.allow_metrics else "false"
     users = {
         name: value
-        for name, value in command_line.users_options(config).items()
+        for name, value in triton_frontend.users_options(config).items()
         if not name.startswith(FRONTENDS)
     }
     ignored = INWARD.intersection(config.tritonserver_options)
@@ -154,7 +154,7 @@ def _core_options(
             "options ignored: the native frontend has no such pools or threads",
             ignored=sorted(ignored),
         )
-    command_line.merge(options, users)
+    triton_frontend.merge(options, users)
     return [
         [name, value]
         for name, values in options.items()

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytriton.dispatcher.telemetry.dashboard.tensor_codec import (
+from pytriton.dispatcher.telemetry.dashboard.tensors import (
     LENGTH,
     UnusableRequestError,
+    is_decoupled,
     packed,
     unpacked,
 )
-from pytriton.dispatcher.telemetry.dashboard.tensors import is_decoupled
 
 #: Maximum size of an answer, which a person reads.
 _ANSWER_BYTES = 4 << 20

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import structlog
 
+from pytriton._protocol import messages
 from pytriton._protocol.errors import sendable
 from pytriton._protocol.messages.events import Event
-from pytriton.dispatcher.telemetry.events.actor import asked_by
+from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 _log = structlog.get_logger(__name__)
@@ -117,3 +120,38 @@ def _cut(text: str, most: int) -> str:
     """Truncate a text, and replace what cannot be encoded: file names in it may not be valid Unicode."""
     text = sendable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# ── The actor on whose behalf the current task runs: known to the task that handles a message and to what it calls ──
+
+_who: ContextVar[str] = ContextVar("who asked", default="")
+
+
+@contextmanager
+def acting_for(who: str) -> Iterator[None]:
+    """Attribute decisions within the block to `who`, for example "user ann, process 4242 (python train.py)"."""
+    token = _who.set(who)
+    try:
+        yield
+    finally:
+        _who.reset(token)
+
+
+def asked_by() -> str:
+    """Return the actor of the current task; "" if the daemon acts on its own."""
+    return _who.get()
+
+
+# ── Reports a reload of the settings as an event ──
+
+
+def emit_reload(events: Events, answer: messages.Reloaded) -> None:
+    """Emit an event with the changes of a reload, or with the reason why it failed."""
+    if answer.problem:
+        events.emit(kinds.RELOAD_FAILED, reason=answer.problem)
+        return
+    effects = [f"now: {', '.join(answer.applied)}"] if answer.applied else []
+    if answer.needs_restart:
+        effects.append(f"after a restart of the daemon: {', '.join(answer.needs_restart)}")
+    counts = {"applied": len(answer.applied), "waiting": len(answer.needs_restart)}
+    events.emit(kinds.RELOADED, reason="; ".join(effects) or "no changes", numbers=counts)

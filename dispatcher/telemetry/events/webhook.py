@@ -21,7 +21,7 @@ import structlog
 
 from pytriton._protocol.messages.events import Event
 from pytriton._protocol.messages.metrics import WebhookMetrics
-from pytriton.dispatcher.telemetry.events.webhook_settings import Hook
+from pytriton.dispatcher.telemetry.events.webhooks import Hook
 
 _log = structlog.get_logger(__name__)
 

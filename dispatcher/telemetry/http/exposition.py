@@ -16,8 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
-from pytriton._protocol.lanes.exemplars import Exemplar
-from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, coarse
+from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, Exemplar, coarse
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.metrics.families import (
     FAMILIES,

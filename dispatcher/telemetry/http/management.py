@@ -15,8 +15,8 @@ from pytriton._protocol.messages.answers import Status
 from pytriton._protocol.messages.events import Event, Explanation
 from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
-from pytriton.dispatcher.telemetry.http.certificate import CertificateError
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
+from pytriton.dispatcher.telemetry.http.server_thread import CertificateError
 from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
 
 if TYPE_CHECKING:

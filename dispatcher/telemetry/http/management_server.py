@@ -28,9 +28,8 @@ from pytriton._protocol.messages.metrics import MetricsSnapshot
 from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.telemetry.dashboard.routes import Endpoint, Page, Sources
 from pytriton.dispatcher.telemetry.http import protobuf
-from pytriton.dispatcher.telemetry.http.certificate import tls_context
 from pytriton.dispatcher.telemetry.http.exposition import expose
-from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread
+from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread, tls_context
 from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, Snapshots
 
 T = TypeVar("T")

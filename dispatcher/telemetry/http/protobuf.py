@@ -12,8 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric as TextMetric
 
-from pytriton._protocol.lanes.exemplars import Exemplar
-from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, SIZE_BOUNDS, coarse
+from pytriton._protocol.lanes.histograms import (
+    BOUNDS_S,
+    FIRST_INDEX,
+    SCHEMA,
+    SIZE_BOUNDS,
+    Exemplar,
+    coarse,
+)
 from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.http.exposition import EXPOSED_BOUNDS_S, samples_of

@@ -5,43 +5,140 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.exemplars import Exemplar
-from pytriton._protocol.lanes.stats_page import NOTHING, Counts
+from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS, Exemplar
+from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.messages.metrics import (
     DaemonMetrics,
+    Histogram,
     InstanceMetrics,
     MetricsSnapshot,
     ModelMetrics,
     QueueMetrics,
     WebhookMetrics,
+    Work,
 )
 from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.state import MetricData
-from pytriton.dispatcher.runtime.child_output import LEFT_OUT
+from pytriton.dispatcher.runtime.child import LEFT_OUT
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
 from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
-from pytriton.dispatcher.telemetry.metrics.loop_lag import LoopLag
-from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory, memory_of
 from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     MergedUserMetrics,
     Merger,
     add_frontend,
     said,
 )
-from pytriton.dispatcher.telemetry.metrics.work import work_of
 from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
 from pytriton.dispatcher.workers.process.worker import Worker
 
-if TYPE_CHECKING:  # prometheus_client is imported only when metrics are requested
+if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
+
+
+# ── Converts raw counters of workers' stats pages to the values that are reported ──
+
+#: Upper limit of counters: a page may contain anything, and messages have no larger integers.
+_MAX_INT64 = (1 << 63) - 1
+#: Upper limit of a bucket, so that the total of a histogram stays within the limit, too.
+_MAX_IN_BUCKET = _MAX_INT64 >> 7
+
+
+def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
+    """Return the reported counters; `failed` has the failures that only the daemon sees."""
+    failures = dict(zip(FAILURES, counts.failed))
+    failures.update(failed or {})
+    return Work(
+        calls=_bounded(counts.calls),
+        requests=_bounded(counts.requests),
+        rows=_bounded(counts.rows),
+        merged=_bounded(counts.merged),
+        responses=_bounded(counts.parts),
+        busy_s=counts.busy_ns / 1e9,
+        failed={kind: _bounded(count) for kind, count in failures.items() if count},
+        call_s=histogram(counts.call_ns / 1e9, counts.call_buckets),
+        wait_s=histogram(counts.wait_ns / 1e9, counts.wait_buckets),
+        rows_per_call=histogram(counts.rows, counts.size_buckets),
+        first_s=histogram(counts.first_ns / 1e9, counts.first_buckets),
+        between_s=histogram(counts.between_ns / 1e9, counts.between_buckets),
+    )
+
+
+def histogram(total: float, buckets: Sequence[int]) -> Histogram:
+    """Return a histogram without trailing empty buckets."""
+    size = len(buckets)
+    while size and not buckets[size - 1]:
+        size -= 1
+    filled = list(buckets[:size])
+    if filled and max(filled) > _MAX_IN_BUCKET:
+        filled = [min(count, _MAX_IN_BUCKET) for count in filled]
+    return Histogram(float(total), filled)
+
+
+def _bounded(count: int) -> int:
+    return min(count, _MAX_INT64)
+
+
+# ── Delay of the dispatcher's event loop, which delays every registration and every retry decision ──
+
+_POLL_INTERVAL_S = 1.0
+
+
+class LoopLag:
+    """Measures once a second how much later than scheduled the loop wakes it."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._buckets = [0] * DURATION_BUCKETS
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            wanted = loop.time() + _POLL_INTERVAL_S
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            self.note(loop.time() - wanted)
+
+    def note(self, late_s: float) -> None:
+        """Record one measurement."""
+        late_s = max(0.0, late_s)
+        self._sum += late_s
+        self._buckets[bisect_left(BOUNDS_S, late_s)] += 1
+
+    def histogram(self) -> Histogram:
+        """Return the measurements so far."""
+        return Histogram(self._sum, list(self._buckets))
+
+
+# ── Memory of processes as reported by the kernel ──
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessMemory(NamedTuple):
+    """Resident bytes, and the part of them that may be shared with other processes."""
+
+    resident: int
+    shared: int
+
+
+def memory_of(pid: int) -> ProcessMemory | None:
+    """Return the memory of a process; None if it has exited."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return ProcessMemory(int(resident) * _PAGE, int(shared) * _PAGE)
+
 
 MemoryOf = Callable[[int], Optional[ProcessMemory]]
 

@@ -9,10 +9,13 @@ disabled has few records: calls slower than the slowest known ones, and a limite
 from __future__ import annotations
 
 import asyncio
+import heapq
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -20,14 +23,12 @@ import msgspec
 import structlog
 
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.request_records import UNBOUNDED, RequestRecord, decoded
+from pytriton._protocol.lanes.request_records import NEVER, UNBOUNDED, RequestRecord, decoded
 from pytriton._protocol.lanes.stats_page import FAILURES
 from pytriton._protocol.messages.requests import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
-from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
-from pytriton.dispatcher.telemetry.requests.samples import KEPT, Samples
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 _log = structlog.get_logger(__name__)
@@ -337,3 +338,109 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
 def _bounded(count: int) -> int | None:
     """Return a worker's count limited to what a message can carry; None if it was not counted."""
     return None if count < 0 else min(count, _MAX_INT64)
+
+
+# ── Samples of a model's requests: the slowest of the last hour, and the last failed ones ──
+
+#: Number of samples of each sort.
+KEPT = 20
+#: Length of "the last hour", and of the pieces whose slowest requests are recorded.
+_HOUR_S, _PIECE_S = 3600.0, 600.0
+
+
+@dataclass
+class _SamplePiece:
+    begun: float
+    #: A heap of the slowest: time, unique number as a tie-breaker, time seen, entry.
+    slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
+
+
+class Samples:
+    """The samples of one model. `now` is the time of a monotonic clock."""
+
+    def __init__(self) -> None:
+        #: Exception type and time (seconds since the epoch) of the last failed request.
+        self.last_error = ""
+        self.last_failed_at: float | None = None
+        self._pieces: deque[_SamplePiece] = deque()
+        self._failed: deque[RequestEntry] = deque(maxlen=KEPT)
+        self._count = 0
+
+    def see(self, entry: RequestEntry, now: float) -> None:
+        """Record a request if it belongs to the samples."""
+        if entry.status != "ok":
+            self._failed.appendleft(entry)
+            self.last_failed_at, self.last_error = entry.time, entry.error
+        piece = self._piece(now)
+        self._count += 1
+        one = (entry.compute_ns, self._count, now, entry)
+        if len(piece.slowest) < KEPT:
+            heapq.heappush(piece.slowest, one)
+        elif one > piece.slowest[0]:
+            heapq.heapreplace(piece.slowest, one)
+
+    def threshold_ns(self, now: float) -> int:
+        """Return the minimum duration of a request to count among the slowest."""
+        piece = self._piece(now)
+        if len(piece.slowest) < KEPT:
+            return 0
+        return min(piece.slowest[0][0] + 1, NEVER - 1)
+
+    def slowest(self, now: float) -> list[RequestEntry]:
+        """Return the slowest of the last hour, slowest first."""
+        self._piece(now)
+        found = [one for piece in self._pieces for one in piece.slowest]
+        recent = [one for one in found if one[2] > now - _HOUR_S]
+        return [entry for *_, entry in sorted(recent, reverse=True)[:KEPT]]
+
+    def failed(self) -> list[RequestEntry]:
+        """Return the last failed requests, newest first."""
+        return list(self._failed)
+
+    def _piece(self, now: float) -> _SamplePiece:
+        while self._pieces and self._pieces[0].begun <= now - _HOUR_S - _PIECE_S:
+            self._pieces.popleft()
+        if not self._pieces or self._pieces[-1].begun <= now - _PIECE_S:
+            self._pieces.append(_SamplePiece(now))
+        return self._pieces[-1]
+
+
+# ── The outcomes of a model's requests in the last minutes, as differences of cumulative counters ──
+
+#: Length of the period, and interval between points.
+_SPAN_S, _EVERY_S = 300.0, 10.0
+
+
+class _Point(NamedTuple):
+    at: float
+    requests: int
+    failed: Mapping[str, int]
+
+
+class RecentOutcomes:
+    """Records the counters of one model. Times are those of a monotonic clock.
+
+    Args:
+        counters: the counters
+        begun: start of the counters, to include everything counted so far; None to include only what follows
+    """
+
+    def __init__(self, counters: ModelCounters, now: float, *, begun: float | None = None) -> None:
+        self._counters = counters
+        first = _Point(now, *counters.outcomes()) if begun is None else _Point(begun, 0, {})
+        self._points = deque([first])
+
+    def look(self, now: float) -> None:
+        """Record a point if the interval has passed."""
+        if now < self._points[-1].at + _EVERY_S:
+            return
+        self._points.append(_Point(now, *self._counters.outcomes()))
+        while len(self._points) > 1 and self._points[0].at < now - _SPAN_S:
+            self._points.popleft()
+
+    def since(self, now: float) -> tuple[float, int, dict[str, int]]:
+        """Return the length of the recorded period in seconds, and the requests started and failed in it."""
+        first = self._points[0]
+        requests, failed = self._counters.outcomes()
+        lost = {kind: max(0, count - first.failed.get(kind, 0)) for kind, count in failed.items()}
+        return now - first.at, max(0, requests - first.requests), lost

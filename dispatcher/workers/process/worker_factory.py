@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from pytriton._host.settings import trace_settings
+from pytriton._host.settings import declarations
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
@@ -19,8 +19,7 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
 from pytriton.dispatcher.workers.process import slots
 from pytriton.dispatcher.workers.process.fork_servers import ForkServers, boot_arguments
-from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
-from pytriton.dispatcher.workers.process.registrant import Registrant
+from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker, Registrant
 from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.process.worker_process import WorkerPlace, WorkerProcess
 
@@ -40,7 +39,7 @@ class WorkerFactory:
         self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
     ) -> None:
         self._rundir = rundir
-        tracing = trace_settings.uses_opentelemetry(config)
+        tracing = declarations.uses_opentelemetry(config)
         boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
         #: Fork servers, which start workers faster than a new interpreter.
         self.forks = ForkServers(
@@ -50,7 +49,7 @@ class WorkerFactory:
             rundir.control_endpoint,
             library,
             kill_on_death,
-            trace_settings.worker_environment(config, os.environ) if tracing else None,
+            declarations.worker_environment(config, os.environ) if tracing else None,
             self.forks,
             config.grace_period_s,
         )

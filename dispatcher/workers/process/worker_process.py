@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from pytriton._host.settings.trace_settings import exports_elsewhere
+from pytriton._host.settings.declarations import exports_elsewhere
 from pytriton._protocol import linux, messages
 from pytriton._protocol.calls.call_connection import socket_path
 from pytriton._protocol.env_variables import with_direct_loopback
@@ -27,7 +27,6 @@ from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, sign
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
 from pytriton.dispatcher.server.liveness import process_state
-from pytriton.dispatcher.workers.process import compute_threads
 from pytriton.dispatcher.workers.process.fork_server import InterpreterSetup
 from pytriton.dispatcher.workers.process.fork_servers import ForkServers, boot_arguments
 from pytriton.dispatcher.workers.process.worker import Worker
@@ -370,7 +369,7 @@ def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, s
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
     if place.tracing is not None and not exports_elsewhere(spec.world.env):
         env.update(place.tracing)
-    env.update(compute_threads.variables_for(spec))
+    env.update(variables_for(spec))
     env.update(spec.world.env)
     shared = str(place.library.parent / "shared")
     return {**with_direct_loopback(env), ENV_SHARED_DIR: shared}
@@ -380,3 +379,47 @@ def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
     # Spares are numbered after the instances and use the same devices in turn.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
     return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+
+
+# ── The number of compute threads of a worker's libraries: its share of the cores, unless the user sets it ──
+
+
+#: OpenMP (torch, scikit-learn, XGBoost), OpenBLAS and MKL (numpy, scipy), BLIS, numexpr (pandas).
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+#: The other libraries fall back to this variable, so a user who sets it decides for all of them.
+_FOR_ALL = VARIABLES[0]
+
+
+def usable_cpus() -> float:
+    """Return how many cores this process and its children may use, by CPU affinity and cgroup quota."""
+    cpus = float(len(os.sched_getaffinity(0)))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
+    except (OSError, ValueError):  # no limit, or not cgroup v2
+        return cpus
+
+
+def share_of(spec: messages.ModelSpec) -> int:
+    """Return the number of threads for each library of a worker; 0 keeps the library's default."""
+    if spec.isolation == "thread" or _FOR_ALL in spec.world.env:
+        return 0
+    theirs = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
+    cores = min(theirs, usable_cpus())
+    workers = spec.instances if spec.autoscale is None else max(spec.autoscale.most, 1)
+    share = max(1, int(cores // workers))
+    return share if share < theirs else 0
+
+
+def variables_for(spec: messages.ModelSpec) -> Mapping[str, str]:
+    """Return the environment variables that set a worker's share, except those that the user has set."""
+    share = share_of(spec)
+    wanted = VARIABLES if share else ()
+    return {name: str(share) for name in wanted if name not in spec.world.env}

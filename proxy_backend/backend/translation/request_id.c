@@ -1,4 +1,4 @@
-/* Request ids as the worker formats them for its log and the callable: pytriton/_protocol/lanes/request_names.py. */
+/* Request ids as the worker formats them for its log and the callable: pytriton/_protocol/lanes/request_records.py. */
 #define _GNU_SOURCE
 #include "translation/request_id.h"
 

@@ -57,7 +57,7 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show each node and the models it serves. Exit with code 3 if a node is down."""
-    from pytriton._cli.fleet.fleet_tables import print_nodes
+    from pytriton._cli.fleet.fleet_options import print_nodes
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         answers = client.status()
@@ -79,7 +79,7 @@ def models(
     as_json: JsonFlag = False,
 ) -> None:
     """List the models, with the number of nodes that serve each."""
-    from pytriton._cli.fleet.fleet_tables import print_fleet_models
+    from pytriton._cli.fleet.fleet_options import print_fleet_models
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.models()

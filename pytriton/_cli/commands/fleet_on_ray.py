@@ -70,7 +70,7 @@ def show_nodes(
     ray_address: RayFlag = "auto", name: NameFlag = "default", as_json: JsonFlag = False
 ) -> None:
     """Show the nodes of a fleet on a Ray cluster, and what each serves."""
-    from pytriton._cli.fleet.fleet_tables import print_nodes
+    from pytriton._cli.fleet.fleet_options import print_nodes
     from pytriton.daemon import connect
 
     with errors_of_clients():

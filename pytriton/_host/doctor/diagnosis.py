@@ -17,7 +17,7 @@ from typing import Callable
 
 from pytriton._clash import clashing_distribution
 from pytriton._host.doctor import machine_checks as machine
-from pytriton._host.doctor.check_result import Check, Status
+from pytriton._host.doctor.machine_checks import Check, Status
 from pytriton._host.install import compiled_frontend, compiled_proxy
 from pytriton._host.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton._host.install.interpreters import PROXY_VERSIONS, find_interpreter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import shutil
@@ -9,9 +10,10 @@ import socket
 import stat
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from pytriton._host.doctor.check_result import Check
 from pytriton._host.install.wheel import glibc_version, machine_flaw
 from pytriton._protocol import linux
 from pytriton._protocol.files.rundir import (
@@ -193,3 +195,23 @@ def check_gpus() -> Check:
         mend = "check whether nvidia-smi works; models run on the CPU until then"
         return Check("GPUs", "warning", f"nvidia-smi fails: {said[:300]}", mend)
     return Check("GPUs", "ok", said or "the driver shows no GPU; models run on the CPU")
+
+
+# ── The result of one check of `pytriton-daemon doctor` ──
+
+#: ok: works. warning: works, with the limits in the detail. problem: a daemon will not start or not serve.
+Status = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table."""
+
+    name: str
+    status: Status
+    detail: str  #: what the check found
+    mend: str = ""  #: what to do; empty if nothing
+
+    def as_dict(self) -> dict[str, str]:
+        """Return name, status, detail and mend as strings, for JSON."""
+        return dataclasses.asdict(self)

@@ -7,6 +7,7 @@ Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -15,9 +16,427 @@ import msgspec
 
 from pytriton._host.settings import parsing as values
 from pytriton._host.settings.combinations import contradictions
-from pytriton._host.settings.option import SECONDS, Option
-from pytriton._host.settings.server_settings import ServerSettings
-from pytriton._protocol.files.rundir import RuntimeDir, default_state_dir
+from pytriton._host.settings.frontend_limits import LIMITS, limits
+from pytriton._host.settings.option import PORT, SECONDS, Option
+from pytriton._host.settings.parsing import Kind
+from pytriton._host.settings.triton_options import Options, read_options
+from pytriton._protocol import trace_config
+from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir, default_state_dir
+
+# ── Settings: the daemon's directories, its endpoints, and who may control it ──
+
+
+class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of `DaemonConfig` about directories, endpoints and control."""
+
+    runtime_dir: Annotated[
+        str,
+        Option(
+            "Directory of sockets, logs and PID file. Default: $XDG_RUNTIME_DIR/pytriton-daemon, else "
+            "/run/pytriton-daemon for root, else pytriton-daemon-UID in the temporary directory.",
+            values.path(),
+        ),
+    ] = msgspec.field(default_factory=lambda: str(default_runtime_dir()))
+
+    state_dir: Annotated[
+        Optional[str],
+        Option(
+            "Directory in which registrations are persisted for the next start. Default: /var/lib/pytriton-daemon "
+            "for root, else pytriton-daemon in $XDG_STATE_HOME or ~/.local/state; `state` in the "
+            "runtime directory if that is not the default one.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    ephemeral: Annotated[
+        bool,
+        Option("Do not persist registrations, and restore none at startup.", values.boolean()),
+    ] = False
+
+    # ── endpoints ────────────────────────────────────────────────────────────────────────────────
+    allow_http: Annotated[bool, Option("Serve HTTP.", values.boolean())] = True
+    http_address: Annotated[
+        str, Option("Address to serve HTTP on. 0.0.0.0 listens on every interface.", values.text())
+    ] = "127.0.0.1"
+    http_port: Annotated[int, Option("HTTP port. 0 picks a free port.", PORT)] = 8000
+    allow_grpc: Annotated[bool, Option("Serve gRPC.", values.boolean())] = True
+    grpc_address: Annotated[
+        str, Option("Address to serve gRPC on. 0.0.0.0 listens on every interface.", values.text())
+    ] = "127.0.0.1"
+    grpc_port: Annotated[int, Option("gRPC port. 0 picks a free port.", PORT)] = 8001
+    allow_metrics: Annotated[bool, Option("Serve Prometheus metrics.", values.boolean())] = True
+    allow_client_shm: Annotated[
+        bool,
+        Option(
+            "Let clients register shared memory for tensors. Registering needs the access token by default.",
+            values.boolean(),
+        ),
+    ] = True
+    metrics_address: Annotated[
+        str,
+        Option("Address to serve metrics on. 0.0.0.0 listens on every interface.", values.text()),
+    ] = "127.0.0.1"
+    metrics_port: Annotated[int, Option("Metrics port. 0 picks a free port.", PORT)] = 8002
+
+    # ── management ───────────────────────────────────────────────────────────────────────────────
+    management_address: Annotated[
+        Optional[str],
+        Option(
+            "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`.",
+            values.optional(values.address()),
+        ),
+    ] = None
+    management_unix_socket: Annotated[
+        Optional[str],
+        Option(
+            "Unix socket on which the daemon also serves `management_address`, for its own user only.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    management_certificate: Annotated[
+        Optional[str],
+        Option(
+            "Certificate (PEM) for `management_address` over HTTPS instead of HTTP.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    management_key: Annotated[
+        Optional[str],
+        Option("Private key (PEM) of management_certificate.", values.optional(values.path())),
+    ] = None
+    management_require_token: Annotated[
+        bool,
+        Option(
+            "Require the access token on `management_address`, as `Authorization: Bearer TOKEN`.",
+            values.boolean(),
+        ),
+    ] = False
+
+    # ── control ──────────────────────────────────────────────────────────────────────────────────
+    control_group: Annotated[
+        Optional[str],
+        Option(
+            "Group whose members may also control the daemon, and so run code as its user. Default: only that user "
+            "and root.",
+            values.optional(values.text()),
+        ),
+    ] = None
+    control_tcp: Annotated[
+        Optional[str],
+        Option(
+            "Address and port on which clients with a key may control the daemon. Port 0 picks a free port. Needs "
+            "`pytriton-daemon keys init`.",
+            values.optional(values.address()),
+        ),
+    ] = None
+    keys_dir: Annotated[
+        Optional[str],
+        Option(
+            "Directory of the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
+            "pytriton-daemon/keys in $XDG_CONFIG_HOME or ~/.config.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    max_payload_size: Annotated[
+        int,
+        Option(
+            "Maximum size of a pickled callable, in bytes.",
+            values.size(),
+        ),
+    ] = 4 << 30
+
+
+# ── Settings of the OpenAI frontend ──
+
+
+class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings for models registered with `openai=`; see docs/how-to/openai.md."""
+
+    # ── the OpenAI API ───────────────────────────────────────────────────────────────────────────
+    openai_address: Annotated[
+        str,
+        Option(
+            "Address to serve the OpenAI API on. 0.0.0.0 listens on every interface.", values.text()
+        ),
+    ] = "127.0.0.1"
+    openai_port: Annotated[
+        int,
+        Option(
+            "Port of the OpenAI API, opened with the first model that uses it. 0 picks a free port.",
+            PORT,
+        ),
+    ] = 8003
+    openai_keys_file: Annotated[
+        Optional[str],
+        Option(
+            "TOML file with API keys and quotas of the OpenAI API, reloaded when it changes. Default: no key is "
+            "required.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    openai_cors_origin: Annotated[
+        tuple[str, ...],
+        Option(
+            "Origin of web pages that may call the OpenAI API. May be repeated. `*` allows all.",
+            values.several(values.origin()),
+        ),
+    ] = ()
+    openai_remote_urls: Annotated[
+        bool,
+        Option(
+            "Accept remote URLs in messages to the OpenAI API. The callable may fetch them; the daemon never does.",
+            values.boolean(),
+        ),
+    ] = False
+    openai_max_body_size: Annotated[
+        int, Option("Maximum size of a request body of the OpenAI API, in bytes.", values.size())
+    ] = 64 << 20
+    openai_max_requests: Annotated[
+        int,
+        Option(
+            "Maximum number of concurrent requests of the OpenAI API. Beyond it, requests fail with 429.",
+            values.integer(1),
+        ),
+    ] = 1024
+    openai_keepalive_s: Annotated[
+        float,
+        Option(
+            "Idle time after which a stream of the OpenAI API sends a keep-alive comment, in seconds. 0 disables it.",
+            SECONDS,
+        ),
+    ] = 15.0
+    openai_timeout_s: Annotated[
+        float,
+        Option(
+            "Maximum duration of a response of the OpenAI API, in seconds. 0 disables the limit.",
+            SECONDS,
+        ),
+    ] = 600.0
+
+
+# ── Settings of the frontend: the program around Triton's core that serves clients ──
+
+_LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
+
+
+class FrontendSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The frontend's part of `DaemonConfig`."""
+
+    # ── the frontend ────────────────────────────────────────────────────────────────────────────────
+    frontend: Annotated[
+        str,
+        Option(
+            "Server around Triton's core. `native` is pytriton-daemon's own; a checkout needs a C compiler once. "
+            "`triton` is NVIDIA's tritonserver. `auto` uses the native one, or NVIDIA's if the native one is "
+            "unavailable (see the log) or does not support one of tritonserver_options.",
+            values.choice("auto", "native", "triton"),
+        ),
+    ] = "auto"
+    frontend_threads: Annotated[
+        Optional[int],
+        Option(
+            "Number of native frontend threads that read requests. Default: 1, or 2 with four or more processors.",
+            values.optional(values.integer(1, 64)),
+        ),
+    ] = None
+    frontend_limit: Annotated[
+        tuple[str, ...],
+        Option(
+            "Limit of the native frontend, as NAME=VALUE. May be repeated. Defaults: "
+            f"`{_LIMITS}`. `_s`: seconds. `total_*` default to a quarter of the memory of the machine or of the daemon's "
+            "control group, if more.",
+            limits(),
+        ),
+    ] = ()
+    http_unix_socket: Annotated[
+        Optional[str],
+        Option(
+            "Unix socket on which the native frontend also serves HTTP, for the daemon's user only.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    grpc_unix_socket: Annotated[
+        Optional[str],
+        Option(
+            "Unix socket on which the native frontend also serves gRPC, for the daemon's user only.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    http_certificate: Annotated[
+        Optional[str],
+        Option(
+            "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. For gRPC, "
+            "use grpc-use-ssl of tritonserver_options.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    http_key: Annotated[
+        Optional[str],
+        Option("Private key (PEM) of http_certificate.", values.optional(values.path())),
+    ] = None
+    http_client_authorities: Annotated[
+        Optional[str],
+        Option(
+            "CA certificates (PEM) of HTTPS clients. Default: no client certificate is required.",
+            values.optional(values.path()),
+        ),
+    ] = None
+
+
+# ── Settings: tritonserver, the model repositories, and access to tritonserver's administrative endpoints ──
+
+#: Endpoints that Triton can restrict with a token; the first five change the server or reveal data about its users.
+_ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
+_ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
+_OPTIONS = Kind("options of tritonserver", read_options)
+
+
+class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of `DaemonConfig` about tritonserver."""
+
+    # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
+    tritonserver: Annotated[
+        Optional[str],
+        Option(
+            "tritonserver binary or installation directory. Default: /opt/tritonserver, the one on PATH, or the one "
+            "in the cache, which is downloaded if missing.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    proxy_python: Annotated[
+        Optional[str],
+        Option(
+            "Python 3.9 to 3.12 with a shared libpython, for the `python` proxy and for models of Triton's own "
+            "python backend. Default: searched for when needed.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    proxy: Annotated[
+        str,
+        Option(
+            "Program that connects tritonserver to the workers. `native` is faster; a checkout needs a C compiler "
+            "once. `python` needs none. `auto` uses native if available.",
+            values.choice("auto", "native", "python"),
+        ),
+    ] = "auto"
+    cache_dir: Annotated[
+        Optional[str],
+        Option(
+            "Directory of the downloaded tritonserver and the environments of its proxies. Default: "
+            "pytriton-daemon in $XDG_CACHE_HOME or ~/.cache.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    response_cache_size: Annotated[
+        int,
+        Option(
+            "Size of the response cache, in bytes. 0 disables it. Used by models whose configuration enables "
+            "response_cache. Needs the native frontend.",
+            values.size(),
+        ),
+    ] = 0
+    tritonserver_options: Annotated[
+        Options,
+        Option(
+            "Any other tritonserver option, by its name without dashes. As a flag: --triton-option NAME=VALUE.",
+            _OPTIONS,
+        ),
+    ] = msgspec.field(default_factory=dict)
+
+    # ── model repositories ───────────────────────────────────────────────────────────────────────
+    model_repository: Annotated[
+        tuple[str, ...],
+        Option(
+            "Directory of models in Triton's layout, or a URL with s3://, gs:// or as://. May be repeated.",
+            values.several(values.path()),
+        ),
+    ] = ()
+    model_control_mode: Annotated[
+        str,
+        Option(
+            "Which models of model_repository to load. `none`: all, at startup. `explicit`: those of load_model. "
+            "`poll`: all, and reload a model when its files change.",
+            values.choice("none", "explicit", "poll"),
+        ),
+    ] = "none"
+    load_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Name of a model to load at startup with model_control_mode explicit. May be repeated. `*` loads all.",
+            values.several(values.text()),
+        ),
+    ] = ()
+    repository_poll_s: Annotated[
+        float,
+        Option(
+            "Interval between checks for changed files with model_control_mode poll, in seconds.",
+            SECONDS,
+        ),
+    ] = 15.0
+    model_python: Annotated[
+        Optional[str],
+        Option(
+            "Interpreter for workers that serve models of model_repository, with the frameworks of those models. "
+            "Default: the daemon's interpreter.",
+            values.optional(values.path()),
+        ),
+    ] = None
+
+    model_env: Annotated[
+        tuple[str, ...],
+        Option(
+            "Environment variable for workers that serve models of model_repository. NAME copies one of the "
+            "daemon's variables, NAME=VALUE sets one, `*` copies all. May be repeated. Variables that are neither "
+            "secrets nor part of a login session are always copied.",
+            values.several(values.variable()),
+        ),
+    ] = ()
+    python_backend_model: Annotated[
+        tuple[str, ...],
+        Option(
+            "Python model in model_repository to serve with tritonserver's own python backend instead of workers. "
+            "May be repeated. `*` is all.",
+            values.several(values.text()),
+        ),
+    ] = ()
+    install_packages: Annotated[
+        bool,
+        Option(
+            "Create environments for models of model_repository, with the packages that their format needs and "
+            "those of their requirements.txt. Environments are reused.",
+            values.boolean(),
+        ),
+    ] = False
+
+    # ── access ───────────────────────────────────────────────────────────────────────────────────
+    restricted_endpoints: Annotated[
+        tuple[str, ...],
+        Option(
+            "Triton endpoints that require the access token, over HTTP and gRPC.",
+            values.names(*_ALL_ENDPOINTS),
+        ),
+    ] = _ENDPOINTS
+    access_token: Annotated[
+        Optional[str],
+        Option(
+            "Token for the restricted endpoints. Default: a random token per start, shown by `pytriton-daemon "
+            "token`. Do not pass it as a flag: other users can see flags.",
+            values.optional(values.secret()),
+        ),
+    ] = None
+
+    grpc_client_cert: Annotated[
+        Optional[str],
+        Option(
+            "Client certificate (PEM) of the daemon for its own tritonserver. Only needed with grpc-use-ssl-mutual "
+            "and without allow_http.",
+            values.optional(values.path()),
+        ),
+    ] = None
+    grpc_client_key: Annotated[
+        Optional[str],
+        Option("Private key (PEM) of grpc_client_cert.", values.optional(values.path())),
+    ] = None
+
 
 #: Prefix of the environment variables: the prefix and the setting's name in capitals.
 ENV_PREFIX = "PYTRITON_DAEMON_"
@@ -306,3 +725,38 @@ def env_name(name: str) -> str:
 def flag_name(name: str) -> str:
     """Return the command-line flag of a setting."""
     return "--triton-option" if name == "tritonserver_options" else f"--{name.replace('_', '-')}"
+
+
+# ── Whether tritonserver traces with OpenTelemetry, and where workers send their spans ──
+
+#: Prefix and suffix of the variables that name a destination of spans.
+_EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
+
+
+def uses_opentelemetry(config: DaemonConfig) -> bool:
+    """Return whether tritonserver traces with OpenTelemetry; its trace mode cannot change while it runs."""
+    return trace_config.mode(_given(config)) == trace_config.OPENTELEMETRY
+
+
+def worker_environment(config: DaemonConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a worker exports spans to the same destination as tritonserver.
+
+    Args:
+        config: the settings; only `trace-config` is used.
+        environ: the daemon's environment.
+    """
+    own = {name: value for name, value in environ.items() if name.startswith("OTEL_")}
+    return {**own, **trace_config.environment(_given(config))}
+
+
+def exports_elsewhere(environ: Mapping[str, str]) -> bool:
+    """Return whether a registrant's variables name an export destination of their own.
+
+    The daemon's variables do not apply then: its credentials must not be sent to that destination.
+    """
+    return any(name.startswith(_EXPORTER) and name.endswith(_ENDPOINT) for name in environ)
+
+
+def _given(config: DaemonConfig) -> list[str]:
+    given = config.tritonserver_options.get("trace-config", [])
+    return [given] if isinstance(given, str) else given

@@ -7,7 +7,7 @@ it no longer responds, and can read its counters after it has exited::
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
     [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
     [ histograms, see Histogram: the sum, then the buckets ] …
-    [ exemplars of traced calls, see exemplars.py ]
+    [ exemplars of traced calls, see histograms.py ]
     [ records of single requests, see request_records.py ]
     [ of a worker's own process: the callable's own metrics, see user_metrics.py ]
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton._protocol import linux
-from pytriton._protocol.lanes import exemplars, request_records, user_metrics
+from pytriton._protocol.lanes import histograms, request_records, user_metrics
 from pytriton._protocol.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
@@ -50,7 +50,7 @@ _SIZES = _BETWEENS + 1 + DURATION_BUCKETS
 _WORDS = _SIZES + SIZE_BUCKETS
 #: Offsets of the exemplars and the request records, page-aligned.
 _EXEMPLARS = -(-_WORDS * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
-_RECORDS = _EXEMPLARS + -(-exemplars.SIZE // mmap.PAGESIZE) * mmap.PAGESIZE
+_RECORDS = _EXEMPLARS + -(-histograms.SIZE // mmap.PAGESIZE) * mmap.PAGESIZE
 _THRESHOLD = _RECORDS // 8 + request_records.THRESHOLD
 #: Size of the mapping.
 _BYTES = -(-(_RECORDS + request_records.SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -146,8 +146,8 @@ class WorkerStatsPage:
             os.close(fd)
         self._words = memoryview(self._map).cast("Q")
         self._remember()
-        of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + exemplars.SIZE]
-        self.exemplars = exemplars.Exemplars(of_traces)
+        of_traces = memoryview(self._map)[_EXEMPLARS : _EXEMPLARS + histograms.SIZE]
+        self.exemplars = histograms.Exemplars(of_traces)
         self.records = request_records.RequestRecords(memoryview(self._map)[_RECORDS:_BYTES])
         self.user_metrics = (
             user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None

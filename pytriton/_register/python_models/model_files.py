@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytriton._control.registration_progress import Report, step_reporter
+from pytriton._control.daemon_view import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._register import environments

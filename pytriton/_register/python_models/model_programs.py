@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from pytriton._control.registration_progress import Report, step_reporter
+from pytriton._control.daemon_view import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from pytriton._control.daemon_view import DaemonView
-from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.daemon_view import DaemonView, Report, reporter
 from pytriton._protocol import messages
 from pytriton._register.option_help import takes
 from pytriton.run_options import RegisterModelOptions

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.on_ray.nodes import ALL_MODELS
+from pytriton.fleet.on_ray.cluster import ALL_MODELS
 from pytriton.fleet.on_ray.reconciler import ModelOnNode
 from pytriton.fleet.placement_status import NodeStatus
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
-from pytriton._control.registration_progress import Report, reporter
+from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.scalars import plain
 from pytriton._register.option_help import takes
@@ -25,8 +25,7 @@ from pytriton.exceptions import (
 from pytriton.fleet.canary import Canary, canary_of
 from pytriton.fleet.fleet_status import with_node
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
-from pytriton.fleet.on_ray.resources import checked
-from pytriton.fleet.on_ray.runtime_env import check, uploaded, with_environment
+from pytriton.fleet.on_ray.runtime_env import check, checked, uploaded, with_environment
 from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 from pytriton.run_options import RegisterOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton._protocol.messages import Autoscale
-from pytriton.dispatcher.elastic.machine_share import Cost, MachineResources
+from pytriton.dispatcher.scaling.policy import Cost, MachineResources
 from simulation import plot, shapes
 from simulation.machine import Machine, Model, Setting
 from simulation.shapes import Shape

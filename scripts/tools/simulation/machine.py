@@ -1,6 +1,6 @@
 """A machine of simulated models: requests queue, instances load and serve, the daemon's policy decides.
 
-Everything that is simulated is here; what decides is `pytriton.dispatcher.elastic`, as the daemon has it.
+Everything that is simulated is here; what decides is `pytriton.dispatcher.scaling`, as the daemon has it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pytriton._protocol.messages import Autoscale
-from pytriton.dispatcher.elastic.machine_share import Cost, MachineResources, Want, share_out
-from pytriton.dispatcher.elastic.memory import MEMORY, Claim, MemoryHolder, plan
-from pytriton.dispatcher.elastic.policy import decide
-from pytriton.dispatcher.elastic.samples import Sample, Window
+from pytriton.dispatcher.scaling.memory_policy import MEMORY, Claim, MemoryHolder, plan
+from pytriton.dispatcher.scaling.policy import (
+    Cost,
+    MachineResources,
+    Sample,
+    Want,
+    Window,
+    decide,
+    share_out,
+)
 from simulation.shapes import Shape, arrivals
 
 

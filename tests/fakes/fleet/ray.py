@@ -15,10 +15,9 @@ from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.canary_analysis import Seen
-from pytriton.fleet.on_ray.cluster import Cluster, Look
+from pytriton.fleet.on_ray.cluster import Cluster, Look, members
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore
-from pytriton.fleet.on_ray.nodes import members
 from pytriton.fleet.on_ray.reconciler import ModelOnNode
 from pytriton.fleet.on_ray.runtime_env import digest_with
 

@@ -16,9 +16,8 @@ from typing import Any
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.parameters import REGISTRATION_PARAMETER, STAND_IN_PARAMETER
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
 from pytriton.dispatcher.runtime.states import ServerState
-from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
 from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
 
 #: The pid of every one.

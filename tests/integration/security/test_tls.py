@@ -20,7 +20,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.triton_options import Options
 from pytriton.decorators import batch
 from pytriton.dispatcher.server.frontend import Unreached
-from pytriton.dispatcher.server.frontends.admin_client import AdminClient
+from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
 from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]

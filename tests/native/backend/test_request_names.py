@@ -12,7 +12,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, BatchBegun, BatchFailed, Room
-from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_records import id_at
 
 #: Compiling with sanitizers has been seen to take 75 s on a core that others use, too.
 pytestmark = pytest.mark.timeout(600)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytriton._control.connection import ControlRequest
 from pytriton._control.remote_connection import RemoteConnection
-from pytriton._control.request import ControlRequest
 from pytriton._protocol import control, messages
 from pytriton._protocol.control import ControlTimeout, CurveKeys
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError

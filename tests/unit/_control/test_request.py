@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._control.request import ControlRequest, LivenessCheck, ask
+from pytriton._control.connection import ControlRequest, LivenessCheck, ask
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlTimeout
 from pytriton._protocol.errors import ErrorKind, RemoteFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from pytriton._protocol.lanes.exemplars import SIZE, Exemplars
+from pytriton._protocol.lanes.histograms import SIZE, Exemplars
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -149,7 +149,7 @@ def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     infer = made_of(TEXT, str(script))
-    monkeypatch.setattr("pytriton._register.function_lines.MAX_BYTES", 50)
+    monkeypatch.setattr("pytriton._register.target.MAX_BYTES", 50)
     header, _ = unpack(payload_of(infer))
     assert [one.first for one in header.lines] == [14]
 

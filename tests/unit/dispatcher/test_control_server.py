@@ -26,7 +26,7 @@ from pytriton.dispatcher.control.control_socket import (
     Peer,
 )
 from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY
-from pytriton.dispatcher.telemetry.events.actor import asked_by
+from pytriton.dispatcher.telemetry.events.events import asked_by
 
 HELD = messages.GetLogs("held")
 QUICK = messages.ListModels()

@@ -19,7 +19,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon_status import DaemonStatus
-from pytriton.dispatcher.elastic.known_size import KnownSize
+from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 
 def _info(name: str, state: str = "ready") -> messages.ModelInfo:

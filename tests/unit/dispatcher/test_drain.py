@@ -11,7 +11,7 @@ from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton.dispatcher.drain import REFUSAL
+from pytriton.dispatcher.shutdown import REFUSAL
 from pytriton.dispatcher.telemetry.events import kinds
 
 _FOR_SETTLING = messages.Drain(settle_s=20.0, timeout_s=3.0)

@@ -14,8 +14,7 @@ from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.on_ray import connected
 from pytriton.fleet.on_ray.client import BalancerView, RayFleetClient, RayNode
-from pytriton.fleet.on_ray.cluster import Cluster
-from pytriton.fleet.on_ray.nodes import nodes_expression
+from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
 
 A, B, C = "aaaa", "bbbb", "cccc"
 

@@ -14,9 +14,8 @@ from fakes.fleet.ray import Fleet
 from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import check_name
 from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
-from pytriton.fleet.on_ray.cluster import Cluster
+from pytriton.fleet.on_ray.cluster import Cluster, Members, members
 from pytriton.fleet.on_ray.lifecycle import start_fleet
-from pytriton.fleet.on_ray.nodes import Members, members
 from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 
 A, B, C = "aaaa", "bbbb", "cccc"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.on_ray.resources import checked
+from pytriton.fleet.on_ray.runtime_env import checked
 
 
 @pytest.mark.parametrize(

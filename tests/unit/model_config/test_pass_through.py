@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from pytriton._protocol import config_datatypes, messages
+from pytriton._protocol import datatypes, messages
 from pytriton.dispatcher.server import own_repository
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
@@ -129,5 +129,5 @@ def test_a_sequences_control_inputs_have_datatypes() -> None:
         "sequence_batching": {"control_input": controls},
     }
     expected = {"x": "FP16", "i": "INT32", "f": "FP32", "b": "BOOL", "c": "BYTES"}
-    assert config_datatypes.of_inputs(config) == expected
-    assert config_datatypes.of_inputs({"input": config["input"]}) == {"x": "FP16"}
+    assert datatypes.of_inputs(config) == expected
+    assert datatypes.of_inputs({"input": config["input"]}) == {"x": "FP16"}

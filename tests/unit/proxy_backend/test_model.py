@@ -26,7 +26,7 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseDetails,
     ResponseRef,
 )
-from pytriton._protocol.lanes.request_names import id_at
+from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.parameters import (
     CHAIN_PARAMETER,
     PYTHON_MODEL_PARAMETER,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.proxy_backend.regions import Regions
+from pytriton.proxy_backend.translate import Regions
 
 PAGE = mmap.PAGESIZE
 

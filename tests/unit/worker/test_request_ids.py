@@ -26,7 +26,7 @@ from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
 from pytriton.worker.inputs.batch_requests import read_requests
 from pytriton.worker.model import Part, WorkerModel
-from pytriton.worker.request_ids import ids_of, serving
+from pytriton.worker.request_log import ids_of, serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 X = {"name": "x", "data_type": "TYPE_FP64", "dims": [1], "optional": True}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytriton._host.doctor import diagnosis, machine_checks
-from pytriton._host.doctor.check_result import Check
 from pytriton._host.doctor.diagnosis import run_checks
+from pytriton._host.doctor.machine_checks import Check
 from pytriton._host.install import compiled_frontend, interpreters
 from pytriton._host.install.server_choice import ServerChoice, choice_of
 from pytriton._host.settings.declarations import DaemonConfig

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from pytriton._host.settings.declarations import DaemonConfig, options
-from pytriton._host.settings.openai_settings import OpenAISettings
+from pytriton._host.settings.declarations import DaemonConfig, OpenAISettings, options
 from pytriton.dispatcher.openai.browsers import headers_for_pages
 
 

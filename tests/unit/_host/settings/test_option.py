@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pytriton._host.settings import parsing
-from pytriton._host.settings.declarations import DaemonConfig, options
-from pytriton._host.settings.frontend_settings import FrontendSettings
+from pytriton._host.settings.declarations import (
+    DaemonConfig,
+    FrontendSettings,
+    PlaceSettings,
+    ServerSettings,
+    options,
+)
 from pytriton._host.settings.option import PORT, SECONDS, Option
-from pytriton._host.settings.place_settings import PlaceSettings
-from pytriton._host.settings.server_settings import ServerSettings
 
 
 def test_the_files_declare_one_list_of_settings() -> None:

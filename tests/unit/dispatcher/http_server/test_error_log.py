@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pytriton.dispatcher.http_server.error_log import ErrorLog
+from pytriton.dispatcher.http_server.connections import ErrorLog
 
 
 class Clock:

@@ -14,7 +14,7 @@ from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
 from pytriton.dispatcher.models.wait_policy import ServerWait
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from pytriton.dispatcher.openai.protocol import Protocol
+from pytriton.dispatcher.openai.server import Protocol
 
 
 @pytest.mark.parametrize(

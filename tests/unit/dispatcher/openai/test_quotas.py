@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 
-from pytriton.dispatcher.openai.estimates import tokens_of
-from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner
+from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner, tokens_of
 from pytriton.openai.bodies import BODIES, TensorsBody, read_body
 from pytriton.openai.errors import APIError
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repository.client_requests import (
+from pytriton.dispatcher.repository.model_control import (
     BadRequest,
     ClientRequest,
     ClientRequests,

@@ -12,8 +12,8 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Content
-from pytriton.dispatcher.repository.cloud_models import explained
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.repository.repository_places import explained
 
 
 class _Server:

@@ -13,9 +13,9 @@ from fakes.simulated_daemon import SimulatedDaemon
 from fakes.virtual_time import VirtualLoop
 from support.models import repositories
 
-from pytriton.dispatcher.repository.file_watch import FileWatch
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.repository_places import Placed, Places
+from pytriton.dispatcher.repository.watch import FileWatch
 from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 
 EVERY_S = 5.0

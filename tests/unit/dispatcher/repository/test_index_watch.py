@@ -9,7 +9,7 @@ import pytest
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.repository.index_watch import IndexWatch
+from pytriton.dispatcher.repository.watch import IndexWatch
 
 
 class Server:

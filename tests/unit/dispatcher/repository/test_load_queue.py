@@ -11,9 +11,9 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.load_slots import EXTRA_SLOT_AFTER_S, LoadSlots
-from pytriton.dispatcher.repository.load_queue import LoadQueue
+from pytriton.dispatcher.repository.model_loader import LoadQueue
 from pytriton.dispatcher.repository.model_records import TRITONSERVER, ModelRecords
-from pytriton.dispatcher.runtime.change_signal import ChangeSignal
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.telemetry.events.kind import EventKind
 

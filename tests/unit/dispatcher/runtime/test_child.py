@@ -13,8 +13,7 @@ import pytest
 from support.real_daemon import eventually
 
 from pytriton._protocol import linux
-from pytriton.dispatcher.runtime.child import Child, describe_exit
-from pytriton.dispatcher.runtime.child_output import ChildOutput
+from pytriton.dispatcher.runtime.child import Child, ChildOutput, describe_exit
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
 

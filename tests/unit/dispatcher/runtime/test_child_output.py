@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from pytriton._protocol.records import MAX_LINE_LENGTH
-from pytriton.dispatcher.runtime import child_output
-from pytriton.dispatcher.runtime.child_output import ChildOutput
+from pytriton.dispatcher.runtime import child
+from pytriton.dispatcher.runtime.child import ChildOutput
 
 _WAIT_S = 100.0
 _NOTE = re.compile(r"\[… ([\d,]+) bytes dropped: ")
@@ -64,8 +64,8 @@ def test_a_line_without_an_end_comes_in_pieces() -> None:
 def test_excess_output_is_dropped_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_output, "_MAX_WAITING", 1 << 16)
-    monkeypatch.setattr(child_output, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
+    monkeypatch.setattr(child, "_MAX_WAITING", 1 << 16)
+    monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
 
     def slow_log(_: bytes) -> None:
@@ -95,7 +95,7 @@ def test_a_child_that_has_closed_its_output_is_handed_over() -> None:
                 await asyncio.sleep(0.01)
             assert output.hand_over() == (-1, b"")
             assert lines == [b"half"]
-            with os.fdopen(child_output.ended_output(), "rb", buffering=0) as pipe:
+            with os.fdopen(child.ended_output(), "rb", buffering=0) as pipe:
                 adopted = ChildOutput(pipe, lines.append)
                 await adopted.drained()
                 assert adopted.hand_over() == (-1, b"")

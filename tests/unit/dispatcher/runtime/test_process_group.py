@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support.real_daemon import eventually
 
-from pytriton.dispatcher.runtime import process_group
+from pytriton.dispatcher.runtime import child
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
@@ -67,7 +67,7 @@ def _tracker_runs(group: int) -> None:
 
     def found() -> bool:
         return any(
-            process_group.TRACKER.decode() in " ".join(psutil.Process(pid).cmdline())
+            child.TRACKER.decode() in " ".join(psutil.Process(pid).cmdline())
             for pid in _in_group(group)
         )
 
@@ -122,7 +122,7 @@ def test_a_process_posing_as_a_tracker_is_killed(
     kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a moment, and no more."""
-    monkeypatch.setattr(process_group, "CLEAN_UP_S", 0.01)
+    monkeypatch.setattr(child, "CLEAN_UP_S", 0.01)
     arguments = f"{sys.executable!r}, 'python', '-c', {_FALSE_TRACKER!r}"
     program = f"import os, time\nif os.fork() == 0:\n    os.execl({arguments})\n"
 
@@ -164,4 +164,4 @@ def test_files_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> 
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.killpg", refuse)
-    asyncio.run(process_group.end_group(2**22 + 1))
+    asyncio.run(child.end_group(2**22 + 1))

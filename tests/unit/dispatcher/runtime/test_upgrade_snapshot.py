@@ -13,9 +13,9 @@ from pytriton._protocol import messages
 from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.stats_page import NOTHING
 from pytriton._protocol.lanes.user_series import Family
-from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, UnusableHandOver
+from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 #: Left by the first version that could: protocol 12.
 

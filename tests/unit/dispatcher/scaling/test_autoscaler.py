@@ -16,10 +16,10 @@ from fakes.simulated_daemon import SimulatedDaemon
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
-from pytriton.dispatcher.elastic.machine_share import MachineResources
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.scaling.autoscaler import Autoscaler, ResourceUse, machine_room, taken_by
+from pytriton.dispatcher.scaling.policy import MachineResources
 
 RULES = messages.Autoscale(1, 6, up_after_s=2.0, down_after_s=20.0)
 MIB = 1 << 20
@@ -189,7 +189,7 @@ def test_a_model_that_is_there_begins_to_follow_its_load(sim: SimulatedDaemon, l
 def test_devices_are_used_in_turn_however_often_it_is_scaled(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton._register.gpus.missing", lambda device: None)
+    monkeypatch.setattr("pytriton._register.instances.missing", lambda device: None)
     spec = model_spec("m", instances=2, devices=["", "0,1"])
     sim.served(sim.client.ask(messages.Register(spec), [b"callable"]))
     for instances in (1, 2, 3, 1, 3):

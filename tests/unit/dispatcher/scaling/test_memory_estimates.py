@@ -13,7 +13,7 @@ from fakes.suspending_daemons import MIB, Budgeted
 
 from pytriton._protocol import messages
 from pytriton._protocol.files.shared_entries import Holder, SharedEntry
-from pytriton.dispatcher.elastic.memory import Size
+from pytriton.dispatcher.scaling.memory_policy import Size
 from pytriton.dispatcher.workers.suspension import WakeBounds
 
 

@@ -12,15 +12,12 @@ from fakes.fake_clients import model_spec
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton.dispatcher.elastic.known_size import KnownSize
-from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.scaling import memory_budget
 from pytriton.dispatcher.scaling.memory_budget import accounts_of
-from pytriton.dispatcher.telemetry.metrics.nvidia_smi import Gpu
-from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
-from pytriton.dispatcher.workers.memory_claim import PendingClaim
+from pytriton.dispatcher.scaling.memory_policy import MEMORY, KnownSize
+from pytriton.dispatcher.telemetry.metrics.gpu_memory import Gpu
+from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts, PendingClaim
 
 MIB, GIB = 1 << 20, 1 << 30
 _KNOWN = {"m": KnownSize("1.5", 100 * MIB)}
@@ -46,7 +43,7 @@ def test_budgets_follow_the_settings(
     limits: dict[str, int],
 ) -> None:
     kept = cast(SizeStore, SimpleNamespace(read=lambda: dict(_KNOWN)))
-    monkeypatch.setattr(memory_budget, "nvidia_smi", SimpleNamespace(gpus=lambda: gpus))
+    monkeypatch.setattr("pytriton.dispatcher.scaling.memory_budget.gpu_memory.gpus", lambda: gpus)
     monkeypatch.setattr(memory_budget, "linux", SimpleNamespace(total_memory=lambda: 16 * GIB))
     accounts = accounts_of(DaemonConfig(**cast(Any, settings)), kept)
     assert accounts.limits == limits

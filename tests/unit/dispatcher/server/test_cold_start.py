@@ -10,7 +10,7 @@ import pytest
 
 from pytriton._host.ports import PortError
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton.dispatcher.server.cold_start import start_server
+from pytriton.dispatcher.server.restart import start_server
 from pytriton.dispatcher.server.server_process import ServerStartError
 from pytriton.dispatcher.server.tritonserver import TritonServer
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.server import preload_layout, readiness_gate
-from pytriton.dispatcher.server.preload_layout import GATE
-from pytriton.dispatcher.server.readiness_gate import Gate
+from pytriton.dispatcher.server import preload_layout
+from pytriton.dispatcher.server.preload_layout import GATE, Gate
 
 
 class Server:
@@ -66,5 +65,5 @@ def test_it_is_closed_by_a_load_that_fails(tmp_path: Path) -> None:
 
 def test_a_failure_is_forgotten_by_a_load_that_goes_well() -> None:
     server = Server()
-    asyncio.run(readiness_gate.forget_failure(server, "m", "pytriton"))
+    asyncio.run(preload_layout.forget_failure(server, "m", "pytriton"))
     assert server.asked == ["load m of pytriton", "unload m"]

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.workers import instance_record, supervisor
+from pytriton.dispatcher.workers import supervisor
 
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    for module in (supervisor, instance_record):
+    for module in (supervisor, supervisor):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
     yield loop
     loop.close()

@@ -13,7 +13,6 @@ from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
-from pytriton.dispatcher.elastic.memory import MEMORY
 from pytriton.dispatcher.runtime.upgrade_snapshot import (
     ChildState,
     ModelCountersState,
@@ -21,12 +20,12 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import (
     SupervisedState,
     WorkerState,
 )
-from pytriton.dispatcher.workers.backoff import RestartPolicy
-from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.scaling.memory_policy import MEMORY
+from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.supervisor import RestartPolicy
 
 TWO = msgspec.structs.replace(SPEC, instances=2)
 

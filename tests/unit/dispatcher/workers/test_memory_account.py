@@ -11,9 +11,8 @@ from fakes.fake_clients import model_spec
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.elastic.memory import MEMORY, Size
-from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.scaling.memory_policy import MEMORY, Size
+from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 
 MIB = 1 << 20
 LIMITS = {MEMORY: 1000 * MIB, "0": 800 * MIB, "1": 800 * MIB}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fakes.fake_worker import SPEC, FakeWorker
 from fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.workers.retry_now import ImmediateRetry
+from pytriton.dispatcher.workers.supervisor import ImmediateRetry
 
 
 def play(scene: Callable[[ImmediateRetry], Awaitable[None]]) -> None:

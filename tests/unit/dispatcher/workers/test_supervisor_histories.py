@@ -14,8 +14,8 @@ from fakes.fake_instance import Instance
 from fakes.fake_worker import SPEC
 from fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.elastic.memory import MEMORY
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.scaling.memory_policy import MEMORY
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 
 #: A step, and what is said of the instance after it.
 History = list[tuple[str, str]]

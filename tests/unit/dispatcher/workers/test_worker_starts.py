@@ -10,11 +10,11 @@ from fakes.fake_worker import SPEC, FakeWorker
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.workers.memory_accounts import MemoryAccounts
+from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.worker_starts import WorkerStarts
+from pytriton.dispatcher.workers.supervisor import WorkerStarts
 
 
 class Parked(FakeWorker):

@@ -11,7 +11,7 @@ from simulation.__main__ import main
 from simulation.machine import Machine, Setting
 
 from pytriton._protocol.messages import Autoscale
-from pytriton.dispatcher.elastic.machine_share import Cost, MachineResources
+from pytriton.dispatcher.scaling.policy import Cost, MachineResources
 
 RULES = Autoscale(1, 8, up_after_s=2.0, down_after_s=20.0)
 

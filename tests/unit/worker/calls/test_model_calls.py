@@ -36,7 +36,7 @@ from pytriton.calls import ModelCall, Pending, infer
 from pytriton.exceptions import CallError
 from pytriton.worker.calls import call_wire
 from pytriton.worker.calls.model_calls import WorkerCaller
-from pytriton.worker.request_ids import serving
+from pytriton.worker.request_log import serving
 
 
 class Worker:

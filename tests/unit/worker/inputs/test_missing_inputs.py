@@ -16,9 +16,9 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton._protocol.lanes.request_names import id_at
-from pytriton.worker.inputs.missing_inputs import RequiredInputs, complete, with_faults
-from pytriton.worker.request_ids import ids_of
+from pytriton._protocol.lanes.request_records import id_at
+from pytriton.worker.inputs.batch_requests import RequiredInputs, complete, with_faults
+from pytriton.worker.request_log import ids_of
 
 _CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
 

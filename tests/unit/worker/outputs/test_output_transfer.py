@@ -8,7 +8,7 @@ import pytest
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import ARENA, OWN
-from pytriton.worker.outputs.output_transfer import lay_down
+from pytriton.worker.outputs.results import lay_down
 
 _FLOAT = np.dtype(np.float32)
 _LARGE = np.zeros(1 << 18, np.float32)  # 1 MiB

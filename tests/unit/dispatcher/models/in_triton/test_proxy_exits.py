@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.models.in_triton.proxy_exits import ProxyExits
+from pytriton.dispatcher.models.in_triton.attached_proxies import ProxyExits
 from pytriton.dispatcher.workers.pool import Pool
 
 

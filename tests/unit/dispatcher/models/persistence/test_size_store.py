@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytriton.dispatcher.elastic.known_size import KnownSize
 from pytriton.dispatcher.models.persistence.size_store import SizeStore
+from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 SIZES = {"a": KnownSize("1.5", 1000, 50, {"digest": 7}, lived=True), "b": KnownSize("2.5", 10)}
 

@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
-from pytriton.dispatcher.server.frontends import admin_client
-from pytriton.dispatcher.server.frontends.admin_client import AdminClient
+from pytriton.dispatcher.server.frontends import triton_frontend
+from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
 
 
 def test_a_load_fails_when_the_connection_is_closed_under_it() -> None:
@@ -204,4 +204,4 @@ def test_a_refusal_over_grpc_says_why() -> None:
 )
 def test_malformed_protocol_messages_are_reported(message: bytes) -> None:
     with pytest.raises(ValueError, match="from tritonserver"):
-        list(admin_client._fields(message))
+        list(triton_frontend._fields(message))

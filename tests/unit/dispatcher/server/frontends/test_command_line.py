@@ -11,7 +11,7 @@ from fakes.triton.fake_frontend_place import fake_place
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.server.endpoints import Endpoints
-from pytriton.dispatcher.server.frontends import command_line
+from pytriton.dispatcher.server.frontends import triton_frontend
 
 _OURS = ("pytriton", "pytriton_native", "python")
 _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m", "vertex-ai-port": "8080"}
@@ -48,7 +48,9 @@ def ask(tmp_path: Path) -> Ask:
         config = DaemonConfig(access_token="secret-secret-secret", **settings)
         place = fake_place(tmp_path, backend_names, caches=caches, options=has)
         endpoints = Endpoints(config).served
-        given = command_line.arguments(config, place, endpoints, preload, vertex=vertex)
+        given = triton_frontend.tritonserver_arguments(
+            config, place, endpoints, preload, vertex=vertex
+        )
         return [one.replace(str(tmp_path), "/run") for one in given]
 
     return arguments

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
-from pytriton.dispatcher.server.frontends.native_admin import NativeAdmin
+from pytriton.dispatcher.server.frontends.native_frontend import NativeAdmin
 
 #: Answers never.
 _SILENT = b""
@@ -185,7 +185,7 @@ def test_a_question_does_not_outlast_the_process_or_the_connection(
 def test_one_that_does_not_accept_connections_yet_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_admin._ACCEPTING_S", 0.01)
+    monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_frontend._ACCEPTING_S", 0.01)
 
     async def scene(one: Scene) -> None:
         with pytest.raises(Unreached, match="does not accept connections yet"):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pytriton.dispatcher.server.frontends.on_demand_load import OnDemandLoads
+from pytriton.dispatcher.server.frontends.native_frontend import OnDemandLoads
 
 
 async def _turns() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton.dispatcher.telemetry.dashboard.tensor_codec import (
+from pytriton.dispatcher.telemetry.dashboard.tensors import (
     LENGTH,
     UnusableRequestError,
     packed,

@@ -10,8 +10,7 @@ import structlog
 
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.actor import acting_for
-from pytriton.dispatcher.telemetry.events.events import MAX_REASON_LENGTH, Events
+from pytriton.dispatcher.telemetry.events.events import MAX_REASON_LENGTH, Events, acting_for
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton._protocol.messages.events import Event
-from pytriton.dispatcher.telemetry.events.events import Events
-from pytriton.dispatcher.telemetry.events.reloads import emit_reload
+from pytriton.dispatcher.telemetry.events.events import Events, emit_reload
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from support.real_daemon import eventually
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import webhook as webhook_module
 from pytriton.dispatcher.telemetry.events.webhook import Webhook
-from pytriton.dispatcher.telemetry.events.webhook_settings import Hook, WebhookError, read_hooks
-from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
+from pytriton.dispatcher.telemetry.events.webhooks import Hook, WebhookError, Webhooks, read_hooks
 
 SECRET = b"0123456789abcdef-secret"
 

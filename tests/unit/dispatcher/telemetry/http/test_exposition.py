@@ -14,8 +14,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from pytriton._protocol.lanes.exemplars import Exemplar
-from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS
+from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS, Exemplar
 from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton._protocol.messages import (
     DaemonMetrics,

@@ -20,9 +20,9 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.telemetry.http import management_server
-from pytriton.dispatcher.telemetry.http.certificate import CertificateError
 from pytriton.dispatcher.telemetry.http.management import Management
 from pytriton.dispatcher.telemetry.http.management_server import ManagementServer
+from pytriton.dispatcher.telemetry.http.server_thread import CertificateError
 
 ANYWHERE = "127.0.0.1:0"
 

@@ -14,8 +14,8 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
-from pytriton.dispatcher.telemetry.http import otlp_points
-from pytriton.dispatcher.telemetry.http.otlp_points import Beginnings
+from pytriton.dispatcher.telemetry.http import otlp
+from pytriton.dispatcher.telemetry.http.otlp import Beginnings
 
 
 def _start_times(beginnings: Beginnings, at: int, *counts: tuple[str, float]) -> dict[str, int]:
@@ -46,7 +46,7 @@ def test_beginnings_outlive_an_upgrade() -> None:
 
 
 def test_series_that_are_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_points, "_MAX_GONE", 2)
+    monkeypatch.setattr(otlp, "_MAX_GONE", 2)
     beginnings = Beginnings()
     for number in range(100):
         _start_times(beginnings, 1010 + number, (f"m{number}", 1), ("a", number))

@@ -11,13 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from support.models.figures import model, snapshot, work
 
 from pytriton._protocol.lanes import user_metrics
-from pytriton._protocol.lanes.exemplars import Exemplar
+from pytriton._protocol.lanes.histograms import Exemplar
 from pytriton._protocol.lanes.stats_page import Counts
 from pytriton.dispatcher.telemetry.http.protobuf import encoded, is_preferred
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, work_of
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, Said
-from pytriton.dispatcher.telemetry.metrics.work import work_of
 from pytriton.worker.user_metrics import collected
 
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}

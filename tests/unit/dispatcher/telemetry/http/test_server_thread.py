@@ -21,7 +21,7 @@ from support.real_daemon import eventually
 from pytriton._host.ports import listening
 from pytriton.dispatcher.http_server import connections
 from pytriton.dispatcher.http_server.connections import Connections
-from pytriton.dispatcher.telemetry.http import accept_limit
+from pytriton.dispatcher.telemetry.http import server_thread
 from pytriton.dispatcher.telemetry.http.server_thread import ServerLimits, ServerThread
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -220,7 +220,7 @@ def test_the_young_do_not_have_to_make_room() -> None:
 
 
 def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept_limit, "_SCARCE_S", 0)
+    monkeypatch.setattr(server_thread, "_SCARCE_S", 0)
     said: list[str] = []
 
     async def test(listener: socket.socket) -> None:
@@ -239,7 +239,7 @@ def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> 
 
         server = web.Server(answer)
         there = Connections(lambda: LONG, 8, b"{}")
-        taking = accept_limit.Accepting(server, there, 8, None, 1, said.append)
+        taking = server_thread.Accepting(server, there, 8, None, 1, said.append)
         running = asyncio.ensure_future(taking.run(listener))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(ASK)

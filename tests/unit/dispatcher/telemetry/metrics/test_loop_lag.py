@@ -8,7 +8,7 @@ import contextlib
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S
-from pytriton.dispatcher.telemetry.metrics.loop_lag import LoopLag
+from pytriton.dispatcher.telemetry.metrics.snapshot import LoopLag
 
 
 def test_each_look_counts_in_its_bucket() -> None:

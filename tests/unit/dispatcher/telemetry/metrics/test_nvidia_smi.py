@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.telemetry.metrics.nvidia_smi import Gpu, gpus
+from pytriton.dispatcher.telemetry.metrics.gpu_memory import Gpu, gpus
 
 
 @pytest.fixture

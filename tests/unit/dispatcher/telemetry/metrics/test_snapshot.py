@@ -21,8 +21,7 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded_sample,
 )
 from pytriton._protocol.messages.metrics import InstanceMetrics, MetricsSnapshot, ModelMetrics
-from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory, memory_of
-from pytriton.dispatcher.telemetry.metrics.work import work_of
+from pytriton.dispatcher.telemetry.metrics.snapshot import ProcessMemory, memory_of, work_of
 
 
 def figures(sim: SimulatedDaemon) -> MetricsSnapshot:

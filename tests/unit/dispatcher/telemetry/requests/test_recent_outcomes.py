@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytriton.dispatcher.telemetry.requests.recent_outcomes import RecentOutcomes
+from pytriton.dispatcher.telemetry.requests.collector import RecentOutcomes
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 

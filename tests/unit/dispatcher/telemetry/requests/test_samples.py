@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytriton._protocol.messages.requests import RequestEntry
-from pytriton.dispatcher.telemetry.requests.samples import KEPT, Samples
+from pytriton.dispatcher.telemetry.requests.collector import KEPT, Samples
 
 
 def entry(took: int, at: float = 0.0, status: str = "ok") -> RequestEntry:

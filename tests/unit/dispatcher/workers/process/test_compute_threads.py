@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.process import compute_threads
-from pytriton.dispatcher.workers.process.compute_threads import (
+from pytriton.dispatcher.workers.process import worker_process
+from pytriton.dispatcher.workers.process.worker_process import (
     VARIABLES,
     share_of,
     usable_cpus,
@@ -47,7 +47,7 @@ def test_the_share_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], quota: float, share: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(compute_threads, "usable_cpus", lambda: quota)
+    monkeypatch.setattr(worker_process, "usable_cpus", lambda: quota)
     spec = spec_of(**fields)
     assert share_of(spec) == share
     assert variables_for(spec) == (dict.fromkeys(VARIABLES, str(share)) if share else {})
@@ -55,7 +55,7 @@ def test_the_share_of_a_worker(
 
 def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(compute_threads, "usable_cpus", lambda: 8.0)
+    monkeypatch.setattr(worker_process, "usable_cpus", lambda: 8.0)
     given = variables_for(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))
     assert given == dict.fromkeys([name for name in VARIABLES if name != "MKL_NUM_THREADS"], "4")
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 #: How long a waiting claim may be overtaken by later ones.
 PATIENCE_S = 5.0
 #: How long a model must have been idle before it is suspended for a claim younger than `PATIENCE_S`. A pause between two
@@ -263,3 +265,24 @@ def amounts_text(amounts: Amounts) -> str:
         f"{size_text(count)} of {resource_text(kind)}" for kind, count in amounts.items() if count
     ]
     return " and ".join(texts) or "no memory"
+
+
+# ── The persistent record of a model's size when it was last loaded, kept in a file and across upgrades ──
+
+
+class KnownSize(msgspec.Struct, frozen=True):
+    """The known size of one registration's workers.
+
+    Attributes:
+        registration: Identifies the registration among others of the same model name.
+        memory: Bytes of host memory of one worker.
+        gpu: Bytes of one worker on each of its GPUs.
+        shared: Mappings that the workers shared, digest -> bytes.
+        lived: Whether a worker has been observed from its load to its exit.
+    """
+
+    registration: str
+    memory: int
+    gpu: int = 0
+    shared: dict[str, int] = {}
+    lived: bool = False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.dispatcher.elastic.machine_share import Cost, MachineResources, Want, share_out
+from pytriton.dispatcher.scaling.policy import Cost, MachineResources, Want, share_out
 
 MIB = 1 << 20
 CPU = Cost(cpus=1.0)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton._protocol.messages import Autoscale
-from pytriton.dispatcher.elastic.policy import Decision, decide
-from pytriton.dispatcher.elastic.samples import Sample, Window
+from pytriton.dispatcher.scaling.policy import Decision, Sample, Window, decide
 
 RULES = Autoscale(least=1, most=8, target=0.7, up_after_s=2.0, down_after_s=10.0)
 STEP_S = 0.5

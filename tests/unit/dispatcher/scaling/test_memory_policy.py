@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from pytriton.dispatcher.elastic.memory import (
+from pytriton.dispatcher.scaling.memory_policy import (
     MEMORY,
     MIN_ESTIMATE,
     PATIENCE_S,
