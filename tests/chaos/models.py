@@ -56,7 +56,7 @@ _ELASTIC_OPTIONS: dict[str, dict[str, Any]] = {
 }
 #: Of the daemon then: the others take 12 workers, one of which leaks, and a replacement now and then.
 ELASTIC_SETTINGS = {"memory_budget": "1000MiB", "prestarted_workers": 2}
-#: Workers that such models have at most, with those that are parked.
+#: Workers that such models have at most, with those that are prestarted.
 ELASTIC_WORKERS = 4 * 2 + 3 + 2
 MAX_BATCH_SIZE = 8
 #: What requests wait for others in Triton's queue, so that those that are sent together are one batch.
@@ -87,7 +87,7 @@ def right_answer(model: str, number: int) -> int:
 
 def lanes(model: str) -> int:
     """Return how many proxies each worker of a model has."""
-    return int(_OPTIONS[model].get("lanes", 1))
+    return int(_OPTIONS[model].get("max_inflight_batches", 1))
 
 
 def register(client: DaemonClient, model: str, *, replace: bool = False) -> None:

@@ -14,7 +14,7 @@ from pytriton._host.settings.declarations import ENV_PREFIX
 
 # Scripts and commands start daemons of their own.
 if FRONT != "native":  # which is the default
-    os.environ[f"{ENV_PREFIX}FRONT"] = FRONT
+    os.environ[f"{ENV_PREFIX}FRONTEND"] = FRONT
 
 
 @pytest.fixture

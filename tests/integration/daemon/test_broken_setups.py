@@ -164,7 +164,7 @@ def test_failed_restore(case: Case) -> None:
         "No such file or directory", "weights", "A file is missing where the callable expects it",
         "pytriton-daemon unregister failed_restore",
     )  # fmt: skip
-    case.shows("last_end", "could not be loaded: FileNotFoundError")
+    case.shows("last_exit", "could not be loaded: FileNotFoundError")
 
 
 def test_crash_loop(case: Case) -> None:
@@ -173,7 +173,7 @@ def test_crash_loop(case: Case) -> None:
     (case.folder / "weights").unlink()
     _kill(served)
     case.says("instance 0 is in a crash loop", "No such file or directory", "the next attempt")
-    case.shows("last_end", "No such file or directory")
+    case.shows("last_exit", "No such file or directory")
 
 
 def test_hang(case: Case) -> None:
@@ -182,7 +182,7 @@ def test_hang(case: Case) -> None:
     with pytest.raises(InferenceServerException):
         case.infer()
     case.says("batches hung", "still running after 0.5 s (execution_timeout_s)", "logs hang")
-    case.shows("last_end", "execution_timeout_s")
+    case.shows("last_exit", "execution_timeout_s")
 
 
 def test_leak(case: Case) -> None:
@@ -206,7 +206,7 @@ def test_poison(case: Case) -> None:
         case.infer(9)
     case.says("requests crashed every worker that ran them once", "killed by signal 9 (SIGKILL)",
               "what is special about that request")  # fmt: skip
-    case.shows("last_end", "SIGKILL")
+    case.shows("last_exit", "SIGKILL")
 
 
 def test_failing_requests(case: Case) -> None:

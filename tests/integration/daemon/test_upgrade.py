@@ -163,12 +163,12 @@ case "$*" in
 *--take-over*) shift 2; exec {python} -c '
 import sys
 from pytriton.dispatcher.process import main
-from pytriton.dispatcher.upgrade.coordinator import Upgrade
+from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 
 def fail(*_):
     raise OSError("its worker is gone")
 
-Upgrade.adopt = fail
+UpgradeCoordinator.adopt = fail
 sys.exit(main())' "$@" ;;
 *) exec {python} "$@" ;;
 esac

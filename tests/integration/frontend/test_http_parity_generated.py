@@ -83,7 +83,7 @@ def right_requests(draw: st.DrawFn) -> dict[str, Any]:
             for name in sorted(wanted)
         ]
     if draw(st.booleans()):
-        document["parameters"] = {**draw(_PARAMETERS), "tell": True}
+        document["parameters"] = {**draw(_PARAMETERS), "report": True}
     return document
 
 

@@ -45,7 +45,7 @@ def frontends(
 
 def context_over_http(frontend: Front, headers: dict[str, str]) -> Any:
     """The trace context that a model has, which tells of it."""
-    body = json.dumps(inputs(None, parameters={"tell": True})).encode()
+    body = json.dumps(inputs(None, parameters={"report": True})).encode()
     said = answer(frontend, Ask("", "/v2/models/one/infer", body, headers))
     assert said.status == 200, said
     return said.content["parameters"]["was_trace"]

@@ -45,7 +45,7 @@ import logging, sys
 sys.path.insert(0, {str(STUBS)!r})
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 del logging, sys  # an example has to import what it uses
-from asking import ask, call, compare, show_specs
+from inference_calls import ask, call, compare, show_specs
 from undefined import model
 """
 

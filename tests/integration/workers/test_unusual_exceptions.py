@@ -93,7 +93,7 @@ async def async_streams(requests: Any) -> AsyncIterator[Any]:
 
 
 MODEL_PY = """
-import test_odd_exceptions
+import test_unusual_exceptions
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -101,9 +101,9 @@ class TritonPythonModel:
     def execute(self, requests):
         what = pb_utils.get_input_tensor_by_name(requests[0], "what").as_numpy().item().decode()
         if what == "response":
-            text = "y" * test_odd_exceptions.SO_MANY + "the end of it"
+            text = "y" * test_unusual_exceptions.SO_MANY + "the end of it"
             return [pb_utils.InferenceResponse([], pb_utils.TritonError(text))]
-        return test_odd_exceptions.fail(what)
+        return test_unusual_exceptions.fail(what)
 """
 CONFIG = """
 backend: "python"

@@ -1,7 +1,7 @@
-/* A backend for tests of the front: models that answer what they are asked, as parameters of the request say.
+/* A backend for tests of the frontend: models that answer what they are asked, as parameters of the request say.
  *
  * Input INPUT<n> is answered as OUTPUT<n>, with its type and shape. Parameters: "answers": so many answers (decoupled models; 0 as
- * well), "fail": an error of that text, "sleep_ms": later, "tell": its parameters and what else it knows come back as response parameters.
+ * well), "fail": an error of that text, "sleep_ms": later, "report": its parameters and what else it knows come back as response parameters.
  */
 #include "triton/api.h"
 
@@ -17,7 +17,7 @@ enum { PARAMETERS = 64 };
 typedef struct {
     int64_t answers, sleep_ms;
     const char *fail;
-    bool tell;
+    bool report;
 } Wish;
 
 static void check(TRITONSERVER_Error *error, const char *doing)
@@ -44,8 +44,8 @@ static Wish wish_of(TRITONBACKEND_Request *request)
             wish.sleep_ms = *(const int64_t *)value;
         else if (strcmp(key, "fail") == 0 && type == PARAMETER_STRING)
             wish.fail = value;
-        else if (strcmp(key, "tell") == 0)
-            wish.tell = true;
+        else if (strcmp(key, "report") == 0)
+            wish.report = true;
     }
     return wish;
 }
@@ -53,16 +53,16 @@ static Wish wish_of(TRITONBACKEND_Request *request)
 static void tell_parameter(TRITONBACKEND_Response *response, const char *key, int type, const void *value)
 {
     if (type == PARAMETER_STRING)
-        check(TRITONBACKEND_ResponseSetStringParameter(response, key, value), "tell");
+        check(TRITONBACKEND_ResponseSetStringParameter(response, key, value), "report");
     else if (type == PARAMETER_INT)
-        check(TRITONBACKEND_ResponseSetIntParameter(response, key, *(const int64_t *)value), "tell");
+        check(TRITONBACKEND_ResponseSetIntParameter(response, key, *(const int64_t *)value), "report");
     else if (type == PARAMETER_BOOL)
-        check(TRITONBACKEND_ResponseSetBoolParameter(response, key, *(const bool *)value), "tell");
+        check(TRITONBACKEND_ResponseSetBoolParameter(response, key, *(const bool *)value), "report");
     else if (type == PARAMETER_DOUBLE)
-        check(TRITONBACKEND_ResponseSetDoubleParameter(response, key, *(const double *)value), "tell");
+        check(TRITONBACKEND_ResponseSetDoubleParameter(response, key, *(const double *)value), "report");
 }
 
-static void tell(TRITONBACKEND_Response *response, TRITONBACKEND_Request *request)
+static void report(TRITONBACKEND_Response *response, TRITONBACKEND_Request *request)
 {
     uint32_t count = 0, flags = 0;
     check(TRITONBACKEND_RequestParameterCount(request, &count), "count");
@@ -77,16 +77,16 @@ static void tell(TRITONBACKEND_Response *response, TRITONBACKEND_Request *reques
     const char *name = "";
     TRITONSERVER_Error *error = TRITONBACKEND_RequestCorrelationId(request, &id);
     if (error == NULL) {
-        check(TRITONBACKEND_ResponseSetIntParameter(response, "was_sequence", (int64_t)id), "tell");
+        check(TRITONBACKEND_ResponseSetIntParameter(response, "was_sequence", (int64_t)id), "report");
     } else {
         TRITONSERVER_ErrorDelete(error);
         check(TRITONBACKEND_RequestCorrelationIdString(request, &name), "id");
-        check(TRITONBACKEND_ResponseSetStringParameter(response, "was_sequence", name), "tell");
+        check(TRITONBACKEND_ResponseSetStringParameter(response, "was_sequence", name), "report");
     }
     check(TRITONBACKEND_RequestFlags(request, &flags), "flags");
-    check(TRITONBACKEND_ResponseSetIntParameter(response, "was_flags", flags), "tell");
+    check(TRITONBACKEND_ResponseSetIntParameter(response, "was_flags", flags), "report");
     check(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(request, &timeout), "timeout");
-    check(TRITONBACKEND_ResponseSetIntParameter(response, "was_timeout", (int64_t)timeout), "tell");
+    check(TRITONBACKEND_ResponseSetIntParameter(response, "was_timeout", (int64_t)timeout), "report");
     TRITONSERVER_InferenceTrace *trace = NULL;
     const char *context = NULL;
     check(TRITONBACKEND_RequestTrace(request, &trace), "trace");
@@ -96,7 +96,7 @@ static void tell(TRITONBACKEND_Response *response, TRITONBACKEND_Request *reques
               context     ? context
                   : trace ? "(none)"
                           : "(no trace)"),
-        "tell");
+        "report");
 }
 
 /* Answer one input. */
@@ -155,8 +155,8 @@ static void answer(
     check(TRITONBACKEND_RequestInputCount(request, &inputs), "inputs");
     for (uint32_t i = 0; error == NULL && i < inputs; i++)
         error = answer_input(request, response, i);
-    if (error == NULL && wish->tell)
-        tell(response, request);
+    if (error == NULL && wish->report)
+        report(response, request);
     check(TRITONBACKEND_ResponseSend(response, flags, error), "send");
     if (error)
         TRITONSERVER_ErrorDelete(error);

@@ -256,7 +256,7 @@ def _parameters() -> Iterator[Ask]:
         ("timeout", 60000000), ("timeout", "x"), ("timeout", -1), ("timeout", 1.5), ("triton_x", 1), ("triton_enable_empty_final_response", True), ("headers", 1), ("", 1),
     ):  # fmt: skip
         yield asked(
-            f"parameter {name} {value!r}", inputs(None, parameters={"tell": True, name: value})
+            f"parameter {name} {value!r}", inputs(None, parameters={"report": True, name: value})
         )
     for value in (5, [], "x", None):
         yield asked(f"parameters {value!r}", inputs(None, parameters=value))
@@ -298,7 +298,7 @@ def _generate() -> Iterator[Ask]:
     for model in ("one", "many", "nobody", "types"):
         for way in ("generate", "generate_stream"):
             for name, body in (("nothing", {}), ("its inputs", {"INPUT0": [1.0, 2.0]}), ("a scalar", {"INPUT0": 1.5}), ("a text", {"INPUT0": 1.5, "INPUT1": "hello"}), ("an id", {"id": "7", "INPUT0": 1.5}),
-                               ("what nobody knows", {"INPUT0": 1.5, "other": 5}), ("parameters", {"INPUT0": 1.5, "parameters": {"tell": True, "answers": 3}}), ("a text for a number", {"INPUT0": "x"}),
+                               ("what nobody knows", {"INPUT0": 1.5, "other": 5}), ("parameters", {"INPUT0": 1.5, "parameters": {"report": True, "answers": 3}}), ("a text for a number", {"INPUT0": "x"}),
                                ("nested", {"INPUT0": [[1.0]]}), ("null", {"INPUT0": None}), ("none at all", {"INPUT0": 1.5, "parameters": {"answers": 0}}), ("failing", {"INPUT0": 1.5, "parameters": {"fail": "oh"}}),
                                ("two answers", {"INPUT0": 1.5, "answers": 2}), ("mixed", {"INPUT0": [1.5, "x"]}), ("an id that is no text", {"id": 7, "INPUT0": 1.5})):  # fmt: skip
                 yield asked(f"{way} of {model}: {name}", body, f"{model}/{way}")
