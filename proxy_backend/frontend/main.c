@@ -112,7 +112,7 @@ static bool open_loop(LoopListeners *loop_listeners, struct AcceptState *accept_
     if (!start_accepting(loop_listeners, true, problem) ||
         (!settings->waiting && !start_accepting(loop_listeners, false, problem)))
         return false;
-    return loop_start(loop_listeners->loop, "front", problem);
+    return loop_start(loop_listeners->loop, "frontend", problem);
 }
 
 static void close_loop(LoopListeners *loop_listeners)

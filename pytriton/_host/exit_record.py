@@ -1,4 +1,4 @@
-"""last_end.json in the runtime directory: a record of how the last daemon there exited."""
+"""last_exit.json in the runtime directory: a record of how the last daemon there exited."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def killed_pid(rundir: RuntimeDir) -> int | None:
 
 
 def _path(rundir: RuntimeDir) -> Path:
-    return rundir.path / "last_end.json"
+    return rundir.path / "last_exit.json"

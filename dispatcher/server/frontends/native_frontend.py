@@ -50,7 +50,7 @@ from pytriton.dispatcher.server.preload_layout import GateModels
 #: Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
 #: The dispatcher's private socket, one per process.
-_ADMIN_SOCKET = "front-{}.sock"
+_ADMIN_SOCKET = "frontend-{}.sock"
 #: Socket on which a process receives the connections of the process that it replaces.
 _HANDOVER_SOCKET = "handover-{}.sock"
 #: Timeout for one step of a change-over at a process that is up; no step waits for a client.
@@ -649,7 +649,7 @@ class NativeAdmin:
     async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         content = b"" if body is None else json.dumps(body).encode()
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: front\r\nConnection: close\r\n"
+            f"{method} {path} HTTP/1.1\r\nHost: frontend\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         try:

@@ -126,7 +126,7 @@ def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
     return max(_MIN_NAME_WIDTH, width - _width(others, rows) - _GAP)
 
 
-def room_for_last_end(columns: list[Column], rows: list[Row], width: int) -> int:
+def room_for_last_exit(columns: list[Column], rows: list[Row], width: int) -> int:
     """Return the width that the other columns leave for "last exit", so that none of them is cut for it."""
     others = [one for one in columns if one.leaves != 1]
     return max(_MIN_EXIT_WIDTH, width - _width(others, rows) - _GAP)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytriton._cli.log_lines import visible
-from pytriton._cli.top.cells import columns_for, full_width, room_for_last_end, room_for_names
+from pytriton._cli.top.cells import columns_for, full_width, room_for_last_exit, room_for_names
 from pytriton._protocol import messages
 from pytriton._protocol.rates import Row, headline
 
@@ -28,7 +28,7 @@ def print_table(metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
         return
     columns = columns_for(rows, console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    room = room_for_last_end(columns, rows, console.width)
+    room = room_for_last_exit(columns, rows, console.width)
     names = room_for_names(columns, rows, console.width)
     for one in columns:
         table.add_column(

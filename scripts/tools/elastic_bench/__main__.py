@@ -18,8 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/tools/elastic-bench", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    one = commands.add_parser("wakes", help=wake_ups.__doc__)
-    one.add_argument("--wakes", type=int, default=200, help="of each kind (200)")
+    one = commands.add_parser("resumes", help=wake_ups.__doc__)
+    one.add_argument("--resumes", type=int, default=200, help="of each kind (200)")
     one.set_defaults(show=wake_ups.show)
     one = commands.add_parser("budget", help=budget.__doc__)
     one.add_argument("--seconds", type=float, default=600.0, help="how long (600)")

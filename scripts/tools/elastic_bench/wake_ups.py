@@ -20,7 +20,7 @@ _WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "a fork (`prestarted_workers = 0`)": ({"prestarted_workers": 0}, {}),
-    "a parked worker": ({}, {}),
+    "a prestarted worker": ({}, {}),
     "`standby_workers=1`": ({}, {"standby_workers": 1}),
 }
 #: Between two looks at CPU times, which the kernel counts in hundredths of a second.
@@ -31,11 +31,11 @@ _OTHER = [Tensor(name="y", dtype=np.float32, shape=(1,))]
 
 def show(given: argparse.Namespace) -> bool:
     """Print the table; whether all answers were right."""
-    print("| first answer, ms | p50 | p90 | p99 | worst | wakes |\n|---|--:|--:|--:|--:|--:|")
+    print("| first answer, ms | p50 | p90 | p99 | worst | resumes |\n|---|--:|--:|--:|--:|--:|")
     right = True
     for name, (settings, options) in _WAYS.items():
         with RunningDaemon.start(**settings) as daemon:
-            took, correct = _wakes(daemon, given.wakes, options)
+            took, correct = _resumes(daemon, given.resumes, options)
         right = right and correct
         figures = " | ".join(f"{at(took, share):.0f}" for share in (0.5, 0.9, 0.99, 1.0))
         print(f"| {name} | {figures} | {len(took)} |", flush=True)
@@ -43,7 +43,7 @@ def show(given: argparse.Namespace) -> bool:
     return right
 
 
-def _wakes(daemon: RunningDaemon, wakes: int, options: dict[str, Any]) -> tuple[list[float], bool]:
+def _resumes(daemon: RunningDaemon, resumes: int, options: dict[str, Any]) -> tuple[list[float], bool]:
     def echo(requests: Any) -> Any:
         return [{"y": one["x"]} for one in requests]
 
@@ -52,7 +52,7 @@ def _wakes(daemon: RunningDaemon, wakes: int, options: dict[str, Any]) -> tuple[
         instances=Autoscale(min=0, max=1, idle_after=0.2), **options,
     )  # fmt: skip
     address, took, right = daemon.http, [], True
-    for number in range(wakes):
+    for number in range(resumes):
         eventually(lambda: model.info().state == "suspended", "it is suspended")
         _until_at_rest(daemon)
         answer, seconds = ask(address, "m", number)

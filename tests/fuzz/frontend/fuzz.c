@@ -1,4 +1,4 @@
-/* Targets of libFuzzer: the front's parsers, each by the function of tests/native/frontend that drives it. Compiled with -DTARGET=run_json and the like; with
+/* Targets of libFuzzer: the frontend's parsers, each by the function of tests/native/frontend that drives it. Compiled with -DTARGET=run_json and the like; with
  * -DREPLAY by any compiler, to run the files that it is given.
  *
  * What is found is a finding of the sanitizers, or an abort: run_json does that where what is read and what is passed over are judged differently.

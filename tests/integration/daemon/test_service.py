@@ -184,7 +184,7 @@ def test_an_unrecoverable_error_is_reported_with_its_model(manager: Manager) -> 
         end = exit_record.read(daemon.config.rundir)
         assert end is not None
         assert (end.pid, end.exit_code) == (daemon.process.pid, ExitCode.UNRECOVERABLE)
-        kept = Path(daemon.config.runtime_dir, "last_end.json")
+        kept = Path(daemon.config.runtime_dir, "last_exit.json")
         assert kept.stat().st_mode & 0o777 == 0o600
         status = command("status", "--runtime-dir", daemon.config.runtime_dir)
         assert status.returncode == ExitCode.NO_DAEMON

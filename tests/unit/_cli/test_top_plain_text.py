@@ -54,7 +54,7 @@ def test_over_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.rstrip().endswith(_LONG)
 
 
-def test_on_a_terminal_the_last_end_is_cut_and_nothing_else(
+def test_on_a_terminal_the_last_exit_is_cut_and_nothing_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rich.console.Console.is_terminal", True)

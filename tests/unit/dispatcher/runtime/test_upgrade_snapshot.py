@@ -43,7 +43,7 @@ STATE = HandOver(
     server=upgrade_snapshot.ServerSnapshot(
         upgrade_snapshot.ChildState(80, 9),
         1,
-        upgrade_snapshot.ListenerState("admin", 10, "/run/front-1.sock"),
+        upgrade_snapshot.ListenerState("admin", 10, "/run/frontend-1.sock"),
         [upgrade_snapshot.ListenerState("http", 11)],
         {"exited": 1},
         messages.PROTOCOL,

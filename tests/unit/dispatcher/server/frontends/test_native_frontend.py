@@ -70,7 +70,7 @@ class Scene:
         return found
 
     async def says_ready(self) -> bool:
-        path = next(self.folder.glob("front-*.sock"))
+        path = next(self.folder.glob("frontend-*.sock"))
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         status = await reader.readline()
@@ -393,7 +393,7 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert one.server.info().pid == former
         await one.server.load("m", None)
         await one.server.show_ready()
-        assert [path.name for path in tmp_path.glob("front-*.sock")] == ["front-1.sock"]
+        assert [path.name for path in tmp_path.glob("frontend-*.sock")] == ["frontend-1.sock"]
         assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
 
     play(tmp_path, scene)
