@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "lane/arena_trim.h"
+#include "lane/memory.h"
 #include "proxy/attachment.h"
 #include "translation/request_check.h"
 #include "translation/requests.h"

@@ -1,9 +1,290 @@
+
 #define _GNU_SOURCE
 #include "calls/call.h"
-
 #include "triton/errors.h"
-
 #include <stdlib.h>
+#include "base/available_memory.h"
+#include "base/text.h"
+#include "calls/call_outputs.h"
+#include "triton/parameters.h"
+#include "wire/protocol.h"
+#include <string.h>
+
+/* The maximum number of answers of one call that the worker may have unread. */
+enum { MAX_UNREAD = 8 };
+
+/* Send an answer and keep the memory that it refers to until it has been read. */
+static void send_answer(Call *call, Answer *answer, const Buffer *message)
+{
+    if (call->flow)
+        flow_add_unread(call->flow, answer->bytes);
+    answer->next = NULL;
+    *call->unread_tail = answer;
+    call->unread_tail = &answer->next;
+    call->unread++;
+    call->ended |= answer->final;
+    call_connection_send(call->calls->connection, message);
+}
+
+static void begin_answer(Buffer *message, const Call *call, uint32_t outputs)
+{
+    msgpack_put_array(message, ANSWER_SIZE);
+    msgpack_put_string(message, ANSWER_NAME);
+    msgpack_put_int(message, call->id);
+    msgpack_put_array(message, outputs);
+}
+
+static void discard_queue(Call *call)
+{
+    while (call->queue_head) {
+        QueuedAnswer *queued = call->queue_head;
+        call->queue_head = queued->next;
+        if (queued->response)
+            triton_error_consume(TRITONSERVER_InferenceResponseDelete(queued->response));
+        if (call->flow)
+            flow_mark_read(call->flow, queued->bytes);
+        free(queued);
+    }
+    call->queue_tail = &call->queue_head;
+}
+
+void call_end(Call *call, const char *text, const char *code)
+{
+    Buffer message = {0};
+    if (call->ended)
+        return;
+    discard_queue(call);
+    begin_answer(&message, call, 0);
+    msgpack_put_bool(&message, true);
+    if (text)
+        msgpack_put_sanitized(&message, text, MAX_TEXT_BYTES);
+    else
+        msgpack_put_nil(&message);
+    msgpack_put_string(&message, text ? code : "");
+    msgpack_put_string(&message, "");
+    Answer *answer = calloc(1, sizeof *answer);
+    message.failed |= answer == NULL;
+    call->ended = true;
+    if (answer) {
+        answer->final = true;
+        send_answer(call, answer, &message);
+    } else { /* the connection then ends */
+        call_connection_send(call->calls->connection, &message);
+    }
+    if (call->flow)
+        flow_end(call->flow);
+    buffer_free(&message);
+}
+
+void call_cancel(Call *call)
+{
+    if (call->request)
+        triton_error_consume(TRITONSERVER_InferenceRequestCancel(call->request));
+}
+
+void call_drop(Call *call, const char *text, const char *code)
+{
+    call_cancel(call);
+    call_end(call, text, code);
+}
+
+/* Write the parameters of a response as a JSON object in a string; "" when it has none. */
+static void put_response_parameters(TRITONSERVER_InferenceResponse *response, uint32_t count, Buffer *message)
+{
+    Buffer json = {0};
+    if (count)
+        buffer_puts(&json, "{");
+    for (uint32_t i = 0; i < count; i++) {
+        const char *name = "";
+        int type = -1;
+        const void *value = NULL;
+        if (!triton_error_consume(TRITONSERVER_InferenceResponseParameter(response, i, &name, &type, &value)))
+            put_parameter(&json, name, type, value);
+    }
+    if (count)
+        buffer_put(&json, "}", 2); /* with the NUL byte */
+    message->failed |= json.failed;
+    msgpack_put_sanitized(message, count && !json.failed ? (const char *)json.data : "", MAX_MESSAGE_BYTES);
+    buffer_free(&json);
+}
+
+static void send_outputs(
+    Call *call, TRITONSERVER_InferenceResponse *response, uint32_t outputs, uint32_t parameters, bool final)
+{
+    Buffer message = {0};
+    Answer *answer = calloc(1, sizeof *answer);
+    const char *failure = answer ? NULL : "out of memory";
+    begin_answer(&message, call, outputs);
+    for (uint32_t i = 0; i < outputs && failure == NULL; i++)
+        if (!call_output_put(call, response, i, answer, &message))
+            failure = "there is no memory, or no descriptor, for its outputs";
+    msgpack_put_bool(&message, final);
+    msgpack_put_nil(&message);
+    msgpack_put_string(&message, "");
+    put_response_parameters(response, parameters, &message);
+    if (failure == NULL && message.failed)
+        failure = "out of memory";
+    if (failure == NULL && message.size > MAX_MESSAGE_BYTES)
+        failure = "its answer has too many outputs or parameters";
+    if (failure == NULL) {
+        answer->final = final;
+        send_answer(call, answer, &message);
+    } else {
+        if (answer)
+            call_answer_free(call, answer);
+        call_drop(call, failure, "UNAVAILABLE");
+    }
+    buffer_free(&message);
+}
+
+/* Pass tritonserver's response to the worker, and free it. */
+static void forward_response(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
+{
+    uint32_t outputs = 0, parameters = 0;
+    TRITONSERVER_Error *error = response ? TRITONSERVER_InferenceResponseError(response) : NULL;
+    if (response && error == NULL)
+        error = TRITONSERVER_InferenceResponseOutputCount(response, &outputs);
+    if (response && error == NULL)
+        error = TRITONSERVER_InferenceResponseParameterCount(response, &parameters);
+    if (error) {
+        TRITONSERVER_Error_Code code = TRITONSERVER_ErrorCode(error);
+        const char *name = (unsigned)code < ERROR_CODE_COUNT ? error_code_names[code] : "UNKNOWN";
+        if (final)
+            call_end(call, TRITONSERVER_ErrorMessage(error), name);
+        else
+            call_drop(call, TRITONSERVER_ErrorMessage(error), name);
+    } else if (outputs || parameters || (response && !call->stream)) {
+        send_outputs(call, response, outputs, parameters, final || !call->stream);
+    } else if (final) {
+        call_end(call, call->stream ? NULL : "the model has not answered", "INTERNAL");
+    } /* otherwise it is empty, and others follow */
+    if (response)
+        triton_error_consume(TRITONSERVER_InferenceResponseDelete(response));
+}
+
+/* Returns why there is no memory to queue more, for free(); NULL if there is. Models of other backends continue
+ * however much is queued.
+ */
+static char *check_queue_memory(Call *call, uint64_t bytes)
+{
+    call->unchecked_bytes += bytes;
+    if (call->unchecked_bytes < memory_check_interval)
+        return NULL;
+    call->unchecked_bytes = 0;
+    return memory_check(memory_check_interval);
+}
+
+static void enqueue(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
+{
+    uint64_t bytes = response_size(response);
+    char *refusal = check_queue_memory(call, bytes);
+    QueuedAnswer *queued = refusal ? NULL : malloc(sizeof *queued);
+    if (queued == NULL) {
+        char *text =
+            strdup_printf("its answers come faster than they are read: %s", refusal ? refusal : "out of memory");
+        if (response)
+            triton_error_consume(TRITONSERVER_InferenceResponseDelete(response));
+        call_drop(call, text, "UNAVAILABLE");
+        free(text);
+        free(refusal);
+        return;
+    }
+    *queued = (QueuedAnswer){.response = response, .bytes = bytes, .final = final};
+    if (call->flow)
+        flow_add_unread(call->flow, bytes);
+    *call->queue_tail = queued;
+    call->queue_tail = &queued->next;
+}
+
+static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp)
+{
+    Call *call = userp;
+    bool final = flags & RESPONSE_FINAL, unwanted;
+    pthread_mutex_lock(&call->calls->lock);
+    unwanted = call->ended;
+    if (!unwanted && call->stream && (call->queue_head || call->unread >= MAX_UNREAD))
+        enqueue(call, response, final);
+    else if (!unwanted)
+        forward_response(call, response, final);
+    pthread_mutex_unlock(&call->calls->lock);
+    if (unwanted && response)
+        triton_error_consume(TRITONSERVER_InferenceResponseDelete(response));
+    if (final)
+        call_unref(call);
+}
+
+/* The request's inputs have been read. The request itself is kept while it may still be cancelled. */
+static void on_request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
+{
+    Call *call = userp;
+    (void)request;
+    (void)flags;
+    free(call->inputs);
+    call->inputs = NULL;
+    call_unref(call);
+}
+
+CallError call_start(Call *call)
+{
+    TRITONSERVER_ResponseAllocator *allocator = call_outputs_allocator();
+    if (allocator == NULL)
+        return (CallError){strdup_printf("tritonserver gives no memory for outputs"), "INTERNAL"};
+    TRITONSERVER_Error *error =
+        TRITONSERVER_InferenceRequestSetReleaseCallback(call->request, on_request_released, call);
+    if (error == NULL)
+        error = TRITONSERVER_InferenceRequestSetResponseCallback(call->request, allocator, call, on_response, call);
+    if (error == NULL) {
+        __atomic_add_fetch(&call->refs, 2, __ATOMIC_RELAXED);
+        error = TRITONSERVER_ServerInferAsync(call->calls->server, call->request, NULL);
+        if (error) { /* the response is then still ours */
+            call_unref(call);
+            call_unref(call);
+        }
+    }
+    return call_error_from(error);
+}
+
+bool call_release_oldest(Call *call, bool *final)
+{
+    Answer *answer = call->unread_head;
+    if (answer == NULL)
+        return false;
+    call->unread_head = answer->next;
+    if (call->unread_head == NULL)
+        call->unread_tail = &call->unread_head;
+    call->unread--;
+    *final = answer->final;
+    if (call->flow)
+        flow_mark_read(call->flow, answer->bytes);
+    call_answer_free(call, answer);
+    while (call->queue_head && call->unread < MAX_UNREAD && !call->ended) {
+        QueuedAnswer *queued = call->queue_head;
+        call->queue_head = queued->next;
+        if (call->queue_head == NULL)
+            call->queue_tail = &call->queue_head;
+        forward_response(call, queued->response, queued->final);
+        if (call->flow) /* from now on it counts as an answer */
+            flow_mark_read(call->flow, queued->bytes);
+        free(queued);
+    }
+    return true;
+}
+
+void call_discard(Call *call)
+{
+    call->ended = true;
+    if (call->request)
+        triton_error_consume(TRITONSERVER_InferenceRequestCancel(call->request));
+    if (call->flow)
+        flow_end(call->flow);
+    discard_queue(call);
+    while (call->unread_head) {
+        Answer *answer = call->unread_head;
+        call->unread_head = answer->next;
+        call_answer_free(call, answer);
+    }
+    call->unread_tail = &call->unread_head;
+}
 
 void calls_unref(Calls *calls)
 {

@@ -3,6 +3,10 @@
 #define PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
 
 #include "calls/call_message.h"
+#include "base/buffer.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* The value of CHAIN_PARAMETER, for free(). */
 char *chain_encode(const CallMessage *call);
@@ -18,5 +22,18 @@ char *chain_report_waiting(
  * is loaded now.
  */
 bool chain_load_model(const CallMessage *call, const char *endpoint);
+
+/* The environment variable of tritonserver that holds the seal key (pytriton/_protocol/calls/call_chain.py). */
+#define KEY_VARIABLE "PYTRITON_CALLS_KEY"
+enum { SEAL = 32 };
+
+/* Compute the seal of an encoded chain: hexadecimal, with NUL. */
+void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1]);
+/* Returns whether a parameter's value is a chain that one of tritonserver's proxies has sealed. */
+bool chain_seal_is_valid(const char *value);
+/* Returns whether a worker is in a sealed chain. Appends the chain's workers to `waiting` as MessagePack strings, and
+ * counts them.
+ */
+bool chain_has_worker(const char *value, const char *worker, Buffer *waiting, uint32_t *count);
 
 #endif

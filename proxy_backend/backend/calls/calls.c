@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "calls/call.h"
-#include "calls/call_answers.h"
 #include "calls/call_chain.h"
 #include "control/control.h"
 #include "triton/errors.h"

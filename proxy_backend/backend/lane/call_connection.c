@@ -1,11 +1,9 @@
+
 #define _GNU_SOURCE
 #include "lane/call_connection.h"
-
 #include "lane/memory.h"
-#include "lane/packet.h"
 #include "wire/protocol.h"
 #include "wire/shapes.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -16,6 +14,32 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+enum { SENDING = MSG_NOSIGNAL | MSG_DONTWAIT };
+
+bool packet_send(int fd, const void *data, size_t size, int descriptor)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } rights = {0};
+    struct iovec part = {.iov_base = (void *)data, .iov_len = size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+        message.msg_control = &rights;
+        message.msg_controllen = sizeof rights.room;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    }
+    ssize_t sent;
+    do
+        sent = descriptor < 0 ? send(fd, data, size, SENDING) : sendmsg(fd, &message, SENDING);
+    while (sent < 0 && errno == EINTR);
+    return sent >= 0;
+}
 
 /* The maximum number of packets queued for a worker that has no room; beyond it, the worker is not read from until it
  * reads. It exceeds the calls that a worker can have in flight: a worker that drops hundreds at once is sent as many

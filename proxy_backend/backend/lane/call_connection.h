@@ -5,6 +5,8 @@
 #define PYTRITON_BACKEND_LANE_CALL_CONNECTION_H
 
 #include "wire/msgpack.h"
+#include <stdbool.h>
+#include <stddef.h>
 
 typedef struct CallConnection CallConnection;
 
@@ -38,5 +40,8 @@ const char *call_connection_fault(const CallConnection *connection);
 const uint8_t *call_connection_memory(CallConnection *connection, int64_t number, int64_t offset, int64_t size);
 /* Close the connection. Called by the receiving thread. */
 void call_connection_close(CallConnection *connection);
+
+/* Send a packet without waiting for room. A `descriptor` (-1: none) stays open here. Returns false with errno. */
+bool packet_send(int fd, const void *data, size_t size, int descriptor);
 
 #endif

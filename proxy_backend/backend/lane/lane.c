@@ -2,8 +2,8 @@
 #include "lane/lane.h"
 
 #include "base/text.h"
-#include "lane/arena_trim.h"
-#include "lane/packet.h"
+#include "lane/memory.h"
+#include "lane/call_connection.h"
 #include "wire/protocol.h"
 #include "wire/shapes.h"
 

@@ -18,7 +18,7 @@ typedef struct Arena {
     uint64_t size, used;
     uint64_t backed; /* bytes that have pages: what a large batch took is returned after a while */
     uint64_t needed_ns; /* when more than the kept size was last in use */
-    /* Used by arena_trim.c. */
+    /* Used by memory.c. */
     struct Arena *next_idle;
     bool is_idle;
 } Arena;
@@ -56,5 +56,12 @@ bool mapped_open(Mapped *mapped, int fd);
 /* Returns the bytes [offset, offset + size); NULL if the memory is smaller or cannot be mapped. */
 const uint8_t *mapped_bytes(Mapped *mapped, int64_t offset, int64_t size);
 void mapped_close(Mapped *mapped);
+
+/* Nothing in the arena is used any more: return the memory beyond the kept size once it has been unused for a while.
+ * Until then, or until arena_trim_cancel, the owner must not touch the arena.
+ */
+void arena_trim_schedule(Arena *arena);
+/* Remove an arena from the list: it is used again, or closed. */
+void arena_trim_cancel(Arena *arena);
 
 #endif

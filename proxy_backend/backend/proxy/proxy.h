@@ -33,4 +33,9 @@ typedef struct {
     uint32_t avoid_count; /* their number */
 } Proxy;
 
+/* Free a proxy that the dispatcher does not know, or no longer knows. */
+void proxy_free(Proxy *proxy);
+/* Send Detach for a proxy, and free it. */
+void proxy_end(Proxy *proxy);
+
 #endif

@@ -4,6 +4,7 @@
 
 #include "calls/flow.h"
 #include "translation/responses.h"
+#include "triton/api.h"
 
 /* One request of a batch. */
 typedef struct {
@@ -46,5 +47,8 @@ bool stream_has_failed(const Stream *stream);
 void stream_close(Stream *stream);
 /* End a request's stream unless it has ended. */
 void stream_end(Stream *stream);
+
+/* End a request in tritonserver after a delay. Takes the factory over. */
+void delayed_close(TRITONBACKEND_ResponseFactory *factory);
 
 #endif

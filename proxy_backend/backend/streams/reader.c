@@ -4,12 +4,10 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "proxy/teardown.h"
-#include "streams/backpressure.h"
-#include "streams/worker_lost.h"
-#include "streams/lane_retirement.h"
-#include "streams/state.h"
+#include "proxy/proxy.h"
 #include "streams/stream_send.h"
+#include "streams/worker_lost.h"
+#include "streams/streams.h"
 #include "wire/protocol.h"
 
 #include <poll.h>

@@ -1,7 +1,71 @@
+
 #define _GNU_SOURCE
 #include "streams/stream_send.h"
-
 #include "wire/protocol.h"
+#include "base/clock.h"
+
+/* After this time, a paused stream continues if others wait for its worker. */
+static const uint64_t max_paused_ns = 1000000000;
+
+LaneState stream_pause(Streams *streams, Flight *flight, uint32_t index)
+{
+    Stream *stream = &flight->streams[index];
+    if (stream->flow == NULL || stream->paused || stream->to.factory == NULL ||
+        !flow_is_full(stream->flow, streams->wakeup))
+        return LANE_OK;
+    stream->paused = true;
+    streams->paused_count++;
+    if (flight->paused_count++ == 0)
+        flight->paused_ns = clock_monotonic_ns();
+    return streams_send_flight_event(streams, HOLD_NAME, flight, index);
+}
+
+void stream_clear_pause(Streams *streams, Flight *flight, Stream *stream)
+{
+    stream->paused = false;
+    streams->paused_count--;
+    /* The time that the caller takes to read does not count as the worker's. */
+    if (--flight->paused_count == 0 && flight->overdue_ns)
+        flight->overdue_ns += clock_monotonic_ns() - flight->paused_ns;
+}
+
+/* Returns whether others wait for the producer of these answers: another request of the batch, or a batch that no
+ * worker has begun (including this one until its `execute` returns).
+ */
+static bool others_are_waiting(const Streams *streams, const Flight *flight)
+{
+    unsigned itself = streams->waits_for_return && !flight->returned;
+    for (uint32_t i = 0; i < flight->count; i++)
+        if (!flight->streams[i].paused && flight->streams[i].to.factory)
+            return true;
+    return __atomic_load_n(&streams->proxy->model->waiting, __ATOMIC_RELAXED) > itself;
+}
+
+void flight_raise_limits(Streams *streams, Flight *flight, uint64_t now_ns)
+{
+    if (flight->paused_count == 0 || now_ns - flight->paused_ns < max_paused_ns || !others_are_waiting(streams, flight))
+        return;
+    flight->paused_ns += max_paused_ns;
+    if (flight->overdue_ns)
+        flight->overdue_ns += max_paused_ns;
+    for (uint32_t i = 0; i < flight->count; i++)
+        if (flight->streams[i].paused)
+            flow_raise_limit(flight->streams[i].flow);
+}
+
+LaneState flight_resume(Streams *streams, Flight *flight)
+{
+    LaneState state = LANE_OK;
+    for (uint32_t i = 0; flight->paused_count && i < flight->count && state == LANE_OK; i++) {
+        Stream *stream = &flight->streams[i];
+        if (!stream->paused || flow_is_full(stream->flow, streams->wakeup) ||
+            response_client_is_gone(stream->to.factory))
+            continue;
+        stream_clear_pause(streams, flight, stream);
+        state = streams_send_flight_event(streams, GO_NAME, flight, i);
+    }
+    return state;
+}
 
 /* How many parts, and bytes of them, are credited to the worker at once; and the arena fill level at which the worker
  * waits: it sends nothing more, and empties the arena, only after everything was credited.

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "calls/chain_seal.h"
-#include "lane/arena_trim.h"
+#include "calls/call_chain.h"
+#include "lane/memory.h"
 #include "triton/datatypes.h"
 #include "triton/errors.h"
 #include "triton/parameters.h"

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "core/server.h"
+#include "core/api.h"
 
 /* {"name", "version", "extensions"}. */
 bool server_information(Server *server, Text *json, Problem *problem);
@@ -16,5 +17,8 @@ bool model_configuration(Server *server, Slice model, Slice version, Text *json,
 bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem);
 /* The core's metrics in Prometheus's text format. */
 bool metrics_text(Server *server, Text *text, Problem *problem);
+
+/* Append a message's JSON, and delete the message. */
+bool message_put_json(TRITONSERVER_Message *message, Text *json, Problem *problem);
 
 #endif

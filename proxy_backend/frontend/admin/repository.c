@@ -1,6 +1,6 @@
 #include "admin/repository.h"
 
-#include "admin/message.h"
+#include "admin/information.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

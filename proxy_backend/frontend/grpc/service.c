@@ -58,18 +58,18 @@ static bool is_health(const GrpcMethod *method)
     return method && (method->kind == METHOD_CHECK || method->kind == METHOD_WATCH);
 }
 
-ThreadPool *service_readers(GrpcStream *stream)
+static ThreadPool *on_readers(GrpcStream *stream)
 {
     return is_health(stream->method) ? NULL : service_of(stream)->readers;
 }
 
-uint64_t service_message_bytes(GrpcStream *stream)
+static uint64_t on_message_bytes(GrpcStream *stream)
 {
     uint64_t most = connection_endpoint(stream->connection)->limits->body_bytes;
     return is_health(stream->method) && most > HEALTH_BYTES ? HEALTH_BYTES : most;
 }
 
-void service_begin(GrpcStream *stream)
+static void on_begin(GrpcStream *stream)
 {
     const GrpcMethod *method = grpc_method(stream->path);
     Problem problem = {0};
@@ -85,7 +85,9 @@ void service_begin(GrpcStream *stream)
     }
 }
 
-void service_message(GrpcStream *stream, Text *message)
+static void on_cancelled(GrpcStream *stream);
+
+static void on_message(GrpcStream *stream, Text *message)
 {
     const GrpcMethod *method = stream->method;
     if (method == NULL)
@@ -94,7 +96,7 @@ void service_message(GrpcStream *stream, Text *message)
         infer_stream_message(stream, message);
     } else if (stream->has_message) {
         grpc_finish(stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message"));
-        service_cancelled(stream);
+        on_cancelled(stream);
     } else {
         stream->has_message = true;
         stream->needs_message = false;
@@ -107,7 +109,7 @@ void service_message(GrpcStream *stream, Text *message)
     }
 }
 
-void service_half_closed(GrpcStream *stream)
+static void on_half_closed(GrpcStream *stream)
 {
     const GrpcMethod *method = stream->method;
     if (method == NULL)
@@ -119,7 +121,7 @@ void service_half_closed(GrpcStream *stream)
             stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message, and none has come"));
 }
 
-void service_cancelled(GrpcStream *stream)
+static void on_cancelled(GrpcStream *stream)
 {
     const GrpcMethod *method = __atomic_load_n(&stream->method, __ATOMIC_ACQUIRE);
     if (method == NULL)
@@ -132,8 +134,18 @@ void service_cancelled(GrpcStream *stream)
         health_cancelled(stream);
 }
 
-void service_gone(GrpcStream *stream)
+static void on_gone(GrpcStream *stream)
 {
     if (stream->method && stream->method->kind == METHOD_MODEL_STREAM_INFER)
         infer_stream_gone(stream);
 }
+
+const StreamHandlers GRPC_HANDLERS = {
+    .begin = on_begin,
+    .message = on_message,
+    .readers = on_readers,
+    .message_bytes = on_message_bytes,
+    .half_closed = on_half_closed,
+    .cancelled = on_cancelled,
+    .gone = on_gone,
+};

@@ -30,8 +30,11 @@ typedef struct {
     char *value;
 } GrpcRestriction;
 
+extern const StreamHandlers GRPC_HANDLERS;
+
 /* The service of a gRPC endpoint. */
 typedef struct {
+    StreamService base; /* with GRPC_HANDLERS */
     Server *server;
     SharedMemory *shared_memory;
     struct Tracing *tracing;

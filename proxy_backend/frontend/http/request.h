@@ -52,7 +52,7 @@ typedef struct {
     bool flag;
 } HttpJob;
 
-/* A request that takes long to read, handled in a thread of the service's readers (request_start.c). */
+/* A request that takes long to read, handled in a thread of the service's readers (request_reader.c). */
 typedef struct {
     Job job; /* first, so that its address is the object's */
     Call *call;
@@ -167,7 +167,7 @@ bool base64_decode(char *text, size_t size, size_t *decoded);
 bool http_forward_headers(HttpRequest *request, Problem *problem);
 
 /* Run a request again when its model has been loaded. Returns false if the problem must be answered. Any thread.
- * (request_start.c)
+ * (request_reader.c)
  */
 bool request_wait_for_model(Call *call, Problem *problem);
 

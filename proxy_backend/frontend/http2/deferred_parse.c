@@ -158,14 +158,14 @@ static void refuse(Event *event)
 {
     grpc_finish(event->stream, problem_grpc_code(PROBLEM_TOO_MANY),
         SLICE("too many messages wait behind one that takes long to be read"));
-    service_cancelled(event->stream);
+    handlers_of(event->stream)->cancelled(event->stream);
     event_drop(event);
 }
 
 bool event_defer(Event *event)
 {
     GrpcStream *stream = event->stream;
-    ThreadPool *readers = service_readers(stream);
+    ThreadPool *readers = handlers_of(stream)->readers(stream);
     bool is_long = takes_long(event);
     if (readers == NULL || event->kind == EVENT_CANCELLED ||
         (!is_long && __atomic_load_n(&stream->deferred, __ATOMIC_ACQUIRE) == NULL))

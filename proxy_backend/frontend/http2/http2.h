@@ -88,7 +88,7 @@ void grpc_respond(GrpcStream *stream, Outgoing *message);
 void grpc_finish(GrpcStream *stream, int code, Slice text);
 /* Finish with a problem's status and text. */
 void grpc_finish_problem(GrpcStream *stream, const Problem *problem);
-/* Returns whether the call is over. A service that registers something for service_cancelled checks this afterwards:
+/* Returns whether the call is over. A service that registers something for `cancelled` checks this afterwards:
  * the call may have been over before. Any thread.
  */
 bool grpc_is_over(GrpcStream *stream);

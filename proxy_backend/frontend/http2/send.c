@@ -318,7 +318,7 @@ static void refuse(GrpcStream *stream, Outgoing *message)
     message->sent(message);
     grpc_finish_problem(stream, &problem);
     problem_clear(&problem);
-    service_cancelled(stream);
+    handlers_of(stream)->cancelled(stream);
 }
 
 static void queue(GrpcStream *stream, Outgoing *message, bool is_last)

@@ -5,9 +5,39 @@
  * limit ago. The other streams stay: a proxy has calls of many clients on one connection. A connection ends with its
  * streams only if none is left.
  */
-#include "http2/session.h"
 
+#include "http2/session.h"
 #include <stddef.h>
+
+enum { SECOND_MS = 1000 };
+
+void session_count_reset(Connection *connection)
+{
+    Session *session = connection_state(connection);
+    uint64_t now_ms = loop_now_ms(connection_loop(connection));
+    uint64_t most = connection_endpoint(connection)->limits->resets_per_s;
+    if (now_ms - session->resets_since_ms >= SECOND_MS) {
+        session->resets_since_ms = now_ms;
+        session->resets = 0;
+    }
+    if (++session->resets <= most)
+        return;
+    if (session->resets == most + 1)
+        refusals_count(REFUSED_RESETS);
+    if (session->stream_count == 0)
+        nghttp2.session_terminate_session(session->session, NGHTTP2_ENHANCE_YOUR_CALM);
+}
+
+bool session_has_resets_left(GrpcStream *stream)
+{
+    const Session *session = session_of(stream);
+    uint64_t now_ms = loop_now_ms(connection_loop(stream->connection));
+    if (now_ms - session->resets_since_ms >= SECOND_MS ||
+        session->resets <= connection_endpoint(stream->connection)->limits->resets_per_s)
+        return true;
+    return problem_set(
+        &stream->problem, PROBLEM_UNAVAILABLE, "too many calls of this connection were cancelled: retry later");
+}
 
 /* Time for calls that a client sends before it has received GOAWAY. */
 enum { GOAWAY_GRACE_MS = 1000 };

@@ -72,7 +72,7 @@ static bool expand(Event *event, uint64_t most, Problem *problem)
 /* Prepare a message for the service. */
 static bool prepare(Event *event, Problem *problem)
 {
-    uint64_t most = service_message_bytes(event->stream);
+    uint64_t most = handlers_of(event->stream)->message_bytes(event->stream);
     if (event->message.size > most) {
         refusals_count(REFUSED_BODY_BYTES);
         return problem_set(problem, PROBLEM_TOO_LARGE,
@@ -86,7 +86,7 @@ static void refuse(GrpcStream *stream)
 {
     grpc_finish_problem(stream, &stream->problem);
     if (stream->service_knows)
-        service_cancelled(stream);
+        handlers_of(stream)->cancelled(stream);
 }
 
 static void handle_message(Event *event, bool deferred)
@@ -99,12 +99,12 @@ static void handle_message(Event *event, bool deferred)
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
         if (stream->service_knows)
-            service_cancelled(stream);
+            handlers_of(stream)->cancelled(stream);
         return;
     }
     stream->counted.received = event->received;
     event->received = 0;
-    service_message(stream, &event->message);
+    handlers_of(stream)->message(stream, &event->message);
     body_release(&stream->counted);
     if (!deferred && stream->message.data == NULL) { /* leave room for the next one */
         stream->message = event->message;
@@ -121,7 +121,7 @@ static void handle_begin(GrpcStream *stream)
     stream->service_knows = !stream->closed;
     pthread_mutex_unlock(&session->lock);
     if (stream->service_knows)
-        service_begin(stream);
+        handlers_of(stream)->begin(stream);
 }
 
 /* EVENT_CANCELLED may be handled in another thread while one of the others is handled. */
@@ -133,11 +133,11 @@ static void handle(Event *event, bool deferred)
     else if (event->kind == EVENT_REFUSED)
         refuse(stream);
     else if (event->kind == EVENT_CANCELLED)
-        service_cancelled(stream);
+        handlers_of(stream)->cancelled(stream);
     else if (event->kind == EVENT_MESSAGE && stream->service_knows)
         handle_message(event, deferred);
     else if (event->kind == EVENT_HALF_CLOSED && stream->service_knows)
-        service_half_closed(stream);
+        handlers_of(stream)->half_closed(stream);
     event_drop(event);
 }
 
@@ -208,7 +208,7 @@ void grpc_stream_free(GrpcStream *stream)
     Text headers = stream->headers, message = stream->message, trailer = stream->trailer;
     problem_clear(&stream->problem);
     if (stream->service)
-        service_gone(stream);
+        handlers_of(stream)->gone(stream);
     if (session->session == NULL || session->spare_count == MAX_SPARE) {
         text_free(&headers);
         text_free(&message);

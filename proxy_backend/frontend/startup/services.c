@@ -150,6 +150,7 @@ static void *make_http(const Services *services, HttpPaths paths, const ServerCo
 static void *make_grpc(const Services *services, Problem *problem)
 {
     GrpcService service = {
+        .base = {&GRPC_HANDLERS},
         .server = services->server,
         .shared_memory = services->shared_memory,
         .tracing = services->tracing,

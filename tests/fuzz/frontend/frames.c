@@ -29,12 +29,12 @@ static void sent(Outgoing *message)
     free(message);
 }
 
-void service_begin(GrpcStream *stream)
+static void on_begin(GrpcStream *stream)
 {
     stream->service = strdup("x");
 }
 
-void service_message(GrpcStream *stream, Text *message)
+static void on_message(GrpcStream *stream, Text *message)
 {
     Echo *echo = calloc(1, sizeof *echo);
     if (message->size % 7 == 3)
@@ -50,36 +50,46 @@ void service_message(GrpcStream *stream, Text *message)
         grpc_send(stream, &echo->message);
 }
 
-ThreadPool *service_readers(GrpcStream *stream)
+static ThreadPool *on_readers(GrpcStream *stream)
 {
     (void)stream;
     return readers;
 }
 
-uint64_t service_message_bytes(GrpcStream *stream)
+static uint64_t on_message_bytes(GrpcStream *stream)
 {
     return connection_endpoint(stream->connection)->limits->body_bytes;
 }
 
-void service_half_closed(GrpcStream *stream)
+static void on_half_closed(GrpcStream *stream)
 {
     grpc_finish(stream, 0, SLICE(""));
 }
 
-void service_cancelled(GrpcStream *stream)
+static void on_cancelled(GrpcStream *stream)
 {
     if (*(char *)stream->service != 'x')
         abort();
 }
 
-void service_gone(GrpcStream *stream)
+static void on_gone(GrpcStream *stream)
 {
     free(stream->service);
     stream->service = NULL;
 }
 
+static const StreamHandlers HANDLERS = {
+    .begin = on_begin,
+    .message = on_message,
+    .readers = on_readers,
+    .message_bytes = on_message_bytes,
+    .half_closed = on_half_closed,
+    .cancelled = on_cancelled,
+    .gone = on_gone,
+};
+static StreamService service = {&HANDLERS};
 static Limits limits;
-static Endpoint endpoint = {.protocol = &GRPC_PROTOCOL, .limits = &limits, .is_admin = true};
+static Endpoint endpoint = {.protocol = &GRPC_PROTOCOL, .service = &service, .limits = &limits, .is_admin = true};
 static Loop *loop;
 
 typedef struct {

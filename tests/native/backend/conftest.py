@@ -49,7 +49,7 @@ def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def slots_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What keeps memory for outputs of calls, sanitized."""
-    parts = ["lane/slots.c", "lane/call_connection.c", "lane/memory.c", "lane/packet.c", "wire/*.c"]
+    parts = ["lane/slots.c", "lane/call_connection.c", "lane/memory.c", "wire/*.c"]
     return _built("slots", [*parts, "base/*.c"], tmp_path_factory, "-DRETAIN_MS=200")
 
 

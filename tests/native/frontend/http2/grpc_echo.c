@@ -122,7 +122,7 @@ static void *answer_all(void *unused)
 
 static ThreadPool *readers;
 
-void service_begin(GrpcStream *stream)
+static void on_begin(GrpcStream *stream)
 {
     Call *call = calloc(1, sizeof *call);
     begun++;
@@ -132,7 +132,7 @@ void service_begin(GrpcStream *stream)
     stream->needs_message = call->kind == 'W';
 }
 
-void service_message(GrpcStream *stream, Text *message)
+static void on_message(GrpcStream *stream, Text *message)
 {
     Call *call = stream->service;
     stream->needs_message = false;
@@ -156,18 +156,18 @@ void service_message(GrpcStream *stream, Text *message)
     }
 }
 
-ThreadPool *service_readers(GrpcStream *stream)
+static ThreadPool *on_readers(GrpcStream *stream)
 {
     (void)stream;
     return readers;
 }
 
-uint64_t service_message_bytes(GrpcStream *stream)
+static uint64_t on_message_bytes(GrpcStream *stream)
 {
     return connection_endpoint(stream->connection)->limits->body_bytes;
 }
 
-void service_half_closed(GrpcStream *stream)
+static void on_half_closed(GrpcStream *stream)
 {
     Call *call = stream->service;
     call->half_closed = true;
@@ -175,7 +175,7 @@ void service_half_closed(GrpcStream *stream)
         one_less(stream);
 }
 
-void service_cancelled(GrpcStream *stream)
+static void on_cancelled(GrpcStream *stream)
 {
     Call *call = __atomic_load_n(&stream->service, __ATOMIC_ACQUIRE);
     if (call)
@@ -183,12 +183,22 @@ void service_cancelled(GrpcStream *stream)
     cancelled++;
 }
 
-void service_gone(GrpcStream *stream)
+static void on_gone(GrpcStream *stream)
 {
     gone++;
     free(stream->service);
 }
 
+static const StreamHandlers HANDLERS = {
+    .begin = on_begin,
+    .message = on_message,
+    .readers = on_readers,
+    .message_bytes = on_message_bytes,
+    .half_closed = on_half_closed,
+    .cancelled = on_cancelled,
+    .gone = on_gone,
+};
+static StreamService service = {&HANDLERS};
 static Limits limits;
 static Listener *listener;
 
@@ -208,7 +218,7 @@ static void fail(Problem *problem)
 int main(int count, char **arguments)
 {
     static Task closing = {.run = stop_accepting};
-    static Endpoint endpoint = {.protocol = &GRPC_PROTOCOL, .limits = &limits};
+    static Endpoint endpoint = {.protocol = &GRPC_PROTOCOL, .service = &service, .limits = &limits};
     enum { THREADS = 3 };
     pthread_t threads[THREADS];
     Problem problem = {0};

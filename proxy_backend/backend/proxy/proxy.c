@@ -1,4 +1,4 @@
-#include "proxy/teardown.h"
+#include "proxy/proxy.h"
 
 #include "proxy/attachment.h"
 
@@ -21,8 +21,7 @@ void proxy_free(Proxy *proxy)
 
 void proxy_end(Proxy *proxy)
 {
-    if (proxy->control &&
-        proxy->name) /* otherwise streams/lane_retirement.c made it, and the dispatcher does not know it */
+    if (proxy->control && proxy->name) /* without a name, worker_lost.c made it, and the dispatcher does not know it */
         proxy_detach(proxy);
     proxy_free(proxy);
 }
