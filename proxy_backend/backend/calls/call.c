@@ -1,13 +1,14 @@
-
 #define _GNU_SOURCE
 #include "calls/call.h"
-#include "triton/errors.h"
-#include <stdlib.h>
+
 #include "base/available_memory.h"
 #include "base/text.h"
 #include "calls/call_outputs.h"
+#include "triton/errors.h"
 #include "triton/parameters.h"
 #include "wire/protocol.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* The maximum number of answers of one call that the worker may have unread. */
@@ -236,10 +237,8 @@ CallError call_start(Call *call)
     if (error == NULL) {
         __atomic_add_fetch(&call->refs, 2, __ATOMIC_RELAXED);
         error = TRITONSERVER_ServerInferAsync(call->calls->server, call->request, NULL);
-        if (error) { /* the response is then still ours */
-            call_unref(call);
-            call_unref(call);
-        }
+        if (error) /* no callback will come; the caller has a reference */
+            __atomic_sub_fetch(&call->refs, 2, __ATOMIC_RELAXED);
     }
     return call_error_from(error);
 }

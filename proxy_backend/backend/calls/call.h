@@ -3,10 +3,10 @@
  */
 #ifndef PYTRITON_BACKEND_CALLS_CALL_H
 #define PYTRITON_BACKEND_CALLS_CALL_H
-
 #include "calls/call_request.h"
 #include "calls/flow.h"
 #include "lane/slots.h"
+
 #include <pthread.h>
 
 enum { CALL_BUCKETS = 64 };

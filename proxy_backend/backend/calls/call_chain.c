@@ -1,16 +1,17 @@
-
 #define _GNU_SOURCE
 #include "calls/call_chain.h"
+
 #include "base/json.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "control/control.h"
+#include "wire/msgpack.h"
 #include "wire/protocol.h"
+
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/sha256.h"
-#include "wire/msgpack.h"
-#include <stdint.h>
 
 /* The key comes from tritonserver's environment; the dispatcher generated it. */
 void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1])

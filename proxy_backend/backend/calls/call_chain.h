@@ -1,9 +1,9 @@
 /* The check of a call's chain, and the dispatcher requests that it needs: see proxy_backend/chains.py. */
 #ifndef PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
 #define PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
-
-#include "calls/call_message.h"
 #include "base/buffer.h"
+#include "calls/call_message.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

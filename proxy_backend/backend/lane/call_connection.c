@@ -1,9 +1,10 @@
-
 #define _GNU_SOURCE
 #include "lane/call_connection.h"
+
 #include "lane/memory.h"
 #include "wire/protocol.h"
 #include "wire/shapes.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
  */
 #ifndef PYTRITON_BACKEND_LANE_CALL_CONNECTION_H
 #define PYTRITON_BACKEND_LANE_CALL_CONNECTION_H
-
 #include "wire/msgpack.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 

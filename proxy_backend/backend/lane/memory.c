@@ -1,18 +1,19 @@
-
 #define _GNU_SOURCE
 #include "lane/memory.h"
-#include "base/clock.h"
+
 #include "base/available_memory.h"
+#include "base/clock.h"
 #include "base/text.h"
+#include "base/thread.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include "base/thread.h"
 #include <time.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;

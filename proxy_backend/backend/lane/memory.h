@@ -1,7 +1,6 @@
 /* Shared memory of this end (Arena) and of the other end (Mapped). See pytriton/_protocol/lanes/arena.py. */
 #ifndef PYTRITON_BACKEND_LANE_MEMORY_H
 #define PYTRITON_BACKEND_LANE_MEMORY_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,6 @@
 /* An instance of a model. */
 #ifndef PYTRITON_BACKEND_PROXY_H
 #define PYTRITON_BACKEND_PROXY_H
-
 #include "base/buffer.h"
 #include "calls/calls.h"
 #include "control/control.h"

@@ -1,12 +1,13 @@
-
 #define _GNU_SOURCE
 #include "streams/flights.h"
-#include "triton/errors.h"
-#include "wire/protocol.h"
-#include <stdlib.h>
-#include <string.h>
+
 #include "base/clock.h"
 #include "base/thread.h"
+#include "triton/errors.h"
+#include "wire/protocol.h"
+
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* gRPC drops pending answers immediately when a client disconnects. */

@@ -1,7 +1,6 @@
 /* Batches in flight that may be answered many times. */
 #ifndef PYTRITON_BACKEND_STREAMS_FLIGHTS_H
 #define PYTRITON_BACKEND_STREAMS_FLIGHTS_H
-
 #include "calls/flow.h"
 #include "translation/responses.h"
 #include "triton/api.h"

@@ -1,8 +1,8 @@
-
 #define _GNU_SOURCE
 #include "streams/stream_send.h"
-#include "wire/protocol.h"
+
 #include "base/clock.h"
+#include "wire/protocol.h"
 
 /* After this time, a paused stream continues if others wait for its worker. */
 static const uint64_t max_paused_ns = 1000000000;

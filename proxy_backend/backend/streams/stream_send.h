@@ -1,7 +1,6 @@
 /* Messages of a lane's reader to the worker. */
 #ifndef PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
 #define PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
-
 #include "streams/streams.h"
 
 /* Send a message about one request: Cancel, Hold or Go. */

@@ -13,6 +13,7 @@
 
 #define _GNU_SOURCE
 #include "streams/streams.h"
+
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -22,6 +23,7 @@
 #include "translation/request_check.h"
 #include "translation/requests.h"
 #include "triton/errors.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

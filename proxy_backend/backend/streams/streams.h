@@ -1,12 +1,12 @@
 /* Batches that may be answered many times, or at any time: see proxy_backend/streams.py. */
 #ifndef PYTRITON_BACKEND_STREAMS_H
 #define PYTRITON_BACKEND_STREAMS_H
-
-#include "proxy/proxy.h"
 #include "calls/flow.h"
+#include "proxy/proxy.h"
 #include "streams/flights.h"
 #include "streams/send_watchdog.h"
 #include "triton/metrics.h"
+
 #include <pthread.h>
 
 /* Get a lane and its reader thread unless there is one. Returns NULL, or why there will be no worker, for free(). */

@@ -1,11 +1,12 @@
-
 #define _GNU_SOURCE
 #include "streams/worker_lost.h"
+
 #include "base/text.h"
 #include "proxy/attachment.h"
+#include "proxy/proxy.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include "proxy/proxy.h"
 
 /* Create a proxy for the remaining streams of a lane. NULL without memory or a descriptor. */
 static Proxy *orphan_proxy_new(const Proxy *known)

@@ -1,7 +1,6 @@
 /* Batches that have lost their worker, or take too long. */
 #ifndef PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
 #define PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
-
 #include "streams/streams.h"
 
 /* Ask the dispatcher for a verdict about a batch that has taken too long. */

@@ -1,4 +1,3 @@
-
 #include "admin/information.h"
 
 bool message_put_json(TRITONSERVER_Message *message, Text *json, Problem *problem)

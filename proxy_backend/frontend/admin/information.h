@@ -3,10 +3,9 @@
  */
 #ifndef PYTRITON_FRONTEND_ADMIN_INFORMATION_H
 #define PYTRITON_FRONTEND_ADMIN_INFORMATION_H
-
 #include "base/text.h"
-#include "core/server.h"
 #include "core/api.h"
+#include "core/server.h"
 
 /* {"name", "version", "extensions"}. */
 bool server_information(Server *server, Text *json, Problem *problem);

@@ -1,10 +1,10 @@
 /* Reads each request into the memory of its call. */
-
-#include "http/connection.h"
 #include "base/clock.h"
-#include <stdlib.h>
+#include "http/connection.h"
 #include "http1/encoding.h"
+
 #include <stddef.h>
+#include <stdlib.h>
 
 enum {
     LONG_JSON = 256 << 10, /* bytes; a loop reads them in two milliseconds */

@@ -5,8 +5,8 @@
  * limit ago. The other streams stay: a proxy has calls of many clients on one connection. A connection ends with its
  * streams only if none is left.
  */
-
 #include "http2/session.h"
+
 #include <stddef.h>
 
 enum { SECOND_MS = 1000 };
