@@ -63,9 +63,11 @@ bool api_load(const char *library, Problem *problem)
         return false;
     if (major != API_MAJOR)
         return problem_set(problem, PROBLEM_UNSUPPORTED,
-            "%s has version %u.%u of Triton's API, and this frontend is for version %d", library, major, minor, API_MAJOR);
+            "%s has version %u.%u of Triton's API, and this frontend is for version %d", library, major, minor,
+            API_MAJOR);
     if (minor < API_MINOR)
-        log_info("%s has version %u.%u of Triton's API; %d.%d is what this frontend was written for, and it has all of it",
+        log_info(
+            "%s has version %u.%u of Triton's API; %d.%d is what this frontend was written for, and it has all of it",
             library, major, minor, API_MAJOR, API_MINOR);
     return true;
 }
