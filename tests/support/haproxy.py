@@ -57,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Front:
+class Frontend:
     """An HAProxy of one test."""
 
     def __init__(self, haproxy: HAProxy, port: int) -> None:

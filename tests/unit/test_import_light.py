@@ -188,7 +188,7 @@ def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Pa
     )
 
 
-def test_a_daemon_asks_its_native_front_without_aiohttp() -> None:
+def test_a_daemon_asks_its_native_frontend_without_aiohttp() -> None:
     """It takes as long to import as half of the daemon."""
     code = (
         "import asyncio, pathlib\n"

@@ -43,7 +43,9 @@ def show(given: argparse.Namespace) -> bool:
     return right
 
 
-def _resumes(daemon: RunningDaemon, resumes: int, options: dict[str, Any]) -> tuple[list[float], bool]:
+def _resumes(
+    daemon: RunningDaemon, resumes: int, options: dict[str, Any]
+) -> tuple[list[float], bool]:
     def echo(requests: Any) -> Any:
         return [{"y": one["x"]} for one in requests]
 

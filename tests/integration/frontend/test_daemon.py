@@ -161,7 +161,7 @@ def test_restricted_endpoints_ask_for_the_token_on_public_ports_only(
         assert len(grpc.get_model_repository_index(headers=headers).models) == 1
 
 
-def test_metrics_of_the_core_and_of_the_front(daemon: RunningDaemon) -> None:
+def test_metrics_of_the_core_and_of_the_frontend(daemon: RunningDaemon) -> None:
     with closing(connection(daemon)) as client:
         status, _ = ask(client, "GET", "/v2/health/live", X_Long="x" * 3000)
         assert status == 431
@@ -207,7 +207,7 @@ def test_a_registration_comes_and_goes(daemon: RunningDaemon) -> None:
         assert doubles(client)
 
 
-def test_clients_wait_while_a_front_that_was_killed_is_started_again(
+def test_clients_wait_while_a_frontend_that_was_killed_is_started_again(
     daemon: RunningDaemon,
 ) -> None:
     """Nothing is refused, the port stays, and no worker loads its model again."""
@@ -299,7 +299,7 @@ def test_a_folder_with_the_core_s_libraries_alone_is_enough(tmp_path: Path) -> N
         assert server.version == (whole.version or server.version) != ""
 
 
-def test_nvidia_s_executable_serves_where_the_native_front_cannot_be() -> None:
+def test_nvidia_s_executable_serves_where_the_native_frontend_cannot_be() -> None:
     with RunningDaemon.start(frontend="triton", access_token=_TOKEN) as running:
         assert running.client.status().server.binary.endswith("/tritonserver")
         running.client.register(_double, "double", inputs=X, outputs=Y)

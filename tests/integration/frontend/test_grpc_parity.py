@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from support.frontend.frontend_pair import Front, both_frontends
+from support.frontend.frontend_pair import Frontend, both_frontends
 from support.frontend.grpc.corpus import corpus
 from support.frontend.grpc.decisions import GRPC_DECISIONS, GrpcReply
 from support.frontend.grpc.requests import Call
@@ -16,12 +16,12 @@ CORPUS = list(corpus())
 
 
 @pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
     with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
         yield both
 
 
-def reply(frontend: Front, call: Call) -> GrpcReply:
+def reply(frontend: Frontend, call: Call) -> GrpcReply:
     """Make a call of one of the two."""
     messages = []
     with grpc.insecure_channel(frontend.grpc) as channel:
@@ -37,7 +37,7 @@ def reply(frontend: Front, call: Call) -> GrpcReply:
 
 
 @pytest.mark.parametrize("call", CORPUS, ids=[call.name for call in CORPUS])
-def test_the_same_answer(frontends: tuple[Front, Front], call: Call) -> None:
+def test_the_same_answer(frontends: tuple[Frontend, Frontend], call: Call) -> None:
     nvidia, native = reply(frontends[0], call), reply(frontends[1], call)
     if nvidia == native:
         return

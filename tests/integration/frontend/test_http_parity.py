@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.frontend.corpus import corpus
 from support.frontend.decisions import DECISIONS, is_same, is_the_clients_fault
-from support.frontend.frontend_pair import Front, both_frontends
+from support.frontend.frontend_pair import Frontend, both_frontends
 from support.frontend.http_client import answer
 from support.frontend.requests import Ask
 
@@ -15,13 +15,13 @@ CORPUS = list(corpus())
 
 
 @pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
     with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
         yield both
 
 
 @pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])
-def test_the_same_answer(frontends: tuple[Front, Front], ask: Ask) -> None:
+def test_the_same_answer(frontends: tuple[Frontend, Frontend], ask: Ask) -> None:
     decision = next((one for one in DECISIONS if one.applies(ask.name)), None)
     nvidia = None if decision and decision.nvidia is None else answer(frontends[0], ask)
     native = answer(frontends[1], ask)

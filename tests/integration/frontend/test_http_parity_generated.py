@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.frontend.decisions import Reply, is_equal
-from support.frontend.frontend_pair import TYPES, Front, both_frontends
+from support.frontend.frontend_pair import TYPES, Frontend, both_frontends
 from support.frontend.http_client import answer
 from support.frontend.requests import Ask
 
@@ -25,7 +25,7 @@ _RANGES = {name: _range for bits in (8, 16, 32, 64) for name, _range in (
 
 
 @pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
     with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
         yield both
 
@@ -136,14 +136,16 @@ def wrong_requests(draw: st.DrawFn) -> list[Any]:
     return made
 
 
-def asked(frontend: Front, document: Any) -> Reply:
+def asked(frontend: Frontend, document: Any) -> Reply:
     """Ask for an inference of model types."""
     return answer(frontend, Ask("", "/v2/models/types/infer", json.dumps(document).encode()))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=right_requests())
-def test_right_requests_have_the_same_answer(frontends: tuple[Front, Front], document: Any) -> None:
+def test_right_requests_have_the_same_answer(
+    frontends: tuple[Frontend, Frontend], document: Any
+) -> None:
     nvidia, native = (asked(frontend, document) for frontend in frontends)
     assert native.status == nvidia.status == 200, (nvidia, native)
     assert is_equal(nvidia.content, native.content), (nvidia, native)
@@ -151,7 +153,9 @@ def test_right_requests_have_the_same_answer(frontends: tuple[Front, Front], doc
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(documents=wrong_requests())
-def test_wrong_requests_are_wrong_for_both(frontends: tuple[Front, Front], documents: Any) -> None:
+def test_wrong_requests_are_wrong_for_both(
+    frontends: tuple[Frontend, Frontend], documents: Any
+) -> None:
     for document in documents:
         nvidia, native = (asked(frontend, document) for frontend in frontends)
         if nvidia.status != 200:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.frontend.frontend_pair import Front, both_frontends
+from support.frontend.frontend_pair import Frontend, both_frontends
 from support.frontend.grpc.requests import request
 from support.frontend.http_client import answer
 from support.frontend.requests import Ask, inputs, tensor
@@ -29,7 +29,7 @@ def collected() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def frontends(
     tmp_path_factory: pytest.TempPathFactory, collected: Collector
-) -> Iterator[tuple[Front, Front]]:
+) -> Iterator[tuple[Frontend, Frontend]]:
     options = [
         "mode=opentelemetry",
         "rate=1000",
@@ -43,7 +43,7 @@ def frontends(
         yield both
 
 
-def context_over_http(frontend: Front, headers: dict[str, str]) -> Any:
+def context_over_http(frontend: Frontend, headers: dict[str, str]) -> Any:
     """The trace context that a model has, which tells of it."""
     body = json.dumps(inputs(None, parameters={"report": True})).encode()
     said = answer(frontend, Ask("", "/v2/models/one/infer", body, headers))
@@ -51,7 +51,7 @@ def context_over_http(frontend: Front, headers: dict[str, str]) -> Any:
     return said.content["parameters"]["was_trace"]
 
 
-def context_over_grpc(frontend: Front, headers: dict[str, str]) -> Any:
+def context_over_grpc(frontend: Frontend, headers: dict[str, str]) -> Any:
     """The same, asked over gRPC."""
     with grpc.insecure_channel(frontend.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -61,7 +61,7 @@ def context_over_grpc(frontend: Front, headers: dict[str, str]) -> Any:
 
 @pytest.mark.parametrize("reported", [context_over_http, context_over_grpc])
 def test_a_client_traces_its_request(
-    frontends: tuple[Front, Front], collected: Collector, reported: Any
+    frontends: tuple[Frontend, Frontend], collected: Collector, reported: Any
 ) -> None:
     for number, frontend in enumerate(frontends):
         if reported is context_over_grpc and frontend.name == "nvidia":
@@ -80,7 +80,9 @@ def test_a_client_traces_its_request(
         assert spans["InferRequest"].start_ns <= spans["one"].start_ns <= spans["compute"].start_ns
 
 
-def test_a_refused_request_is_traced(frontends: tuple[Front, Front], collected: Collector) -> None:
+def test_a_refused_request_is_traced(
+    frontends: tuple[Frontend, Frontend], collected: Collector
+) -> None:
     """The core does not give back a trace that it never took."""
     _, native = frontends
     trace = f"{1:032x}"
@@ -105,7 +107,7 @@ def three_spans(collected: Collector, trace: str) -> dict[str, Span]:
     return {name: spans[0] for name, spans in collected.of_trace(trace).items()}
 
 
-def test_one_of_so_many_is_traced(frontends: tuple[Front, Front]) -> None:
+def test_one_of_so_many_is_traced(frontends: tuple[Frontend, Frontend]) -> None:
     for frontend in frontends:
         answered = answer(frontend, Ask("", "/v2/models/one/trace/setting", b'{"trace_rate": "3"}'))
         assert answered.content["trace_rate"] == "3"

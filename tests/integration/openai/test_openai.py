@@ -286,7 +286,7 @@ def kill_a_client(url: str) -> None:
         process.kill()
 
 
-def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
+def test_a_frontend_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
     (frontend,) = [
         one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())
     ]
@@ -297,7 +297,7 @@ def test_a_front_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDae
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="upgrades need the native frontend")
-def test_the_front_outlives_an_upgrade_of_the_daemon(
+def test_the_frontend_outlives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
     """The same process answers, also what it was in the middle of, and hears of models from the next version."""

@@ -1,4 +1,4 @@
-"""The front's pure libraries, compiled under sanitizers into one program that answers questions."""
+"""The frontend's pure libraries, compiled under sanitizers into one program that answers questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.frontend.process import Built, build
 _HERE = Path(__file__).parent
 FRONT = _HERE.parents[2] / "proxy_backend" / "frontend"
 
-#: What the driver needs of the front.
+#: What the driver needs of the frontend.
 _SOURCES = (
     "memory/*.c", "base/*.c", "json/*.c", "http1/*.c", "http/infer_request.c", "http/tensor_data.c", "core/api.c",
     "net/limits.c",
@@ -36,7 +36,7 @@ def _compile(target: Path, sources: Sequence[Path] = (), flags: Sequence[str] = 
 @pytest.fixture(scope="session")
 def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program."""
-    return _compile(tmp_path_factory.mktemp("front") / "driver")
+    return _compile(tmp_path_factory.mktemp("frontend") / "driver")
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The whole front, and a core that answers as models' names say."""
+    """The whole frontend, and a core that answers as models' names say."""
     return build(tmp_path_factory.mktemp("frontend"))
 
 
@@ -64,7 +64,7 @@ def driver(driver_program: Path) -> Iterator[Driver]:
 @pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
 def echo_program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The server that echoes."""
-    return build_echo(tmp_path_factory.mktemp("front") / "net_echo", request.param)
+    return build_echo(tmp_path_factory.mktemp("frontend") / "net_echo", request.param)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-/* Runs the front's libraries for tests: a question on standard input, its answer on standard output, again and again.
+/* Runs the frontend's libraries for tests: a question on standard input, its answer on standard output, again and again.
  * A question: one byte that names the function, four of a size, so many bytes. An answer: four of a size, so many bytes.
  */
-#ifndef PYTRITON_TESTS_FRONT_DRIVER_H
-#define PYTRITON_TESTS_FRONT_DRIVER_H
+#ifndef PYTRITON_TESTS_FRONTEND_DRIVER_H
+#define PYTRITON_TESTS_FRONTEND_DRIVER_H
 
 #include "base/problem.h"
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* A server with a protocol of lines (net_echo_protocol.c) over the front's room net.
+/* A server with a protocol of lines (net_echo_protocol.c) over the frontend's room net.
  *
  * Arguments: loops, then name=value of limits, tls=CERTIFICATE,KEY[,ROOT], crypto=PATH, ssl=PATH, and the descriptors that listen. It writes "ready", and at its end
  * what it has counted. SIGTERM: drain.

@@ -208,7 +208,7 @@ def test_floats_are_written_so_that_they_read_back(driver: Driver, values: list[
     for text, value in zip(written, values):
         assert np.float32(float(text)) == np.float32(value) or math.isnan(value), text
         shortest = str(np.float32(value))
-        # In the middle between two floats (48032850), it depends on the reader: the front writes more digits.
+        # In the middle between two floats (48032850), it depends on the reader: the frontend writes more digits.
         middle = any(
             np.float32(float(shortest) * (1 + side * sys.float_info.epsilon)) != np.float32(value)
             for side in (-1, 1)

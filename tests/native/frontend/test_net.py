@@ -1,4 +1,4 @@
-"""The front's room net, through a server that echoes (net_echo.c), under the address and the thread sanitizer."""
+"""The frontend's room net, through a server that echoes (net_echo.c), under the address and the thread sanitizer."""
 
 from __future__ import annotations
 

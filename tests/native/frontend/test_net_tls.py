@@ -1,4 +1,4 @@
-"""TLS of the front's room net, through a server that echoes (net_echo.c), under both sanitizers."""
+"""TLS of the frontend's room net, through a server that echoes (net_echo.c), under both sanitizers."""
 
 from __future__ import annotations
 

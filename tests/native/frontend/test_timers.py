@@ -1,4 +1,4 @@
-"""The wheel of the front's timers (timers.c), in a time of its own."""
+"""The wheel of the frontend's timers (timers.c), in a time of its own."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _TENSOR = '{{ name: "{name}" data_type: TYPE_{type} dims: [ -1 ] {more} }}'
 
 
 @dataclass(frozen=True)
-class Front:
+class Frontend:
     """The addresses of one of the two."""
 
     name: str
@@ -99,7 +99,7 @@ def build_backend(folder: Path) -> None:
 
 
 @contextmanager
-def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Front, Front]]:
+def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Frontend, Frontend]]:
     """NVIDIA's, then the native one, with these options of tritonserver beside the usual ones.
 
     "{folder}" in a value is the folder of that one's models.
@@ -116,7 +116,7 @@ def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Fr
     ]
     usual += [("backend-directory", str(folder / "backends")), ("allow-gpu-metrics", "false")]
     with ExitStack() as stack:
-        frontends: list[Front] = []
+        frontends: list[Frontend] = []
         for start in (_start_nvidia, _start_native):
             models = folder / f"models-{len(frontends)}"
             write_models(models)
@@ -129,7 +129,7 @@ def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Fr
 @contextmanager
 def _start_nvidia(
     folder: Path, runtime: ServerRuntime, options: Sequence[tuple[str, str]]
-) -> Iterator[Front]:
+) -> Iterator[Frontend]:
     http, grpc, metrics = free_ports("127.0.0.1", 3)
     ports = [("http", http), ("grpc", grpc), ("metrics", metrics)]
     argv = [str(runtime.tree.binary), *(f"--{name}={value}" for name, value in options)]
@@ -143,7 +143,7 @@ def _start_nvidia(
 @contextmanager
 def _start_native(
     folder: Path, runtime: ServerRuntime, options: Sequence[tuple[str, str]]
-) -> Iterator[Front]:
+) -> Iterator[Frontend]:
     program = make_frontend(runtime.tree, cache_dir(), print)
     with ExitStack() as stack:
         sockets = {
@@ -196,7 +196,7 @@ def _running(
             process.wait()
 
 
-def _awaited(name: str, http: int, grpc: int, metrics: int, said: Callable[[], str]) -> Front:
+def _awaited(name: str, http: int, grpc: int, metrics: int, said: Callable[[], str]) -> Frontend:
     def is_up() -> bool:
         said()
         try:
@@ -207,4 +207,4 @@ def _awaited(name: str, http: int, grpc: int, metrics: int, said: Callable[[], s
             return False
 
     eventually(is_up, lambda: f"{name} is up:\n{said()[-4000:]}", 60)
-    return Front(name, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}")
+    return Frontend(name, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}")

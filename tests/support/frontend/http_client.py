@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 
 from support.frontend.decisions import Reply
-from support.frontend.frontend_pair import Front
+from support.frontend.frontend_pair import Frontend
 from support.frontend.requests import Ask
 
 
-def answer(frontend: Front, ask: Ask) -> Reply:
+def answer(frontend: Frontend, ask: Ask) -> Reply:
     """Ask one of the two."""
     connection = http.client.HTTPConnection(frontend.http, timeout=60)
     try:

@@ -30,7 +30,7 @@ def chunk(data: bytes) -> bytes:
 
 
 @contextmanager
-def openai_front(private: Path, **answering: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def openai_frontend(private: Path, **answering: Any) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Start the process; yield it and its port."""
     ours, its = socket.socketpair()
     state = ApiState(

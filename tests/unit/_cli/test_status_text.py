@@ -21,7 +21,9 @@ from pytriton.fleet.placement_status import FleetModel
         ("", " 2.51.0\n"),
     ],
 )
-def test_the_front_is_named(capsys: pytest.CaptureFixture[str], binary: str, frontend: str) -> None:
+def test_the_frontend_is_named(
+    capsys: pytest.CaptureFixture[str], binary: str, frontend: str
+) -> None:
     said = status()
     server = msgspec.structs.replace(said.server, binary=binary, version="2.51.0", pid=7)
     print_status(msgspec.structs.replace(said, server=server))

@@ -113,7 +113,7 @@ def test_vertex_ais_frontend_comes_up_when_its_model_is_served(start: Start, whe
     assert sim.is_served("n")
 
 
-def test_a_front_that_has_vertex_ais_endpoint_is_not_ready_without_its_model(
+def test_a_frontend_that_has_vertex_ais_endpoint_is_not_ready_without_its_model(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not started a second time."""

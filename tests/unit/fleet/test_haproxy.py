@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 from support.frontend.raw_http2 import DATA, HEADERS, PING, frame, hello, literal, read_frames
-from support.haproxy import Front, Server
+from support.haproxy import Frontend, Server
 from support.ports import lasting_port
 from support.real_daemon import eventually
 from tritonclient.grpc import service_pb2
@@ -34,9 +34,9 @@ except HAProxyError:
 
 
 @pytest.fixture
-def frontend() -> Iterator[Front]:
+def frontend() -> Iterator[Frontend]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
-    made = Front(HAProxy(folder, PROGRAM), lasting_port())
+    made = Frontend(HAProxy(folder, PROGRAM), lasting_port())
     yield made
     made.haproxy.stop()
     assert made.haproxy.pid is None
@@ -46,14 +46,14 @@ def frontend() -> Iterator[Front]:
 class Fronts(NamedTuple):
     """An HAProxy of several tests, before two nodes, of which one alone has the model `only`."""
 
-    frontend: Front
+    frontend: Frontend
     grpc: int
 
 
 @pytest.fixture(scope="module")
 def frontends() -> Iterator[Fronts]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
-    frontend, grpc_port = Front(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
+    frontend, grpc_port = Frontend(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
     servers = [Server("a", "m", "only"), Server("b", "m")]
     settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{grpc_port}")
     frontend.haproxy.use(render([one.node for one in servers], settings, str(folder)))
@@ -78,7 +78,7 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 def test_a_model_is_asked_where_it_is_and_sequences_stay(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m", "only"), serve("b", "m")
     frontend.use(a, b)
@@ -173,7 +173,7 @@ def _request(model: str) -> bytes:
 
 
 @pytest.fixture
-def grpc_port(frontend: Front, serve: Callable[..., Server]) -> Iterator[int]:
+def grpc_port(frontend: Frontend, serve: Callable[..., Server]) -> Iterator[int]:
     """Where to ask for the models of two nodes, of which only `a` has both, by gRPC."""
     port, named = lasting_port(), [_grpc_node("a"), _grpc_node("b")]
     servers = [serve("a", "m", "only"), serve("b", "m")]
@@ -253,7 +253,7 @@ def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Fr
 
 
 def test_what_is_provisional_gets_its_share_also_when_it_fails_at_once(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b, c = (serve(name, "m", "n") for name in "abc")
     a.shares = {"m": 0.1}
@@ -267,7 +267,7 @@ def test_what_is_provisional_gets_its_share_also_when_it_fails_at_once(
 
 
 def test_a_node_that_is_gone_costs_no_request(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a, b)
@@ -276,7 +276,7 @@ def test_a_node_that_is_gone_costs_no_request(
     assert {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "b")}
 
 
-def test_reloads_cost_no_request(frontend: Front, serve: Callable[..., Server]) -> None:
+def test_reloads_cost_no_request(frontend: Frontend, serve: Callable[..., Server]) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a)
     stop = threading.Event()
@@ -309,7 +309,7 @@ def test_reloads_cost_no_request(frontend: Front, serve: Callable[..., Server]) 
 
 
 def test_a_configuration_refused_by_haproxy_changes_nothing(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a = serve("a", "m")
     frontend.use(a)
@@ -321,7 +321,7 @@ def test_a_configuration_refused_by_haproxy_changes_nothing(
 
 
 def test_a_balancer_that_was_killed_finds_its_haproxy(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a)
@@ -334,7 +334,7 @@ def test_a_balancer_that_was_killed_finds_its_haproxy(
 
 
 def test_an_idle_connection_of_before_a_reload_is_served_once_more(
-    frontend: Front, serve: Callable[..., Server]
+    frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     """By the worker that it was made to, and where that one knew the model to be: this is why balancers wait."""
     a, b = serve("a", "m"), serve("b", "m")

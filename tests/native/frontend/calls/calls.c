@@ -1,4 +1,4 @@
-/* Makes calls of the front as its arguments say, with whatever core it is told to load, and prints what comes back. */
+/* Makes calls of the frontend as its arguments say, with whatever core it is told to load, and prints what comes back. */
 #include "admin/information.h"
 #include "admin/repository.h"
 #include "thread_pool/memory_trim.h"

@@ -1,4 +1,4 @@
-"""Calls of the front, with a core that answers as its models' names say (fake_core/), under sanitizers."""
+"""Calls of the frontend, with a core that answers as its models' names say (fake_core/), under sanitizers."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_classes_of_what_has_no_order(calls: Run) -> None:
 @pytest.fixture
 def key() -> Iterator[str]:
     """A file in /dev/shm with 8192 bytes, of which those from 4096 on are known."""
-    path = Path("/dev/shm", f"front-calls-{os.getpid()}")
+    path = Path("/dev/shm", f"frontend-calls-{os.getpid()}")
     path.write_bytes(bytes(4096) + b"\0\0\x80?\0\0\0@" + bytes(4088))
     yield path.name
     path.unlink()

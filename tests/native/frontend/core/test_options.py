@@ -1,4 +1,4 @@
-"""The options that the front gives Triton's core when nobody has chosen any."""
+"""The options that the frontend gives Triton's core when nobody has chosen any."""
 
 from __future__ import annotations
 

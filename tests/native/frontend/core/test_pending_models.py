@@ -24,11 +24,11 @@ _NAMES = ["zebra", "coming", "another", "gone"]
 
 
 class Dispatcher:
-    """The dispatcher's side of a front."""
+    """The dispatcher's side of a frontend."""
 
-    def __init__(self, front: OpenAIProcess, asked: int) -> None:
-        self.front = front
-        self._admin = replace(front, http=front.admin)
+    def __init__(self, frontend: OpenAIProcess, asked: int) -> None:
+        self.frontend = frontend
+        self._admin = replace(frontend, http=frontend.admin)
         self._asked = os.fdopen(asked, "rb")
 
     def next_asked(self) -> str:
@@ -36,7 +36,7 @@ class Dispatcher:
         return self._asked.readline().decode().rstrip()
 
     def post(self, path: str, body: dict[str, Any]) -> None:
-        """Ask the front for something."""
+        """Ask the frontend for something."""
         assert ask(self._admin, head(f"POST {path}", (), json.dumps(body).encode()))[0] == 200
 
     def load(self, model: str) -> None:
@@ -57,10 +57,10 @@ def _dispatched(made: Built, **awaited: Any) -> Iterator[Dispatcher]:
     libraries = {"nghttp2": nghttp2()} if protocol == "grpc" else {}
     more: dict[str, Any] = {"awaited": settings, "libraries": libraries}
     try:
-        with running(made, protocol=protocol, descriptors=[writer], **more) as front:
+        with running(made, protocol=protocol, descriptors=[writer], **more) as frontend:
             os.close(writer)
             writer = -1
-            dispatcher = Dispatcher(front, reader)
+            dispatcher = Dispatcher(frontend, reader)
             yield dispatcher
         dispatcher.close()
     finally:
@@ -80,13 +80,13 @@ _REQUESTS = {
 @pytest.mark.parametrize("kind", _REQUESTS)
 def test_a_request_waits_until_its_model_has_come(made: Built, kind: str) -> None:
     with _dispatched(made) as dispatcher:
-        clients = [RawClient(dispatcher.front) for _ in range(3)]
+        clients = [RawClient(dispatcher.frontend) for _ in range(3)]
         for client in clients:
             client.send(_REQUESTS[kind])
         assert dispatcher.next_asked() == "coming"
         # Others are not held up, and another one's name comes next: the first was told once.
-        assert ask(dispatcher.front, head("GET /v2/health/ready"))[0] == 200
-        other = RawClient(dispatcher.front)
+        assert ask(dispatcher.frontend, head("GET /v2/health/ready"))[0] == 200
+        other = RawClient(dispatcher.frontend)
         other.send(post("another", json_of()))
         assert dispatcher.next_asked() == "another"
         dispatcher.load("coming")
@@ -101,34 +101,34 @@ def test_a_request_waits_until_its_model_has_come(made: Built, kind: str) -> Non
         other.close()
 
 
-def _refused(front: OpenAIProcess) -> None:
-    status, headers, body = ask(front, post("gone", json_of()))
+def _refused(frontend: OpenAIProcess) -> None:
+    status, headers, body = ask(frontend, post("gone", json_of()))
     assert (status, headers.get("retry-after")) == (503, "1"), body
     assert b"'gone' is not loaded yet: try again later" in body
 
 
 def test_nobody_waits_longer_than_is_allowed(made: Built) -> None:
     with _dispatched(made, wait_s=0) as dispatcher:
-        _refused(dispatcher.front)
+        _refused(dispatcher.frontend)
         assert dispatcher.next_asked() == "gone"
 
 
 def test_no_more_wait_than_are_allowed(made: Built) -> None:
     with _dispatched(made, most=0) as dispatcher:
-        _refused(dispatcher.front)
-        assert ask(dispatcher.front, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
+        _refused(dispatcher.frontend)
+        assert ask(dispatcher.frontend, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
 
 
 def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
     """As of one that is asleep: whoever asks it is answered."""
     with _dispatched(made) as dispatcher:
-        front = dispatcher.front
+        frontend = dispatcher.frontend
 
         def is_ready(model: str) -> bool:
-            return ask(front, head(f"GET /v2/models/{model}/ready"))[0] == 200
+            return ask(frontend, head(f"GET /v2/models/{model}/ready"))[0] == 200
 
         assert [is_ready(name) for name in (*_NAMES, "unknown")] == [True] * 4 + [False]
-        client = RawClient(front)
+        client = RawClient(frontend)
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"  # the first that anybody has asked for
         assert is_ready("coming")  # a request that comes now waits, too
@@ -142,14 +142,14 @@ def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
 
 def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
     with _dispatched(made, coming=["zebra", "coming", "no name"]) as dispatcher:
-        front = dispatcher.front
+        frontend = dispatcher.frontend
 
         def is_ready(model: str, version: str = "") -> bool:
-            return ask(front, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
+            return ask(frontend, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
 
         assert [is_ready(name) for name in _NAMES] == [False, False, True, True]
         assert not is_ready("coming", "/versions/1")  # at once, and the dispatcher hears nothing
-        client = RawClient(front)
+        client = RawClient(frontend)
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"
         dispatcher.load("coming")
@@ -158,21 +158,21 @@ def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
         assert is_ready("coming")
         assert is_ready("coming", "/versions/1")
         dispatcher.post("/admin/forget", {"model": "zebra"})
-        assert ask(front, post("zebra", json_of()))[0] == 404
+        assert ask(frontend, post("zebra", json_of()))[0] == 404
 
 
 def test_a_model_that_nobody_keeps_is_unknown(made: Built) -> None:
     with _dispatched(made) as dispatcher:
         for name in ("zebr", "zebraa", "a", "comin", "unknown"):
-            assert ask(dispatcher.front, post(name, json_of()))[0] == 404, name
+            assert ask(dispatcher.frontend, post(name, json_of()))[0] == 404, name
         dispatcher.post("/admin/forget", {"model": "gone"})
         dispatcher.post("/admin/forget", {"model": "gone"})
-        assert ask(dispatcher.front, post("gone", json_of()))[0] == 404
+        assert ask(dispatcher.frontend, post("gone", json_of()))[0] == 404
 
 
 def test_waiting_requests_fail_when_the_frontend_stops(made: Built) -> None:
     with _dispatched(made) as dispatcher:
-        client = RawClient(dispatcher.front)
+        client = RawClient(dispatcher.frontend)
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"
         dispatcher.post("/admin/drain", {})
@@ -184,12 +184,12 @@ def test_waiting_requests_fail_when_the_frontend_stops(made: Built) -> None:
 def test_a_client_that_left_before_the_load_harms_nothing(made: Built) -> None:
     with _dispatched(made) as dispatcher:
         for name in ("inference", "metadata"):
-            client = RawClient(dispatcher.front)
+            client = RawClient(dispatcher.frontend)
             client.send(_REQUESTS[name])
             client.close()
         assert dispatcher.next_asked() == "coming"
         dispatcher.load("coming")
-        assert data_of(ask(dispatcher.front, post("coming", json_of([7])))) == [7]
+        assert data_of(ask(dispatcher.frontend, post("coming", json_of([7])))) == [7]
 
 
 def _infer(stub: GRPCInferenceServiceStub) -> bool:
@@ -207,7 +207,7 @@ def _ready(stub: GRPCInferenceServiceStub) -> bool:
 
 @contextmanager
 def _stub(dispatcher: Dispatcher) -> Iterator[GRPCInferenceServiceStub]:
-    with grpc.insecure_channel(f"127.0.0.1:{dispatcher.front.http[1]}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{dispatcher.frontend.http[1]}") as channel:
         yield GRPCInferenceServiceStub(channel)
 
 

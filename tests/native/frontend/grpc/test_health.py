@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health of the whole front: asked once, and watched."""
+"""grpc.health.v1.Health of the whole frontend: asked once, and watched."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NOBODY = b"\x0a\x06nobody"
 _SERVICE = "/grpc.health.v1.Health/"
 
 
-def _channel(front: OpenAIProcess) -> grpc.Channel:
-    return grpc.insecure_channel(f"127.0.0.1:{front.http[1]}")
+def _channel(frontend: OpenAIProcess) -> grpc.Channel:
+    return grpc.insecure_channel(f"127.0.0.1:{frontend.http[1]}")
 
 
 def test_it_is_asked(made: Built) -> None:
     with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
-        _channel(front) as channel,
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        _channel(frontend) as channel,
     ):
         check = channel.unary_unary(f"{_SERVICE}Check", None, None)
         assert check(b"", timeout=60) == SERVING
@@ -53,8 +53,8 @@ def test_names_are_short_and_read_in_the_loop(made: Built) -> None:
         (_named(b"x" * 2_000_000), grpc.Compression.Gzip),
     )
     with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
-        _channel(front) as channel,
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        _channel(frontend) as channel,
     ):
         watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
         check = channel.unary_unary(f"{_SERVICE}Check", None, None)
@@ -73,20 +73,20 @@ def test_names_are_short_and_read_in_the_loop(made: Built) -> None:
 
 
 def test_a_health_watcher_sees_changes_and_does_not_delay_shutdown(made: Built) -> None:
-    with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front:
-        with _channel(front) as channel:
+    with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend:
+        with _channel(frontend) as channel:
             watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
             answers, unknown, given_up = (watch(asked, timeout=60) for asked in (b"", _NOBODY, b""))
             assert next(answers) == next(given_up) == SERVING
             assert next(unknown) == SERVICE_UNKNOWN
             given_up.cancel()
-            front.process.send_signal(signal.SIGTERM)
+            frontend.process.send_signal(signal.SIGTERM)
             assert next(answers) == NOT_SERVING
             for one in (answers, unknown):
                 with pytest.raises(grpc.RpcError) as ended:
                     next(one)
                 assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert front.process.wait(60) == 0
+        assert frontend.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_model_that_the_core_does_not_know_is_not_ready(
 ) -> None:
     """Cores differ: 2.51 says that it is not ready, later ones that there is no such model."""
     with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
-        _channel(front) as channel,
+        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        _channel(frontend) as channel,
     ):
         stub = GRPCInferenceServiceStub(channel)
         assert stub.ModelReady(pb.ModelReadyRequest(name=model), timeout=60).ready is ready
-    with running(made) as front, closing(HTTPConnection(*front.http, timeout=60)) as client:
+    with running(made) as frontend, closing(HTTPConnection(*frontend.http, timeout=60)) as client:
         client.request("GET", f"/v2/models/{quote(model)}/ready")
         answer = client.getresponse()
         assert (answer.status, b"Model version not ready" in answer.read()) == (

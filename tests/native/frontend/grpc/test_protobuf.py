@@ -1,4 +1,4 @@
-"""The front's Protocol Buffers beside google.protobuf's: the same messages are valid, and mean the same."""
+"""The frontend's Protocol Buffers beside google.protobuf's: the same messages are valid, and mean the same."""
 
 from __future__ import annotations
 

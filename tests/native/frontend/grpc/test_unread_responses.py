@@ -46,8 +46,8 @@ def _send(client: socket.socket, data: bytes) -> None:
 def _answers(made: Built, limits: dict[str, float], data: bytes) -> list[bytes]:
     """Ask for all, and read nothing before the server has answered all; return what came until the stream's end."""
     with (
-        running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
-        hello(front.http[1], _WINDOW_0) as client,
+        running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        hello(frontend.http[1], _WINDOW_0) as client,
     ):
         said = whole_frames(client)
         _send(client, data)

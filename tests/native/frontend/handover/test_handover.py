@@ -1,4 +1,4 @@
-"""A front that another one replaces: its connections go there between two requests, and no client notices."""
+"""A frontend that another one replaces: its connections go there between two requests, and no client notices."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _ASK = post("echo", json_of())
 _MAX_ANSWERS = 1000
 
 
-def _post(front: OpenAIProcess, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    admin = http.client.HTTPConnection(*front.admin, timeout=60)
+def _post(frontend: OpenAIProcess, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    admin = http.client.HTTPConnection(*frontend.admin, timeout=60)
     with closing(admin):
         admin.request("POST", path, json.dumps(body))
         response = admin.getresponse()
         return response.status, response.read()
 
 
-def _retire(front: OpenAIProcess, successor: Path | None) -> None:
+def _retire(frontend: OpenAIProcess, successor: Path | None) -> None:
     body = {} if successor is None else {"successor": str(successor)}
-    assert _post(front, "/admin/retire", body) == (200, b"")
+    assert _post(frontend, "/admin/retire", body) == (200, b"")
 
 
-def _work(front: OpenAIProcess) -> dict[str, int]:
-    admin = http.client.HTTPConnection(*front.admin, timeout=60)
+def _work(frontend: OpenAIProcess) -> dict[str, int]:
+    admin = http.client.HTTPConnection(*frontend.admin, timeout=60)
     with closing(admin):
         admin.request("GET", "/admin/work")
         reported: dict[str, int] = json.loads(admin.getresponse().read())
         return reported
 
 
-def _ends(front: OpenAIProcess) -> bool:
-    return front.process.wait(60) == 0
+def _ends(frontend: OpenAIProcess) -> bool:
+    return frontend.process.wait(60) == 0
 
 
 @contextmanager
-def _client(front: OpenAIProcess) -> Iterator[RawClient]:
-    client = RawClient(front)
+def _client(frontend: OpenAIProcess) -> Iterator[RawClient]:
+    client = RawClient(frontend)
     try:
         yield client
     finally:
@@ -62,7 +62,7 @@ def _client(front: OpenAIProcess) -> Iterator[RawClient]:
 
 @pytest.fixture
 def pair(made: Built, tmp_path: Path) -> Iterator[tuple[OpenAIProcess, OpenAIProcess, Path]]:
-    """A front, the one that takes its place, and where that takes connections over."""
+    """A frontend, the one that takes its place, and where that takes connections over."""
     path = tmp_path / "handover.sock"
     with running(made) as former, running(made, handover=path) as successor:
         yield former, successor, path
@@ -197,33 +197,33 @@ def test_grpc_clients_get_goaway_and_are_served_until_they_leave(made: Built) ->
         assert _ends(former)
 
 
-def test_a_front_stops_accepting_and_accepts_again(made: Built) -> None:
+def test_a_frontend_stops_accepting_and_accepts_again(made: Built) -> None:
     """What comes meanwhile waits in the socket."""
-    with running(made) as front:
-        assert _post(front, "/admin/accept", {"accept": False}) == (200, b"")
-        with _client(front) as client:
+    with running(made) as frontend:
+        assert _post(frontend, "/admin/accept", {"accept": False}) == (200, b"")
+        with _client(frontend) as client:
             client.send(_ASK)
-            assert _work(front)["connections"] == 0
-            assert _post(front, "/admin/accept", {"accept": True}) == (200, b"")
+            assert _work(frontend)["connections"] == 0
+            assert _post(frontend, "/admin/accept", {"accept": True}) == (200, b"")
             assert data_of(client.answer()) == [1, 2]
-        assert _post(front, "/admin/accept", {"accept": 1})[0] == 400
-        assert _post(front, "/admin/accept", {})[0] == 400
+        assert _post(frontend, "/admin/accept", {"accept": 1})[0] == 400
+        assert _post(frontend, "/admin/accept", {})[0] == 400
 
 
 def test_one_that_retires_does_not_accept_again(made: Built) -> None:
-    with running(made) as front, _client(front) as client:
+    with running(made) as frontend, _client(frontend) as client:
         client.send(_ASK[:9])
-        eventually(lambda: _work(front)["connections"] == 1, "it is accepted")
-        _retire(front, None)
-        assert _post(front, "/admin/accept", {"accept": True})[0] == 503
-        assert _post(front, "/admin/retire", {})[0] == 400
+        eventually(lambda: _work(frontend)["connections"] == 1, "it is accepted")
+        _retire(frontend, None)
+        assert _post(frontend, "/admin/accept", {"accept": True})[0] == 503
+        assert _post(frontend, "/admin/retire", {})[0] == 400
 
 
 def test_draining_finishes_requests_and_returns_when_all_left(made: Built) -> None:
-    with running(made) as front, _client(front) as idle, _client(front) as busy:
+    with running(made) as frontend, _client(frontend) as idle, _client(frontend) as busy:
         busy.send(_ASK[:9])
-        eventually(lambda: _work(front)["connections"] == 2, "both are accepted")
-        leaving = http.client.HTTPConnection(*front.admin, timeout=60)
+        eventually(lambda: _work(frontend)["connections"] == 2, "both are accepted")
+        leaving = http.client.HTTPConnection(*frontend.admin, timeout=60)
         with closing(leaving):
             leaving.request("POST", "/admin/leave", "{}")
             assert idle.ends()
@@ -234,7 +234,7 @@ def test_draining_finishes_requests_and_returns_when_all_left(made: Built) -> No
             idle.close()
             busy.close()
             assert leaving.getresponse().status == 200
-        assert _work(front)["connections"] == 0
+        assert _work(frontend)["connections"] == 0
 
 
 def _hostile(path: Path, word: bytes, *descriptors: int) -> None:
@@ -248,7 +248,7 @@ def _hostile(path: Path, word: bytes, *descriptors: int) -> None:
 
 def test_only_client_connections_are_handed_over(made: Built, tmp_path: Path) -> None:
     path = tmp_path / "handover.sock"
-    with running(made, handover=path) as front:
+    with running(made, handover=path) as frontend:
         ours, theirs = socket.socketpair()
         with (
             ours,
@@ -267,7 +267,7 @@ def test_only_client_connections_are_handed_over(made: Built, tmp_path: Path) ->
                 (b"\0", theirs.fileno(), theirs.fileno()),
             ):
                 _hostile(path, word, *descriptors)
-        assert _work(front)["connections"] == 0
-        with _client(front) as client:
+        assert _work(frontend)["connections"] == 0
+        with _client(frontend) as client:
             client.send(head("GET /v2/health/live"))
             assert client.answer()[0] == 200

@@ -1,4 +1,4 @@
-"""Regions of shared memory that several fronts have in common: each sees what clients of the other one register."""
+"""Regions of shared memory that several frontends have in common: each sees what clients of the other one register."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table() -> Iterator[int]:
 
 
 @pytest.fixture
-def fronts(made: Built, table: int) -> Iterator[tuple[OpenAIProcess, OpenAIProcess]]:
+def frontends(made: Built, table: int) -> Iterator[tuple[OpenAIProcess, OpenAIProcess]]:
     with ExitStack() as stack:
         one, other = (
             stack.enter_context(
@@ -52,50 +52,50 @@ class Memory:
         self.memory.unlink()
 
 
-def _register(front: OpenAIProcess, name: str, memory: Memory) -> int:
+def _register(frontend: OpenAIProcess, name: str, memory: Memory) -> int:
     body = json.dumps({"key": memory.key, "offset": 0, "byte_size": 8}).encode()
-    return ask(front, head(f"POST {_SYSTEM}/region/{name}/register", body=body))[0]
+    return ask(frontend, head(f"POST {_SYSTEM}/region/{name}/register", body=body))[0]
 
 
-def _unregister(front: OpenAIProcess, name: str = "") -> int:
+def _unregister(frontend: OpenAIProcess, name: str = "") -> int:
     path = f"{_SYSTEM}/region/{name}/unregister" if name else f"{_SYSTEM}/unregister"
-    return ask(front, head(f"POST {path}"))[0]
+    return ask(frontend, head(f"POST {path}"))[0]
 
 
-def _names(front: OpenAIProcess) -> list[str]:
-    status, _, body = ask(front, head(f"GET {_SYSTEM}/status"))
+def _names(frontend: OpenAIProcess) -> list[str]:
+    status, _, body = ask(frontend, head(f"GET {_SYSTEM}/status"))
     assert status == 200
     return [one["name"] for one in json.loads(body)]
 
 
-def _infer(front: OpenAIProcess, name: str) -> tuple[int, dict[str, str], bytes]:
+def _infer(frontend: OpenAIProcess, name: str) -> tuple[int, dict[str, str], bytes]:
     parameters = {"shared_memory_region": name, "shared_memory_byte_size": 8}
     one = {"name": "x", "shape": [2], "datatype": "FP32", "parameters": parameters}
-    return ask(front, post("echo", json.dumps({"inputs": [one]}).encode()))
+    return ask(frontend, post("echo", json.dumps({"inputs": [one]}).encode()))
 
 
 def test_regions_are_visible_in_both_frontends(
-    fronts: tuple[OpenAIProcess, OpenAIProcess],
+    frontends: tuple[OpenAIProcess, OpenAIProcess],
 ) -> None:
-    one, other = fronts
+    one, other = frontends
     with closing(Memory(1, 2)) as first, closing(Memory(3, 4)) as second:
         assert _register(one, "r", first) == 200
-        assert [data_of(_infer(front, "r")) for front in fronts] == [[1, 2]] * 2
+        assert [data_of(_infer(frontend, "r")) for frontend in frontends] == [[1, 2]] * 2
         assert _names(one) == _names(other) == ["r"]
         assert _register(other, "r", second) == 409  # it is taken
         # None of them goes on with what the other one has unregistered, or registered anew.
         assert _unregister(other, "r") == 200
-        assert [_infer(front, "r")[0] for front in fronts] == [404, 404]
+        assert [_infer(frontend, "r")[0] for frontend in frontends] == [404, 404]
         assert _register(other, "r", second) == 200
-        assert [data_of(_infer(front, "r")) for front in fronts] == [[3, 4]] * 2
+        assert [data_of(_infer(frontend, "r")) for frontend in frontends] == [[3, 4]] * 2
         assert _register(one, "s", first) == 200
         assert _unregister(other) == 200
         assert _names(one) == _names(other) == []
-        assert [_infer(front, "s")[0] for front in fronts] == [404, 404]
+        assert [_infer(frontend, "s")[0] for frontend in frontends] == [404, 404]
 
 
-def test_all_of_them_count(fronts: tuple[OpenAIProcess, OpenAIProcess]) -> None:
-    one, other = fronts
+def test_all_of_them_count(frontends: tuple[OpenAIProcess, OpenAIProcess]) -> None:
+    one, other = frontends
     with closing(Memory(1, 2)) as memory:
         assert [_register(one, "a", memory), _register(other, "b", memory)] == [200, 200]
         assert [_register(one, "c", memory), _register(other, "d", memory)] == [200, 429]
@@ -107,18 +107,18 @@ def test_all_of_them_count(fronts: tuple[OpenAIProcess, OpenAIProcess]) -> None:
 def test_one_that_is_started_later_has_them_too(made: Built, table: int) -> None:
     """As after a crash. What a key names by then has to be what it named before."""
     with closing(Memory(1, 2)) as memory, closing(Memory(5, 6)) as other:
-        with running(made, descriptors=[table], regions_fd=table) as front:
-            assert [_register(front, "r", memory), _register(front, "o", other)] == [200, 200]
-            front.process.kill()
-            front.process.wait()
-            front.process.returncode = 0  # that is meant
+        with running(made, descriptors=[table], regions_fd=table) as frontend:
+            assert [_register(frontend, "r", memory), _register(frontend, "o", other)] == [200, 200]
+            frontend.process.kill()
+            frontend.process.wait()
+            frontend.process.returncode = 0  # that is meant
         path = Path("/dev/shm", other.key)
         path.unlink()
         path.write_bytes(bytes(8))
-        with running(made, descriptors=[table], regions_fd=table) as front:
-            assert data_of(_infer(front, "r")) == [1, 2]
-            status, _, body = _infer(front, "o")
+        with running(made, descriptors=[table], regions_fd=table) as frontend:
+            assert data_of(_infer(frontend, "r")) == [1, 2]
+            status, _, body = _infer(frontend, "o")
             assert status == 400
             assert b"names other memory than when it was registered: register it again" in body
-            assert [_unregister(front, "o"), _register(front, "o", other)] == [200, 200]
-            assert data_of(_infer(front, "o")) == [0, 0]
+            assert [_unregister(frontend, "o"), _register(frontend, "o", other)] == [200, 200]
+            assert data_of(_infer(frontend, "o")) == [0, 0]

@@ -1,4 +1,4 @@
-"""The whole front over a core that answers as models' names say."""
+"""The whole frontend over a core that answers as models' names say."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LIMITS = {
 
 
 @pytest.fixture(scope="module")
-def front(made: Built) -> Iterator[OpenAIProcess]:
+def frontend(made: Built) -> Iterator[OpenAIProcess]:
     """It runs, with small limits."""
-    with running(made, _LIMITS) as front:
-        yield front
+    with running(made, _LIMITS) as frontend:
+        yield frontend
 
 
 @pytest.fixture(scope="module")
-def hasty_front(made: Built) -> Iterator[OpenAIProcess]:
+def hasty_frontend(made: Built) -> Iterator[OpenAIProcess]:
     """It runs, and waits for no request longer than a second."""
-    with running(made, {**_LIMITS, "header_s": 1, "body_s": 1}) as front:
-        yield front
+    with running(made, {**_LIMITS, "header_s": 1, "body_s": 1}) as frontend:
+        yield frontend

@@ -41,9 +41,9 @@ def _large(size: int) -> bytes:
     return post("echo", tensor([1], "BYTES", ["x" * size]))
 
 
-def _unread(front: OpenAIProcess, size: int) -> RawClient:
+def _unread(frontend: OpenAIProcess, size: int) -> RawClient:
     """Ask, and wait until the answer has begun to come, without reading it."""
-    client = RawClient(front)
+    client = RawClient(frontend)
     client.send(_large(size))
     assert client.socket.recv(1, socket.MSG_PEEK)
     return client
@@ -52,21 +52,23 @@ def _unread(front: OpenAIProcess, size: int) -> RawClient:
 def test_answers_that_all_clients_leave_unread_are_bounded(made: Built) -> None:
     """Those that are refused say so, small ones still come, and who reads makes room."""
     size = 20 * _MB  # more than the kernel keeps
-    with running(made, {**_FOR_EVER, "total_unsent_bytes": 3 * size}) as front:
-        unread = [_unread(front, size), _unread(front, size)]
-        status, _, body = ask(front, _large(size))
+    with running(made, {**_FOR_EVER, "total_unsent_bytes": 3 * size}) as frontend:
+        unread = [_unread(frontend, size), _unread(frontend, size)]
+        status, _, body = ask(frontend, _large(size))
         assert (status, b"total_unsent_bytes" in body) == (429, True)
-        assert ask(front, post("echo", json_of()))[0] == 200
+        assert ask(frontend, post("echo", json_of()))[0] == 200
         for client in unread:
             assert len(client.answer()[2]) > size
-        eventually(lambda: ask(front, _large(size))[0] == 200, "what has been read counts no more")
+        eventually(
+            lambda: ask(frontend, _large(size))[0] == 200, "what has been read counts no more"
+        )
         for client in unread:
             client.close()
 
 
 def test_an_answer_that_is_larger_than_the_total_comes(made: Built) -> None:
-    with running(made, {**_FOR_EVER, "total_unsent_bytes": _MB}) as front:
-        client = _unread(front, 20 * _MB)
+    with running(made, {**_FOR_EVER, "total_unsent_bytes": _MB}) as frontend:
+        client = _unread(frontend, 20 * _MB)
         assert client.answer()[0] == 200
         client.close()
 
@@ -75,11 +77,11 @@ def test_an_answer_that_is_larger_than_the_total_comes(made: Built) -> None:
 
 
 @pytest.fixture
-def grpc_front(made: Built) -> Iterator[OpenAIProcess]:
+def grpc_frontend(made: Built) -> Iterator[OpenAIProcess]:
     """It lets a client leave 8 times 64 KiB unread on a connection."""
     limits = {**_FOR_EVER, "unsent_bytes": 1 << 16, "total_body_bytes": 32 * _MB}
-    with running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front:
-        yield front
+    with running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend:
+        yield frontend
 
 
 def _message(size: int) -> bytes:
@@ -104,9 +106,11 @@ def _open_windows(client: socket.socket, *streams: int) -> None:
         client.sendall(frame(WINDOW, 0, stream, struct.pack(">I", 1 << 30)))
 
 
-def test_answers_that_one_connection_leaves_unread_are_bounded(grpc_front: OpenAIProcess) -> None:
+def test_answers_that_one_connection_leaves_unread_are_bounded(
+    grpc_frontend: OpenAIProcess,
+) -> None:
     """The call that would be too much ends with a status; what waits already, and other clients, are served."""
-    with hello(grpc_front.http[1], _WINDOW_0) as client:
+    with hello(grpc_frontend.http[1], _WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)  # the only one: however large it is
         assert next(stream for kind, _, stream, _ in said if kind == HEADERS) == 1
@@ -115,7 +119,7 @@ def test_answers_that_one_connection_leaves_unread_are_bounded(grpc_front: OpenA
         assert refused[1] & _END_STREAM
         assert refused[2] == 3
         assert _EXHAUSTED in refused[3]
-        with hello(grpc_front.http[1]) as other:
+        with hello(grpc_frontend.http[1]) as other:
             _open_windows(other)
             _ask(other, 1, 1000)
             assert any(kind == DATA for kind, *_ in whole_frames(other))
@@ -141,9 +145,9 @@ def _ping(client: socket.socket, said: Iterator[tuple[int, int, int, bytes]]) ->
     return opened
 
 
-def test_a_client_with_many_unread_responses_cannot_send_more(grpc_front: OpenAIProcess) -> None:
+def test_a_client_with_many_unread_responses_cannot_send_more(grpc_frontend: OpenAIProcess) -> None:
     """Until it reads: the connection's window stays closed meanwhile."""
-    with hello(grpc_front.http[1], _WINDOW_0) as client:
+    with hello(grpc_frontend.http[1], _WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)
         assert any(kind == HEADERS for kind, *_ in said)
@@ -162,15 +166,15 @@ def test_a_client_with_many_unread_responses_cannot_send_more(grpc_front: OpenAI
 def test_bodies_are_bounded_as_they_come(made: Built) -> None:
     """What has come of one counts until it has been answered."""
     body = tensor([1], "BYTES", ["x" * (3 * _MB)])
-    with running(made, {**_FOR_EVER, "total_body_bytes": 4 * _MB}) as front:
+    with running(made, {**_FOR_EVER, "total_body_bytes": 4 * _MB}) as frontend:
 
         def begin() -> RawClient:
-            client = RawClient(front)
+            client = RawClient(frontend)
             client.send(post("echo", body)[:-1])
             return client
 
         def is_refused() -> bool:
-            status, _, text = ask(front, post("echo", body))
+            status, _, text = ask(frontend, post("echo", body))
             assert status in (200, 429)
             assert status == 200 or b"total_body_bytes" in text
             return status == 429
@@ -191,9 +195,9 @@ def test_bodies_are_bounded_as_they_come(made: Built) -> None:
         first[0].close()
 
 
-def test_messages_are_bounded_as_they_come(grpc_front: OpenAIProcess) -> None:
+def test_messages_are_bounded_as_they_come(grpc_frontend: OpenAIProcess) -> None:
     prefix = b"\0" + struct.pack(">I", 16 * _MB)
-    with hello(grpc_front.http[1]) as client:
+    with hello(grpc_frontend.http[1]) as client:
         said = whole_frames(client)
         for stream in range(1, 19, 2):  # of 4 MB: the stream's window
             client.sendall(call(stream, _UNARY) + _data(stream, (prefix + bytes(4 * _MB - 5))))

@@ -27,10 +27,10 @@ def test_sagemaker_loads_lists_and_unloads_models(made: Built, tmp_path: Path) -
         bring("m", "", ""),
     )
     outside = json.dumps({"model_name": "x", "url": f"{tmp_path}/echo/../../x"}).encode()
-    with running(made, protocol="sagemaker", sagemaker={"folder": str(tmp_path)}) as front:
+    with running(made, protocol="sagemaker", sagemaker={"folder": str(tmp_path)}) as frontend:
 
         def said(line: str, body: bytes = b"") -> tuple[int, bytes]:
-            status, _, answer = ask(front, head(line, (), body))
+            status, _, answer = ask(frontend, head(line, (), body))
             return status, answer
 
         assert said("GET /ping")[0] == 200
@@ -55,8 +55,8 @@ def test_sagemaker_loads_lists_and_unloads_models(made: Built, tmp_path: Path) -
         ):
             assert said(line)[0] == 404
         assert said("POST /models", one)[0] == 200
-    with running(made, protocol="sagemaker") as front:
-        assert ask(front, head("POST /models", (), one))[0] == 404
+    with running(made, protocol="sagemaker") as frontend:
+        assert ask(frontend, head("POST /models", (), one))[0] == 404
 
 
 _CLOUDS = {
@@ -72,23 +72,23 @@ def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
     vertex = {"health": "/v1/health", "predict": "/v1/predict", "model": "echo"}
     text = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":{"binary_data_size":4}}],'
     body = (text + '"parameters":{"binary_data_output":true}}').encode()
-    with running(made, protocol=cloud, vertex=vertex, sagemaker={"model": "echo"}) as front:
-        assert data_of(ask(front, head(f"POST {path}", (), json_of()))) == [1, 2]
+    with running(made, protocol=cloud, vertex=vertex, sagemaker={"model": "echo"}) as frontend:
+        assert data_of(ask(frontend, head(f"POST {path}", (), json_of()))) == [1, 2]
         typed = [f"Content-Type: {binary_type}{len(body)}"]
         status, headers, answer = ask(
-            front, head(f"POST {path}", typed, body + struct.pack("<f", 5))
+            frontend, head(f"POST {path}", typed, body + struct.pack("<f", 5))
         )
         assert status == 200
         assert headers["content-type"].startswith(binary_type)
         json_size = int(headers["content-type"][len(binary_type) :])
         assert struct.unpack("<f", answer[json_size:]) == (5,)
-        assert ask(front, head("GET /v2/health/live"))[0] == 404
+        assert ask(frontend, head("GET /v2/health/live"))[0] == 404
         if cloud == "vertex_ai":
             redirect = ["X-Vertex-Ai-Triton-Redirect: v2/models/thread/infer"]
-            answered = ask(front, head(f"POST {path}", redirect, json_of()))
+            answered = ask(frontend, head(f"POST {path}", redirect, json_of()))
             assert json.loads(answered[2])["model_name"] == "thread"
             redirect = ["X-Vertex-Ai-Triton-Redirect: nowhere"]
-            assert ask(front, head(f"POST {path}", redirect, json_of()))[0] == 404
+            assert ask(frontend, head(f"POST {path}", redirect, json_of()))[0] == 404
 
 
 def test_sagemaker_says_which_inference_its_invocations_are(made: Built) -> None:
@@ -96,10 +96,10 @@ def test_sagemaker_says_which_inference_its_invocations_are(made: Built) -> None
     body = b'{"prompt": "hello", "x": 1}'
     answers = []
     for kind in ("infer", "generate", "generate_stream"):
-        with running(made) as front:
-            expected = ask(front, head(f"POST /v2/models/echo/{kind}", (), body))
+        with running(made) as frontend:
+            expected = ask(frontend, head(f"POST /v2/models/echo/{kind}", (), body))
         sagemaker = {"model": "echo", "inference": kind}
-        with running(made, protocol="sagemaker", sagemaker=sagemaker) as front:
-            assert ask(front, head("POST /invocations", (), body)) == expected
+        with running(made, protocol="sagemaker", sagemaker=sagemaker) as frontend:
+            assert ask(frontend, head("POST /invocations", (), body)) == expected
         answers.append(expected)
     assert len({str(one) for one in answers}) == 3

@@ -20,10 +20,10 @@ from support.frontend.raw_http import RawClient, ask, data_of, head, json_of, po
 ANSWERING = ("echo", "thread", "early")
 
 
-def test_pipelined_requests_are_answered_in_order(front: OpenAIProcess) -> None:
+def test_pipelined_requests_are_answered_in_order(frontend: OpenAIProcess) -> None:
     rng = random.Random(1)
     models = [rng.choice(ANSWERING) for _ in range(200)]
-    client = RawClient(front)
+    client = RawClient(frontend)
     client.send(b"".join(post(model, json_of(values=[i])) for i, model in enumerate(models)))
     for i, model in enumerate(models):
         answer = client.answer()
@@ -33,7 +33,7 @@ def test_pipelined_requests_are_answered_in_order(front: OpenAIProcess) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_requests_in_any_pieces(front: OpenAIProcess, seed: int) -> None:
+def test_requests_in_any_pieces(frontend: OpenAIProcess, seed: int) -> None:
     rng = random.Random(seed)
     requests = []
     for i in range(20):
@@ -52,7 +52,7 @@ def test_requests_in_any_pieces(front: OpenAIProcess, seed: int) -> None:
         else:
             packed = (gzip if kind == "gzip" else zlib).compress(body)
             requests.append(post(model, packed, f"Content-Encoding: {kind}"))
-    client = RawClient(front)
+    client = RawClient(frontend)
     client.send(b"".join(requests), [rng.randrange(1, 200) for _ in range(100)])
     assert [data_of(client.answer()) for _ in requests] == [[i, seed] for i in range(20)]
     client.close()
@@ -60,7 +60,7 @@ def test_requests_in_any_pieces(front: OpenAIProcess, seed: int) -> None:
 
 @pytest.mark.parametrize("model", ANSWERING)
 @pytest.mark.parametrize("wanted", [False, True])
-def test_binary_tensors(front: OpenAIProcess, model: str, wanted: bool) -> None:
+def test_binary_tensors(frontend: OpenAIProcess, model: str, wanted: bool) -> None:
     values = np.random.default_rng(1).random(200_000, np.float32)
     request = {
         "inputs": [
@@ -70,7 +70,7 @@ def test_binary_tensors(front: OpenAIProcess, model: str, wanted: bool) -> None:
     }  # fmt: skip
     head = json.dumps(request).encode()
     length = f"Inference-Header-Content-Length: {len(head)}"
-    status, headers, body = ask(front, post(model, head + values.tobytes(), length))
+    status, headers, body = ask(frontend, post(model, head + values.tobytes(), length))
     assert status == 200
     if wanted:
         json_size = int(headers["inference-header-content-length"])
@@ -81,12 +81,12 @@ def test_binary_tensors(front: OpenAIProcess, model: str, wanted: bool) -> None:
         assert np.array_equal(np.array(read, np.float32), values)
 
 
-def test_a_reader_that_is_slow_gets_all_of_it(front: OpenAIProcess) -> None:
+def test_a_reader_that_is_slow_gets_all_of_it(frontend: OpenAIProcess) -> None:
     values = np.arange(200_000, dtype=np.float32)
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(60)
-    client.connect(front.http)
+    client.connect(frontend.http)
     text = '{"inputs":[{"name":"x","shape":[200000],"datatype":"FP32","parameters":{"binary_data_size":800000}}],'
     described = (text + '"parameters":{"binary_data_output":true}}').encode()
     size = f"Inference-Header-Content-Length: {len(described)}"
@@ -126,9 +126,9 @@ def test_a_reader_that_is_slow_gets_all_of_it(front: OpenAIProcess) -> None:
     ],
 )  # fmt: skip
 def test_a_refused_request_keeps_the_connection_open(
-    front: OpenAIProcess, request_bytes: bytes, status: int, said: str
+    frontend: OpenAIProcess, request_bytes: bytes, status: int, said: str
 ) -> None:
-    client = RawClient(front)
+    client = RawClient(frontend)
     client.send(request_bytes + post("thread", json_of(values=[7])))
     answer = client.answer()
     assert answer[0] == status, answer
@@ -155,9 +155,9 @@ def test_a_refused_request_keeps_the_connection_open(
     ],
 )
 def test_an_unrecoverable_request_closes_the_connection(
-    front: OpenAIProcess, request_bytes: bytes, status: int
+    frontend: OpenAIProcess, request_bytes: bytes, status: int
 ) -> None:
-    client = RawClient(front)
+    client = RawClient(frontend)
     client.send(request_bytes + head("GET /v2/nothing"))
     got, headers, body = client.answer()
     assert (got, headers["connection"]) == (status, "close")
@@ -168,17 +168,17 @@ def test_an_unrecoverable_request_closes_the_connection(
 
 @pytest.mark.parametrize("begun", [b"GET / HT", post("echo", json_of())[:-1]])
 def test_a_request_that_arrives_too_slowly_is_refused(
-    hasty_front: OpenAIProcess, begun: bytes
+    hasty_frontend: OpenAIProcess, begun: bytes
 ) -> None:
-    client = RawClient(hasty_front)
+    client = RawClient(hasty_frontend)
     client.send(begun)
     assert client.answer()[0] == 408
     assert client.ends()
     client.close()
 
 
-def test_bytes_one_by_one_do_not_make_the_time_longer(hasty_front: OpenAIProcess) -> None:
-    client = RawClient(hasty_front)
+def test_bytes_one_by_one_do_not_make_the_time_longer(hasty_frontend: OpenAIProcess) -> None:
+    client = RawClient(hasty_frontend)
     client.send(b"GET / HTTP/1.1\r\n")
     client.socket.settimeout(0.2)
     said = b""
@@ -192,15 +192,15 @@ def test_bytes_one_by_one_do_not_make_the_time_longer(hasty_front: OpenAIProcess
     client.close()
 
 
-def test_versions_and_methods(front: OpenAIProcess) -> None:
-    client = RawClient(front)
+def test_versions_and_methods(frontend: OpenAIProcess) -> None:
+    client = RawClient(frontend)
     client.send(head("HEAD /v2/nothing") + post("echo", json_of()))
     status, headers, _ = client.answer(head=True)
     assert (status, headers["content-length"]) == (404, "21")
     assert data_of(client.answer()) == [1, 2]
     client.close()
     for line, ends in [("Connection: close", True), ("Connection: keep-alive", False)]:
-        client = RawClient(front)
+        client = RawClient(frontend)
         body = json_of()
         text = f"POST /v2/models/thread/infer HTTP/1.0\r\n{line}\r\nContent-Length: {len(body)}\r\n\r\n"
         client.send(text.encode() + body)
@@ -210,8 +210,8 @@ def test_versions_and_methods(front: OpenAIProcess) -> None:
         client.close()
 
 
-def test_a_client_that_waits_for_100_continue(front: OpenAIProcess) -> None:
-    client = RawClient(front)
+def test_a_client_that_waits_for_100_continue(frontend: OpenAIProcess) -> None:
+    client = RawClient(frontend)
     body = json_of()
     asking = head(
         "POST /v2/models/echo/infer", ["Expect: 100-continue", f"Content-Length: {len(body)}"]
@@ -225,22 +225,22 @@ def test_a_client_that_waits_for_100_continue(front: OpenAIProcess) -> None:
 
 def test_requests_of_clients_that_have_gone_are_cancelled(made: Built) -> None:
     """The model answers a request when it is cancelled, and not before: so the server could not end."""
-    with running(made) as front:
+    with running(made) as frontend:
         for _ in range(20):
-            client = front.connect()
+            client = frontend.connect()
             client.sendall(post("held", json_of()))
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-        assert data_of(ask(front, post("echo", json_of()))) == [1, 2]
+        assert data_of(ask(frontend, post("echo", json_of()))) == [1, 2]
 
 
 def test_the_end_says_goodbye(made: Built) -> None:
-    with running(made) as front:
-        idle, asking = RawClient(front), RawClient(front)
+    with running(made) as frontend:
+        idle, asking = RawClient(frontend), RawClient(frontend)
         for client in (idle, asking):
             client.send(post("echo", json_of()))
             assert "connection" not in client.answer()[1]
-        front.process.send_signal(signal.SIGTERM)
+        frontend.process.send_signal(signal.SIGTERM)
         asking.send(post("thread", json_of()))
         status, headers, _ = asking.answer()
         assert status == 200
@@ -248,15 +248,15 @@ def test_the_end_says_goodbye(made: Built) -> None:
         assert idle.ends()
         idle.close()
         asking.close()
-        assert front.process.wait(60) == 0
+        assert frontend.process.wait(60) == 0
 
 
 def test_a_client_over_the_limit_gets_an_error(made: Built) -> None:
     """All of what it is told: as many bytes as the head says, and then the end."""
-    with running(made, {"connections": 1}) as front, closing(RawClient(front)) as first:
+    with running(made, {"connections": 1}) as frontend, closing(RawClient(frontend)) as first:
         first.send(head("GET /v2/health/live"))
         assert first.answer()[0] == 200
-        with front.connect() as second:
+        with frontend.connect() as second:
             said = b"".join(iter(lambda: second.recv(1000), b""))
     lines, _, body = said.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in lines.split(b"\r\n")
@@ -264,14 +264,14 @@ def test_a_client_over_the_limit_gets_an_error(made: Built) -> None:
 
 
 def test_headers_that_are_handed_on_are_text(made: Built) -> None:
-    with running(made, forward={"http": "(?i)X-Mine"}) as front:
+    with running(made, forward={"http": "(?i)X-Mine"}) as frontend:
         for name, value, status in (
             ("x-mine-too", b"x", 200),
             ("X-MINE", b"\xff\xfe", 400),
             ("other", b"\xff\xfe", 200),
         ):
             request = post("echo", json_of(), f"{name}: VALUE").replace(b"VALUE", value)
-            answered = ask(front, request)
+            answered = ask(frontend, request)
             assert answered[0] == status, answered
             assert status == 200 or b"UTF-8" in answered[2]
 
@@ -281,16 +281,16 @@ def test_json_nests_as_deep_as_triton_allows(made: Built, depth: int, status: in
     """By default; three of the levels are around the data."""
     data = "[" * (depth - 3) + "1" + "]" * (depth - 3)
     body = f'{{"inputs":[{{"name":"IN","shape":[1],"datatype":"FP32","data":{data}}}]}}'
-    with running(made) as front:
-        answer = ask(front, post("echo", body.encode()))
+    with running(made) as frontend:
+        answer = ask(frontend, post("echo", body.encode()))
     assert answer[0] == status, answer
 
 
 def test_shared_memory_of_clients_can_be_switched_off(made: Built) -> None:
     body = b'{"key": "/mine", "byte_size": 8}'
     request = head("POST /v2/systemsharedmemory/region/r/register", (), body)
-    with running(made, {"regions": 0}) as front:
-        answer = ask(front, request)
+    with running(made, {"regions": 0}) as frontend:
+        answer = ask(frontend, request)
     assert answer[0] == 501
     assert b"takes no shared memory of clients (its setting allow_client_shm)" in answer[2]
 
@@ -309,14 +309,14 @@ _REPORTS = {
 def test_load_is_reported_on_request(made: Built, wanted: str, method: str) -> None:
     """As load balancers ask (ORCA)."""
     asked = [f"Endpoint-Load-Metrics-Format: {wanted}"]
-    with running(made) as front:
+    with running(made) as frontend:
         line = f"POST /v2/models/echo/{method}"
         body = json_of() if method == "infer" else b'{"prompt": "hello"}'
         for _ in range(2):
-            status, headers, _ = ask(front, head(line, asked, body))
+            status, headers, _ = ask(frontend, head(line, asked, body))
             assert status == 200
             report = headers.get("endpoint-load-metrics")
             # An earlier request may not have gone yet.
             counted = report and re.sub(r"(in_flight\W+)[1-9]\d*", r"\g<1>1", report)
             assert counted == _REPORTS[wanted]
-        assert "endpoint-load-metrics" not in ask(front, head(line, (), body))[1]
+        assert "endpoint-load-metrics" not in ask(frontend, head(line, (), body))[1]

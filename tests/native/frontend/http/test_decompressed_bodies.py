@@ -24,8 +24,8 @@ def _packed(model: str) -> bytes:
     return post(model, gzip.compress(json_of().ljust(_SIZE)), "Content-Encoding: gzip")
 
 
-def _is(front: OpenAIProcess, status: int) -> bool:
-    answer = ask(front, _packed("echo"))
+def _is(frontend: OpenAIProcess, status: int) -> bool:
+    answer = ask(frontend, _packed("echo"))
     assert answer[0] in (200, 429), answer
     assert answer[0] == 200 or b"ask again later, or send it as it is" in answer[2]
     return answer[0] == status
@@ -50,7 +50,7 @@ def _held(
 
 def test_bodies_are_bounded_while_their_requests_are_answered(made: Built) -> None:
     def begin() -> RawClient:
-        client = RawClient(front)
+        client = RawClient(frontend)
         client.send(_packed("held"))
         return client
 
@@ -60,12 +60,12 @@ def test_bodies_are_bounded_while_their_requests_are_answered(made: Built) -> No
             client.close()
         return ended
 
-    with running(made, _LIMITS) as front:
-        assert _is(front, 200)
-        first = _held(lambda: _is(front, 429), begin, has_ended)
-        assert data_of(ask(front, post("echo", json_of().ljust(_SIZE)))) == [1, 2]
+    with running(made, _LIMITS) as frontend:
+        assert _is(frontend, 200)
+        first = _held(lambda: _is(frontend, 429), begin, has_ended)
+        assert data_of(ask(frontend, post("echo", json_of().ljust(_SIZE)))) == [1, 2]
         first.close()
-        eventually(lambda: _is(front, 200), "the first body counts no more")
+        eventually(lambda: _is(frontend, 200), "the first body counts no more")
 
 
 def _request(model: str) -> Any:
@@ -93,8 +93,8 @@ def _code(stub: GRPCInferenceServiceStub) -> grpc.StatusCode:
 def test_messages_are_bounded_while_their_calls_are_answered(made: Built, kind: str) -> None:
     packed = grpc.Compression.Gzip
     with (
-        running(made, _LIMITS, protocol="grpc", libraries={"nghttp2": nghttp2()}) as front,
-        grpc.insecure_channel(f"127.0.0.1:{front.http[1]}", compression=packed) as channel,
+        running(made, _LIMITS, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        grpc.insecure_channel(f"127.0.0.1:{frontend.http[1]}", compression=packed) as channel,
     ):
         stub = GRPCInferenceServiceStub(channel)
         assert _code(stub) is grpc.StatusCode.OK

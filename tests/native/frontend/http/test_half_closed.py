@@ -16,20 +16,20 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def front(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
+def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
     """It listens on a unix socket, too."""
-    with running(made, private=tmp_path_factory.mktemp("half") / "http.sock") as front:
-        yield front
+    with running(made, private=tmp_path_factory.mktemp("half") / "http.sock") as frontend:
+        yield frontend
 
 
 class Asked:
     """A request to the model "talking": the model's side of it, and the client's."""
 
     def __init__(
-        self, front: OpenAIProcess, folder: Path, way: str, method: str, version: str = "1.1"
+        self, frontend: OpenAIProcess, folder: Path, way: str, method: str, version: str = "1.1"
     ) -> None:
-        self._front = front
-        self.client = _connect(front, way)
+        self._frontend = frontend
+        self.client = _connect(frontend, way)
         path = folder / "script"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
@@ -61,10 +61,10 @@ class Asked:
         return self._read
 
     def send_no_more(self) -> None:
-        """End the client's side; the front has seen more of others by the time this returns."""
+        """End the client's side; the frontend has seen more of others by the time this returns."""
         self.client.shutdown(socket.SHUT_WR)
         for _ in range(3):
-            other = RawClient(self._front)
+            other = RawClient(self._frontend)
             other.send(_LIVE)
             assert other.answer()[0] == 200
             other.close()
@@ -74,21 +74,21 @@ class Asked:
         return self.model.recv(1) == b""
 
 
-def _connect(front: OpenAIProcess, way: str) -> socket.socket:
+def _connect(frontend: OpenAIProcess, way: str) -> socket.socket:
     if way == "tcp":
-        return front.connect()
+        return frontend.connect()
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(60)
-    client.connect(str(front.private))
+    client.connect(str(frontend.private))
     return client
 
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_half_closed_client_is_answered(
-    front: OpenAIProcess, tmp_path: Path, way: str, version: str
+    frontend: OpenAIProcess, tmp_path: Path, way: str, version: str
 ) -> None:
-    asked = Asked(front, tmp_path, way, "generate", version)
+    asked = Asked(frontend, tmp_path, way, "generate", version)
     asked.send_no_more()
     if way == "tcp" and version == "1.1":
         assert asked.read_to(b"\r\n\r\n") == _CONTINUE
@@ -103,9 +103,9 @@ def test_a_half_closed_client_is_answered(
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 def test_a_half_closed_client_gets_the_rest_of_its_stream(
-    front: OpenAIProcess, tmp_path: Path, way: str
+    frontend: OpenAIProcess, tmp_path: Path, way: str
 ) -> None:
-    asked = Asked(front, tmp_path, way, "generate_stream")
+    asked = Asked(frontend, tmp_path, way, "generate_stream")
     asked.say("one")
     asked.read_to(b'"one"}\n\n\r\n')
     asked.send_no_more()
@@ -123,9 +123,9 @@ def test_a_half_closed_client_gets_the_rest_of_its_stream(
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 @pytest.mark.parametrize("method", ["generate", "generate_stream"])
 def test_requests_of_a_closed_connection_are_cancelled(
-    front: OpenAIProcess, tmp_path: Path, way: str, method: str
+    frontend: OpenAIProcess, tmp_path: Path, way: str, method: str
 ) -> None:
-    asked = Asked(front, tmp_path, way, method)
+    asked = Asked(frontend, tmp_path, way, method)
     if method == "generate_stream":
         asked.say("one")
         asked.read_to(b'"one"}\n\n\r\n')
@@ -135,9 +135,9 @@ def test_requests_of_a_closed_connection_are_cancelled(
 
 
 def test_a_half_closed_client_that_leaves_is_cancelled(
-    front: OpenAIProcess, tmp_path: Path
+    frontend: OpenAIProcess, tmp_path: Path
 ) -> None:
-    asked = Asked(front, tmp_path, "tcp", "generate")
+    asked = Asked(frontend, tmp_path, "tcp", "generate")
     asked.send_no_more()
     asked.read_to(_CONTINUE)
     asked.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -146,8 +146,8 @@ def test_a_half_closed_client_that_leaves_is_cancelled(
     asked.model.close()
 
 
-def test_requests_behind_each_other_are_answered_to_the_last(front: OpenAIProcess) -> None:
-    client = RawClient(front)
+def test_requests_behind_each_other_are_answered_to_the_last(frontend: OpenAIProcess) -> None:
+    client = RawClient(frontend)
     client.send(_LIVE * 50)
     client.socket.shutdown(socket.SHUT_WR)
     assert [client.answer()[0] for _ in range(50)] == [200] * 50

@@ -1,4 +1,4 @@
-"""Streams of the OpenAI front that the native front writes: what clients get, byte by byte, whatever happens."""
+"""Streams of the OpenAI frontend that the native frontend writes: what clients get, byte by byte, whatever happens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.frontend.openai_process import (
     Talk,
     chunk,
     connected,
-    openai_front,
+    openai_frontend,
     request_of,
 )
 from support.frontend.process import Built, OpenAIProcess, running
@@ -41,7 +41,7 @@ def native(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Op
 @pytest.fixture(scope="module")
 def openai(native: OpenAIProcess) -> Iterator[tuple[subprocess.Popen[str], int]]:
     assert native.private is not None
-    with openai_front(native.private) as started:
+    with openai_frontend(native.private) as started:
         yield started
 
 
@@ -58,7 +58,7 @@ def begin(openai: tuple[Any, int], tmp_path: Path) -> Iterator[Begin]:
 
 
 def _relayed(talk: Talk) -> None:
-    """Have the native front write, and see that it does: the other one sleeps."""
+    """Have the native frontend write, and see that it does: the other one sleeps."""
     talk.say("sdata: 0\n\n")
     assert talk.head().startswith(b"HTTP/1.1 200 ")
     talk.read(chunk(b"data: 0\n\n"))
@@ -135,7 +135,7 @@ def test_a_connection_that_is_to_close_does(begin: Begin) -> None:
 
 
 def _send_no_more(talk: Talk, port: int) -> None:
-    """End the client's side; the front has seen that when others have been answered."""
+    """End the client's side; the frontend has seen that when others have been answered."""
     talk.client.shutdown(socket.SHUT_WR)
     for _ in range(3):
         assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status == 200
@@ -159,7 +159,7 @@ def test_a_client_that_sends_no_more_gets_its_stream(
         talk.read(chunk(b"data: 0\n\n"))
         talk.read(
             chunk(b": still there?\n\n")
-        )  # of the native front, as soon as it has the connection
+        )  # of the native frontend, as soon as it has the connection
     talk.say("sdata: more\n\n")
     talk.read(chunk(b"data: more\n\n"))
     _ended(talk)
@@ -217,7 +217,7 @@ def test_a_model_that_just_ends_is_an_error(begin: Begin) -> None:
 
 def test_silence_is_filled_by_comments(native: OpenAIProcess, begin: Begin) -> None:
     assert native.private is not None
-    with openai_front(native.private, keepalive_s=0.2) as (_, port):
+    with openai_frontend(native.private, keepalive_s=0.2) as (_, port):
         _comments(begin(port=port))
 
 
@@ -293,7 +293,7 @@ def test_a_stream_that_was_cut_costs_its_events(
     keys.write_text('[[key]]\nname = "a"\nkey = "sk-a-key-of-the-tests"\ntokens_per_minute = 20\n')
     key = "Authorization: Bearer sk-a-key-of-the-tests"
     assert native.private is not None
-    with openai_front(native.private, keys_file=str(keys)) as (_, port):
+    with openai_frontend(native.private, keys_file=str(keys)) as (_, port):
         for events in (8, 12):  # the second time there are not enough left
             talk = begin(key, port=port)
             talk.say("sdata: 0\n\n")
@@ -315,7 +315,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(
     native: OpenAIProcess, begin: Begin
 ) -> None:
     assert native.private is not None
-    with openai_front(native.private, timeout_s=2) as (process, port):
+    with openai_frontend(native.private, timeout_s=2) as (process, port):
         talk = begin(port=port)
         _relayed(talk)
         size = int(talk.client.makefile("rb", 0).readline(), 16)
@@ -340,13 +340,13 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_native_front_that_dies_is_an_error_behind_the_events(
+def test_a_native_frontend_that_dies_is_an_error_behind_the_events(
     made: Built, tmp_path: Path, begin: Begin, full: bool
 ) -> None:
     private = tmp_path / "own.sock"
     with ExitStack() as stack:
         native = stack.enter_context(_killed(made, private))
-        _, port = stack.enter_context(openai_front(private))
+        _, port = stack.enter_context(openai_frontend(private))
         talk = begin(port=port, room=4096 if full else None)
         _relayed(talk)
         if full:
@@ -373,8 +373,8 @@ def _killed(made: Built, private: Path) -> Any:
 
     @contextmanager
     def run() -> Iterator[OpenAIProcess]:
-        with pytest.raises(AssertionError), running(made, private=private) as front:
-            yield front
+        with pytest.raises(AssertionError), running(made, private=private) as frontend:
+            yield frontend
 
     return run()
 

@@ -1,4 +1,4 @@
-"""The end of a front whose threads still read what clients have sent: in order, as the sanitized program says."""
+"""The end of a frontend whose threads still read what clients have sent: in order, as the sanitized program says."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def packed() -> bytes:
     return b"".join(packer.compress(bytes(1_000_000)) for _ in range(50)) + packer.flush()
 
 
-def _send_http(front: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
+def _send_http(frontend: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
     for _ in range(_REQUESTS):
-        client = open_ones.enter_context(front.connect())
+        client = open_ones.enter_context(frontend.connect())
         client.sendall(post("echo", packed, "Content-Encoding: gzip"))
     for _ in range(3):  # answered by the loop, after it has read those
-        assert ask(front, head("GET /v2/health/live"))[0] == 200
+        assert ask(frontend, head("GET /v2/health/live"))[0] == 200
 
 
-def _send_grpc(front: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
+def _send_grpc(frontend: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
     block = b"".join(literal(*field) for field in _INFER)
     message = b"\1" + struct.pack(">I", len(packed)) + packed
     pieces = [message[i : i + 16_384] for i in range(0, len(message), 16_384)]
-    client = open_ones.enter_context(hello(front.http[1]))
+    client = open_ones.enter_context(hello(frontend.http[1]))
     for stream in range(1, 2 * _REQUESTS, 2):
         client.sendall(frame(HEADERS, 4, stream, block))
         client.sendall(b"".join(frame(DATA, 0, stream, piece) for piece in pieces))
@@ -55,6 +55,6 @@ def test_unread_input_is_dropped_at_shutdown(made: Built, packed: bytes, protoco
     send = _send_http if protocol == "http" else _send_grpc
     with (
         ExitStack() as open_ones,
-        running(made, protocol=protocol, options=_AT_ONCE, libraries=libraries) as front,
+        running(made, protocol=protocol, options=_AT_ONCE, libraries=libraries) as frontend,
     ):
-        send(front, packed, open_ones)
+        send(frontend, packed, open_ones)

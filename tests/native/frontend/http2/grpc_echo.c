@@ -1,4 +1,4 @@
-/* A server of gRPC over the front's rooms net and http2, without a core. Its calls, whose messages are bytes:
+/* A server of gRPC over the frontend's rooms net and http2, without a core. Its calls, whose messages are bytes:
  *
  *     /echo/Now     each message comes back
  *     /echo/Later   each message comes back, from another thread

@@ -1,4 +1,4 @@
-"""The front's gRPC over HTTP/2 with grpcio as its client, and with hostile ones, under sanitizers."""
+"""The frontend's gRPC over HTTP/2 with grpcio as its client, and with hostile ones, under sanitizers."""
 
 from __future__ import annotations
 

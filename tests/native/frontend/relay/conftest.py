@@ -1,4 +1,4 @@
-"""A front with a socket that takes descriptors, and small limits."""
+"""A frontend with a socket that takes descriptors, and small limits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from support.real_daemon import eventually
 
 
 @pytest.fixture(scope="module")
-def front(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
+def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
     limits = {"unsent_bytes": 1 << 16, "unsent_s": 2}
     folder = tmp_path_factory.mktemp("relay")
-    with running(made, limits, private=folder / "own.sock") as front:
-        before = descriptors(front)
-        yield front
-        eventually(lambda: descriptors(front) <= before, "all descriptors are closed")
+    with running(made, limits, private=folder / "own.sock") as frontend:
+        before = descriptors(frontend)
+        yield frontend
+        eventually(lambda: descriptors(frontend) <= before, "all descriptors are closed")
 
 
 @pytest.fixture
-def begin(front: OpenAIProcess, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
+def begin(frontend: OpenAIProcess, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> Stream:
-            stream = Stream(options.pop("front", front), tmp_path, **options)
+            stream = Stream(options.pop("frontend", frontend), tmp_path, **options)
             stack.callback(stream.close)
             return stream
 

@@ -73,43 +73,43 @@ def test_a_first_text_that_is_no_event_leaves_all_as_it_is(begin: Begin) -> None
     ids=["file", "path", "device", "unconnected", "datagram", "listening"],
 )
 def test_only_client_connections_are_written_to(
-    begin: Begin, front: OpenAIProcess, make: Callable[[], int]
+    begin: Begin, frontend: OpenAIProcess, make: Callable[[], int]
 ) -> None:
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
-    before = descriptors(front)
+    before = descriptors(frontend)
     given = make()
     stream.word(b"g", given)
     os.close(given)
     stream.say("sone\n\n")
     stream.hear(b"one\\n\\n")
-    eventually(lambda: descriptors(front) == before, "it is closed")
+    eventually(lambda: descriptors(frontend) == before, "it is closed")
 
 
 @pytest.mark.parametrize("count", [2, 3, 250])
 @pytest.mark.parametrize("word", [b"g", b"n", b"s", b"x"])
 def test_several_descriptors_end_the_answer(
-    begin: Begin, front: OpenAIProcess, word: bytes, count: int
+    begin: Begin, frontend: OpenAIProcess, word: bytes, count: int
 ) -> None:
     stream = begin()
-    before = descriptors(front)
+    before = descriptors(frontend)
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
     stream.word(word, *[stream.held.fileno()] * count)
     assert stream.is_cancelled()
     stream.held.sendall(b"ours")
     stream.read(b"ours")
-    eventually(lambda: descriptors(front) < before, "all are closed")
+    eventually(lambda: descriptors(frontend) < before, "all are closed")
 
 
 def test_where_no_descriptor_is_left_all_goes_to_the_asker(
-    begin: Begin, front: OpenAIProcess
+    begin: Begin, frontend: OpenAIProcess
 ) -> None:
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
-    pid = front.process.pid
+    pid = frontend.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -134,14 +134,14 @@ def test_words_that_are_none_end_the_answer(begin: Begin) -> None:
     stream.read(b"ours")
 
 
-def test_a_second_descriptor_is_closed(begin: Begin, front: OpenAIProcess) -> None:
+def test_a_second_descriptor_is_closed(begin: Begin, frontend: OpenAIProcess) -> None:
     stream = begin()
     stream.hand_over()
     stream.say("sone\n\n")
     stream.read(chunk(b"one\n\n"))
-    before = descriptors(front)
+    before = descriptors(frontend)
     for word in (b"g", b"n"):
         stream.word(word, stream.held.fileno())
     stream.say("stwo\n\n")
     stream.read(chunk(b"two\n\n"))
-    eventually(lambda: descriptors(front) == before, "it is closed")
+    eventually(lambda: descriptors(frontend) == before, "it is closed")

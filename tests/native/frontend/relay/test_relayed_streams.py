@@ -1,4 +1,4 @@
-"""relay/: streams that the front writes to clients whose connections another process hands over."""
+"""relay/: streams that the frontend writes to clients whose connections another process hands over."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_events_wait_for_the_word(begin: Begin) -> None:
 
 @pytest.mark.parametrize("keep_alive", [False, True])
 def test_over_tcp_nothing_is_relayed(begin: Begin, keep_alive: bool) -> None:
-    stream = begin(way=lambda front: front.connect(), keep_alive=keep_alive)
+    stream = begin(way=lambda frontend: frontend.connect(), keep_alive=keep_alive)
     stream.say("sfirst\n\n")
     assert b"Relay" not in stream.hear(b"\r\n\r\n")
     stream.word(b"g", stream.held.fileno())  # of which a socket of TCP sends a byte
@@ -204,11 +204,11 @@ def test_bytes_that_are_no_text_go_as_they_are(begin: Begin) -> None:
 
 
 def test_two_hundred_streams_cut_anywhere_leave_nothing(
-    begin: Begin, front: OpenAIProcess, tmp_path: Path
+    begin: Begin, frontend: OpenAIProcess, tmp_path: Path
 ) -> None:
-    before = descriptors(front)
+    before = descriptors(frontend)
     for number in range(200):
-        stream = Stream(front, tmp_path)
+        stream = Stream(frontend, tmp_path)
         steps: list[Callable[[], object]] = [
             partial(stream.say, "sfirst\n\n"),
             partial(stream.hear, b"first\\n\\n"),
@@ -224,20 +224,20 @@ def test_two_hundred_streams_cut_anywhere_leave_nothing(
         for one in [(stream.client, stream.asker), (stream.asker, stream.client)][number % 2]:
             one.close()
         stream.close()
-    eventually(lambda: descriptors(front) <= before, "all descriptors are closed")
+    eventually(lambda: descriptors(frontend) <= before, "all descriptors are closed")
 
 
 def test_the_end_of_the_server_gives_streams_back(made: Built, tmp_path: Path) -> None:
     no_grace = [["exit-timeout-secs", "0"]]
-    with running(made, private=tmp_path / "own.sock", options=no_grace) as front:
-        stream = Stream(front, tmp_path)
+    with running(made, private=tmp_path / "own.sock", options=no_grace) as frontend:
+        stream = Stream(frontend, tmp_path)
         stream.hand_over()
         stream.say("sone\n\n")
         stream.read(chunk(b"one\n\n"))
-        front.process.terminate()
+        frontend.process.terminate()
         stream.hear_end()
         assert stream.is_cancelled()
         stream.held.sendall(b"ours")
         stream.read(b"ours")
         stream.close()
-        assert front.process.wait(60) == 0
+        assert frontend.process.wait(60) == 0

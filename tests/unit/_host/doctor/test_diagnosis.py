@@ -169,7 +169,7 @@ def test_known_faults_matter_where_others_reach_the_ports(
         ("triton", None, "ok", "as configured"),
     ],
 )
-def test_the_front_that_will_serve(
+def test_the_frontend_that_will_serve(
     choice: ServerChoice,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -142,7 +142,7 @@ def test_a_server_without_a_python_backend_serves_where_none_is_needed(
         find_or_install_server(replace(choice, proxy="python"), print)
 
 
-def test_the_library_alone_is_enough_for_the_native_front(
+def test_the_library_alone_is_enough_for_the_native_frontend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that was made smaller: NVIDIA's executable and its backends are not there."""
@@ -351,7 +351,7 @@ def test_without_any_proxy_both_fixes_are_named(
         find_or_install_server(replace(choice, proxy="native"), print)
 
 
-def test_nvidias_front_takes_the_place_of_one_that_cannot_be_had(
+def test_nvidias_frontend_takes_the_place_of_one_that_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")

@@ -31,7 +31,9 @@ _OLD = {"tritonserver_options": {"grpc-max-connection-age": "1000", "log-verbose
         ({"tritonserver_options": {"quantum-tunnels": "9"}}, "triton"),
     ],
 )
-def test_the_front_has_what_the_settings_ask_for(settings: dict[str, Any], frontend: str) -> None:
+def test_the_frontend_has_what_the_settings_ask_for(
+    settings: dict[str, Any], frontend: str
+) -> None:
     assert frontend_choice.chosen(DaemonConfig(**settings)) == frontend
 
 

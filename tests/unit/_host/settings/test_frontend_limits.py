@@ -16,7 +16,7 @@ _ROW = re.compile(
 )
 
 
-def test_the_front_has_the_same_table() -> None:
+def test_the_frontend_has_the_same_table() -> None:
     rows = _ROW.findall(_TABLE.read_text())
     theirs = {name: Limit(*map(_number, numbers)) for name, *numbers in rows}
     assert theirs == LIMITS

@@ -223,7 +223,7 @@ def test_clients_that_do_not_read_are_not_read_for(frontend: OpenAIProcess) -> N
     assert max(stall() for _ in range(2)) < first + SLACK
 
 
-def test_a_front_that_cannot_follow_the_daemon_ends(tmp_path: Path) -> None:
+def test_a_frontend_that_cannot_follow_the_daemon_ends(tmp_path: Path) -> None:
     process = OpenAIProcess(
         ApiState(ApiSettings(), Upstream("http://127.0.0.1:1")), tmp_path / "log"
     )

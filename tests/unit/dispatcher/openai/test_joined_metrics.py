@@ -118,7 +118,7 @@ def test_the_first_line_of_a_process_is_its_state() -> None:
     asyncio.run(around())
 
 
-def test_a_front_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frontend_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_METRICS_S", 0.01)
 
     async def test(process: Process) -> None:
@@ -135,7 +135,7 @@ def test_a_front_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("end", ["nonsense", "its end"])
-def test_a_front_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> None:
+def test_a_frontend_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> None:
     async def test(process: Process) -> None:
         asked = asyncio.ensure_future(process.frontend.metrics())
         assert await process.reader.readline() == METRICS

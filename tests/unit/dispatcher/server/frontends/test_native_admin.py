@@ -199,7 +199,7 @@ def test_one_that_does_not_accept_connections_yet_is_not_asked(
 
 
 @pytest.mark.programs
-def test_the_front_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
+def test_the_frontend_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
     """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
     path = tmp_path / "frontend.sock"
     program = (

@@ -87,7 +87,7 @@ def test_limits(tmp_path: Path, settings: dict[str, Any], limits: dict[str, floa
     assert {name: reported[name] for name in limits} == limits
 
 
-def test_the_response_cache_is_the_fronts_own(tmp_path: Path) -> None:
+def test_the_response_cache_is_the_frontends_own(tmp_path: Path) -> None:
     reported = _document(tmp_path, [], response_cache_size=4096)
     assert reported["response_cache_bytes"] == 4096
     assert not [name for name, _ in reported["options"] if name.startswith("cache-config")]

@@ -120,7 +120,7 @@ def test_everything_scrapers_see_is_exported(receiver: MetricReceiver) -> None:
     assert receiver.resource["service.name"] == "shop"
 
 
-def test_the_openai_fronts_figures_begin_with_its_process(receiver: MetricReceiver) -> None:
+def test_the_openai_frontends_figures_begin_with_its_process(receiver: MetricReceiver) -> None:
     """It may be another one than a minute ago: its counters start anew, later than the daemon."""
     meters = Meters(lambda: 1005.5)
     meters.refuse("overloaded")
