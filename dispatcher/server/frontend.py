@@ -4,7 +4,7 @@
       ▼
     server_process.py   one process: start, readiness, liveness probes, exit
       ▼
-    Front, Admin        how a kind of program is started and administered
+    Frontend, Admin     how a kind of program is started and administered
       ▼
     frontends/          the kinds: NVIDIA's executable (triton_frontend.py), our own program (native_frontend.py)
 

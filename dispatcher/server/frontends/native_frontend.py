@@ -81,7 +81,7 @@ class _Process(NamedTuple):
 
 
 class NativeFrontend:
-    """Our own program; see `Front` for the methods."""
+    """Our own program; see `Frontend` for the methods."""
 
     replaces = awaits = True
     vertex_needs_model = False

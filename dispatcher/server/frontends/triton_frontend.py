@@ -37,7 +37,7 @@ from pytriton.dispatcher.server.preload_layout import Gate
 
 
 class TritonFrontend:
-    """NVIDIA's executable; see `Front` for the methods."""
+    """NVIDIA's executable; see `Frontend` for the methods."""
 
     replaces = awaits = False
     vertex_needs_model = True

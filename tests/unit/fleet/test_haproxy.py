@@ -43,7 +43,7 @@ def frontend() -> Iterator[Frontend]:
     shutil.rmtree(folder)
 
 
-class Fronts(NamedTuple):
+class Frontends(NamedTuple):
     """An HAProxy of several tests, before two nodes, of which one alone has the model `only`."""
 
     frontend: Frontend
@@ -51,13 +51,13 @@ class Fronts(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def frontends() -> Iterator[Fronts]:
+def frontends() -> Iterator[Frontends]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
     frontend, grpc_port = Frontend(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
     servers = [Server("a", "m", "only"), Server("b", "m")]
     settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{grpc_port}")
     frontend.haproxy.use(render([one.node for one in servers], settings, str(folder)))
-    yield Fronts(frontend, grpc_port)
+    yield Frontends(frontend, grpc_port)
     frontend.haproxy.stop()
     shutil.rmtree(folder)
     for one in servers:
@@ -112,17 +112,17 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
         "/v2/%63udasharedmemory/unregister",
     ],
 )
-def test_node_local_endpoints_are_refused_in_any_spelling(frontends: Fronts, path: str) -> None:
+def test_node_local_endpoints_are_refused_in_any_spelling(frontends: Frontends, path: str) -> None:
     status, text = frontends.frontend.ask(path)
     assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
 
 
 @pytest.mark.parametrize("path", ["/v2/models/trace/infer", "/v2/models/m/versions/1/trace"])
-def test_similar_paths_are_allowed(frontends: Fronts, path: str) -> None:
+def test_similar_paths_are_allowed(frontends: Frontends, path: str) -> None:
     assert frontends.frontend.ask(path)[0] != 403
 
 
-def test_a_models_name_leads_to_it_however_it_is_written(frontends: Fronts) -> None:
+def test_a_models_name_leads_to_it_however_it_is_written(frontends: Frontends) -> None:
     assert {frontends.frontend.ask("/v2/models/%6Fnly/infer")[1] for _ in range(6)} == {"a"}
 
 
@@ -137,7 +137,7 @@ ANYWHERE = {
     "call", service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
 )
 def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(
-    frontends: Fronts, call: str
+    frontends: Frontends, call: str
 ) -> None:
     """The nodes here know no gRPC, so what is let through comes back as anything but a refusal."""
     with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
@@ -230,7 +230,7 @@ def test_a_models_name_is_found_wherever_a_client_cuts_its_message(
 
 
 def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
-    grpc_port: int, frontends: Fronts
+    grpc_port: int, frontends: Frontends
 ) -> None:
     """Field by field in another order, which protobuf allows: the name after 20 KB."""
     inputs = service_pb2.ModelInferRequest(raw_input_contents=[bytes(20_000)]).SerializeToString()
@@ -244,7 +244,7 @@ def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Fronts) -> None:
+def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Frontends) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         ask = channel.unary_unary(_INFER)
         with pytest.raises(grpc.RpcError, match="without compression") as refused:
