@@ -208,7 +208,7 @@ def total(found: Sequence[Row]) -> tuple[float, float]:
 def headline(daemon: DaemonMetrics, now: float) -> str:
     """Return a one-line summary of the daemon."""
     server = f"tritonserver {daemon.server_state}"
-    restarts = daemon.server_restarts.get("ended", 0)
+    restarts = daemon.server_restarts.get("exited", 0)
     if restarts:
         server += f", restarted {restarts} times"
     return (

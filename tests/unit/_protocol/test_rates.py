@@ -7,7 +7,16 @@ import pytest
 from support.models.figures import model, snapshot, work
 
 from pytriton._protocol.messages.metrics import Histogram, InstanceMetrics, ModelMetrics, Work
-from pytriton._protocol.rates import arranged, duration, milliseconds, rates, rows, size, total
+from pytriton._protocol.rates import (
+    arranged,
+    duration,
+    headline,
+    milliseconds,
+    rates,
+    rows,
+    size,
+    total,
+)
 
 
 def test_rates_are_of_the_interval_alone() -> None:
@@ -124,6 +133,19 @@ def test_durations_have_two_units() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "said"),
+    [({"exited": 2, "planned": 1}, ", restarted 2 times;"), ({"planned": 1, "replaced": 1}, "")],
+)
+def test_the_headline_counts_unexpected_restarts_of_the_server(
+    restarts: dict[str, int], said: str
+) -> None:
+    daemon = msgspec.structs.replace(snapshot(1000).daemon, server_restarts=restarts)
+    line = headline(daemon, 1000)
+    assert said in line
+    assert ("restarted" in line) == bool(said)
 
 
 def _added(one: Histogram, other: Histogram) -> Histogram:
