@@ -24,7 +24,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=6, help="that ask at once (default: 6)")
     parser.add_argument("--faults", default="", help="only these, with commas between them")
     parser.add_argument(
-        "--elastic", action="store_true", help="with models that scale, sleep, and share a budget"
+        "--elastic",
+        action="store_true",
+        help="with models that scale, are suspended, and share a budget",
     )
     given = parser.parse_args()
     names = chosen(parser, given.faults, FAULTS)
