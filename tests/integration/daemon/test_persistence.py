@@ -116,7 +116,7 @@ def test_a_load_that_hangs_holds_up_no_other_model(tmp_path: Path) -> None:
 def test_a_failed_restore_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     """A damaged file is set aside; a model that does not load waits for the next start, or for a new one.
 
-    What becomes of it at the next start: tests/unit/dispatcher/models/test_restoring.py.
+    What becomes of it at the next start: tests/unit/dispatcher/models/persistence/test_restorer.py.
     """
     state = tmp_path / "state"
     python = tmp_path / "python"

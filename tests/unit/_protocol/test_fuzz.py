@@ -3,7 +3,7 @@
 By default 2,000 cases of a lane, and a quarter of that for each of the rest, made as those of scripts/tools/fuzz: hypothesis
 takes ten times as long to make one. A failure names its case. More, and others::
 
-    PYTRITON_FUZZ_CASES=200000 PYTRITON_FUZZ_SEED=7 pytest tests/unit/ipc/test_fuzz.py --timeout 0
+    PYTRITON_FUZZ_CASES=200000 PYTRITON_FUZZ_SEED=7 pytest tests/unit/_protocol/test_fuzz.py --timeout 0
 """
 
 from __future__ import annotations
