@@ -7,8 +7,8 @@ import structlog
 
 from pytriton._host.install.cache import NO_ROOM, explain_os_error
 from pytriton._host.service_manager.systemd import Notifier
-from pytriton._host.settings import declarations
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
+from pytriton._host.settings.opentelemetry import uses_opentelemetry
 from pytriton._host.settings.reload import for_another_server, reread
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -58,7 +58,7 @@ class SettingsReloader:
         watch: ServerWatch,
     ) -> None:
         self.config = config
-        self.tracing = declarations.uses_opentelemetry(config)
+        self.tracing = uses_opentelemetry(config)
         self._rundir = rundir
         self._notifier = notifier
         self._events = events
@@ -120,7 +120,7 @@ class SettingsReloader:
             text = f"tritonserver was not replaced: the new one did not start: {why}"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         self._use(config)
-        self.tracing = declarations.uses_opentelemetry(config)
+        self.tracing = uses_opentelemetry(config)
         return pid
 
     def _use(self, config: DaemonConfig) -> None:

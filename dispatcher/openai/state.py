@@ -39,7 +39,7 @@ class ApiModel(msgspec.Struct, frozen=True):
 
 
 class ApiSettings(msgspec.Struct, frozen=True):
-    """Settings of the frontend: the daemon's `openai_*`, see settings/openai_settings.py.
+    """Settings of the frontend: the daemon's `openai_*`, see pytriton/_host/settings/declarations.py.
 
     The last three are fixed: seconds for the first headers of a new connection, for the next request after an answer,
     and for a body to arrive.

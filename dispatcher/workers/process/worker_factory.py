@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from pytriton._host.settings import declarations
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.opentelemetry import uses_opentelemetry, worker_environment
 from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.control.control_socket import Peer
@@ -39,7 +39,7 @@ class WorkerFactory:
         self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
     ) -> None:
         self._rundir = rundir
-        tracing = declarations.uses_opentelemetry(config)
+        tracing = uses_opentelemetry(config)
         boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
         #: Fork servers, which start workers faster than a new interpreter.
         self.forks = ForkServers(
@@ -49,7 +49,7 @@ class WorkerFactory:
             rundir.control_endpoint,
             library,
             kill_on_death,
-            declarations.worker_environment(config, os.environ) if tracing else None,
+            worker_environment(config, os.environ) if tracing else None,
             self.forks,
             config.grace_period_s,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from pytriton._host.settings.declarations import exports_elsewhere
+from pytriton._host.settings.opentelemetry import exports_elsewhere
 from pytriton._protocol import linux, messages
 from pytriton._protocol.calls.call_connection import socket_path
 from pytriton._protocol.env_variables import with_direct_loopback

@@ -1,4 +1,4 @@
-"""All settings of the daemon: here, in server_settings.py, frontend_settings.py, openai_settings.py and place_settings.py.
+"""All settings of the daemon: name, type, default, help and validator of each.
 
 Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are derived from
 `DaemonConfig`. sources.py reads the values that users set. The daemon process receives the result as one object.
@@ -7,7 +7,7 @@ Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -17,18 +17,69 @@ import msgspec
 from pytriton._host.settings import parsing as values
 from pytriton._host.settings.combinations import contradictions
 from pytriton._host.settings.frontend_limits import LIMITS, limits
-from pytriton._host.settings.option import PORT, SECONDS, Option
 from pytriton._host.settings.parsing import Kind
 from pytriton._host.settings.triton_options import Options, read_options
-from pytriton._protocol import trace_config
 from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir, default_state_dir
 
-# ── Settings: the daemon's directories, its endpoints, and who may control it ──
+#: Prefix of the environment variables: the prefix and the setting's name in capitals.
+ENV_PREFIX = "PYTRITON_DAEMON_"
+#: Not a setting: the id of a process. Every daemon started below it exits when that process exits (owner.py).
+ENV_OWNER = f"{ENV_PREFIX}OWNER"
+
+#: Validators that many settings use.
+PORT = values.integer(0, 65535)
+SECONDS = values.number(0)
 
 
-class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of `DaemonConfig` about directories, endpoints and control."""
+@dataclass(frozen=True)
+class Option:
+    """The metadata of a setting, beside its type and default.
 
+    Args:
+        help: what the setting does
+        kind: the validator of its values
+        live: whether `reload` applies it to the running daemon; those of workers apply to models registered afterwards
+        of_server: whether `restart --server` applies it to the new tritonserver. Ports, addresses and sockets are
+            not: the daemon owns them and passes them on.
+    """
+
+    help: str
+    kind: Kind
+    live: bool = False
+    of_server: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Check that a value is allowed.
+
+        Raises:
+            ValueError: the value is not allowed; the text names the setting.
+        """
+        try:
+            self.kind.read(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+class ConfigError(Exception):
+    """Invalid settings. The text names each source, key, value and the allowed values."""
+
+
+_LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
+
+#: Endpoints that Triton can restrict with a token; the first five change the server or reveal data about its users.
+_ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
+_ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
+_OPTIONS = Kind("options of tritonserver", read_options)
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The validated settings of one daemon. Units: `_s` is seconds, `_size` is bytes.
+
+    Raises:
+        ValueError: a value is not allowed, or two values contradict each other.
+    """
+
+    # ── directories ──────────────────────────────────────────────────────────────────────────────
     runtime_dir: Annotated[
         str,
         Option(
@@ -69,6 +120,7 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Option(
             "Let clients register shared memory for tensors. Registering needs the access token by default.",
             values.boolean(),
+            of_server=True,
         ),
     ] = True
     metrics_address: Annotated[
@@ -144,13 +196,6 @@ class PlaceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 4 << 30
 
-
-# ── Settings of the OpenAI frontend ──
-
-
-class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings for models registered with `openai=`; see docs/how-to/openai.md."""
-
     # ── the OpenAI API ───────────────────────────────────────────────────────────────────────────
     openai_address: Annotated[
         str,
@@ -212,15 +257,6 @@ class OpenAISettings(PlaceSettings, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 600.0
 
-
-# ── Settings of the frontend: the program around Triton's core that serves clients ──
-
-_LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
-
-
-class FrontendSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The frontend's part of `DaemonConfig`."""
-
     # ── the frontend ────────────────────────────────────────────────────────────────────────────────
     frontend: Annotated[
         str,
@@ -236,6 +272,7 @@ class FrontendSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown
         Option(
             "Number of native frontend threads that read requests. Default: 1, or 2 with four or more processors.",
             values.optional(values.integer(1, 64)),
+            of_server=True,
         ),
     ] = None
     frontend_limit: Annotated[
@@ -245,6 +282,7 @@ class FrontendSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown
             f"`{_LIMITS}`. `_s`: seconds. `total_*` default to a quarter of the memory of the machine or of the daemon's "
             "control group, if more.",
             limits(),
+            of_server=True,
         ),
     ] = ()
     http_unix_socket: Annotated[
@@ -267,31 +305,25 @@ class FrontendSettings(OpenAISettings, frozen=True, kw_only=True, forbid_unknown
             "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. For gRPC, "
             "use grpc-use-ssl of tritonserver_options.",
             values.optional(values.path()),
+            of_server=True,
         ),
     ] = None
     http_key: Annotated[
         Optional[str],
-        Option("Private key (PEM) of http_certificate.", values.optional(values.path())),
+        Option(
+            "Private key (PEM) of http_certificate.",
+            values.optional(values.path()),
+            of_server=True,
+        ),
     ] = None
     http_client_authorities: Annotated[
         Optional[str],
         Option(
             "CA certificates (PEM) of HTTPS clients. Default: no client certificate is required.",
             values.optional(values.path()),
+            of_server=True,
         ),
     ] = None
-
-
-# ── Settings: tritonserver, the model repositories, and access to tritonserver's administrative endpoints ──
-
-#: Endpoints that Triton can restrict with a token; the first five change the server or reveal data about its users.
-_ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
-_ALL_ENDPOINTS = (*_ENDPOINTS, "health", "metadata", "inference", "model-config")
-_OPTIONS = Kind("options of tritonserver", read_options)
-
-
-class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of `DaemonConfig` about tritonserver."""
 
     # ── tritonserver ─────────────────────────────────────────────────────────────────────────────
     tritonserver: Annotated[
@@ -332,6 +364,7 @@ class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown
             "Size of the response cache, in bytes. 0 disables it. Used by models whose configuration enables "
             "response_cache. Needs the native frontend.",
             values.size(),
+            of_server=True,
         ),
     ] = 0
     tritonserver_options: Annotated[
@@ -339,6 +372,7 @@ class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown
         Option(
             "Any other tritonserver option, by its name without dashes. As a flag: --triton-option NAME=VALUE.",
             _OPTIONS,
+            of_server=True,
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -413,6 +447,7 @@ class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown
         Option(
             "Triton endpoints that require the access token, over HTTP and gRPC.",
             values.names(*_ALL_ENDPOINTS),
+            of_server=True,
         ),
     ] = _ENDPOINTS
     access_token: Annotated[
@@ -437,27 +472,14 @@ class ServerSettings(FrontendSettings, frozen=True, kw_only=True, forbid_unknown
         Option("Private key (PEM) of grpc_client_cert.", values.optional(values.path())),
     ] = None
 
-
-#: Prefix of the environment variables: the prefix and the setting's name in capitals.
-ENV_PREFIX = "PYTRITON_DAEMON_"
-#: Not a setting: the id of a process. Every daemon started below it exits when that process exits (owner.py).
-ENV_OWNER = f"{ENV_PREFIX}OWNER"
-
-
-class ConfigError(Exception):
-    """Invalid settings. The text names each source, key, value and the allowed values."""
-
-
-class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The validated settings of one daemon. Units: `_s` is seconds, `_size` is bytes.
-
-    Raises:
-        ValueError: a value is not allowed, or two values contradict each other.
-    """
-
     # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
     server_start_timeout_s: Annotated[
-        float, Option("Time tritonserver may take to start, in seconds.", SECONDS)
+        float,
+        Option(
+            "Time tritonserver may take to start, in seconds.",
+            SECONDS,
+            of_server=True,
+        ),
     ] = 60.0
     readiness: Annotated[
         str,
@@ -473,6 +495,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Interval between tritonserver liveness probes, in seconds. 0 disables probing.",
             SECONDS,
+            of_server=True,
         ),
     ] = 5.0
     server_probe_timeout_s: Annotated[
@@ -480,6 +503,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Time without a successful liveness probe after which tritonserver is killed and restarted, in seconds.",
             SECONDS,
+            of_server=True,
         ),
     ] = 10.0
     server_restart_limit: Annotated[
@@ -503,6 +527,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
         Option(
             "Time a worker process may take to start, in seconds, not including the loading of the model.",
             SECONDS,
+            live=True,
         ),
     ] = 60.0
     server_wait_timeout_s: Annotated[
@@ -519,11 +544,17 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             "Time a replaced tritonserver (`restart --server`) may take to finish its requests and streams, in seconds. "
             "`status` lists it until then.",
             SECONDS,
+            of_server=True,
         ),
     ] = 3600.0
     grace_period_s: Annotated[
         float,
-        Option("Time to wait for in-flight batches at shutdown, in seconds.", SECONDS),
+        Option(
+            "Time to wait for in-flight batches at shutdown, in seconds.",
+            SECONDS,
+            live=True,
+            of_server=True,
+        ),
     ] = 30.0
     worker_restart_limit: Annotated[
         Optional[int],
@@ -531,6 +562,7 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             "Maximum number of consecutive restarts of a worker that exits unexpectedly or fails to load its model; "
             "exits caused by a batch do not count. 0 disables restarts. Default: no limit.",
             values.optional(values.integer(0)),
+            live=True,
         ),
     ] = None
     worker_backoff_s: Annotated[
@@ -539,10 +571,16 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
             "Delay before the second consecutive restart of a worker, in seconds. The first is immediate; after the "
             "second, the delay doubles.",
             SECONDS,
+            live=True,
         ),
     ] = 0.5
     worker_backoff_max_s: Annotated[
-        float, Option("Maximum delay before a worker restart, in seconds.", SECONDS)
+        float,
+        Option(
+            "Maximum delay before a worker restart, in seconds.",
+            SECONDS,
+            live=True,
+        ),
     ] = 30.0
 
     not_ready_after_s: Annotated[
@@ -628,7 +666,11 @@ class DaemonConfig(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "auto"
     log_level: Annotated[
         str,
-        Option("Minimum log level.", values.choice("debug", "info", "warning", "error")),
+        Option(
+            "Minimum log level.",
+            values.choice("debug", "info", "warning", "error"),
+            live=True,
+        ),
     ] = "info"
     log_file_size: Annotated[
         int,
@@ -725,38 +767,3 @@ def env_name(name: str) -> str:
 def flag_name(name: str) -> str:
     """Return the command-line flag of a setting."""
     return "--triton-option" if name == "tritonserver_options" else f"--{name.replace('_', '-')}"
-
-
-# ── Whether tritonserver traces with OpenTelemetry, and where workers send their spans ──
-
-#: Prefix and suffix of the variables that name a destination of spans.
-_EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
-
-
-def uses_opentelemetry(config: DaemonConfig) -> bool:
-    """Return whether tritonserver traces with OpenTelemetry; its trace mode cannot change while it runs."""
-    return trace_config.mode(_given(config)) == trace_config.OPENTELEMETRY
-
-
-def worker_environment(config: DaemonConfig, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a worker exports spans to the same destination as tritonserver.
-
-    Args:
-        config: the settings; only `trace-config` is used.
-        environ: the daemon's environment.
-    """
-    own = {name: value for name, value in environ.items() if name.startswith("OTEL_")}
-    return {**own, **trace_config.environment(_given(config))}
-
-
-def exports_elsewhere(environ: Mapping[str, str]) -> bool:
-    """Return whether a registrant's variables name an export destination of their own.
-
-    The daemon's variables do not apply then: its credentials must not be sent to that destination.
-    """
-    return any(name.startswith(_EXPORTER) and name.endswith(_ENDPOINT) for name in environ)
-
-
-def _given(config: DaemonConfig) -> list[str]:
-    given = config.tritonserver_options.get("trace-config", [])
-    return [given] if isinstance(given, str) else given

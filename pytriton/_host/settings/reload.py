@@ -17,42 +17,9 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 _log = structlog.get_logger(__name__)
 
-#: Settings that a running daemon applies; those of workers apply to models registered from then
-#: on. All others are passed to tritonserver or the file system once, at startup.
-LIVE = frozenset(
-    {
-        "grace_period_s",
-        "log_level",
-        "worker_backoff_max_s",
-        "worker_backoff_s",
-        "worker_restart_limit",
-        "worker_start_timeout_s",
-    }
-)
-#: Settings that apply to a tritonserver that replaces the running one. Ports, addresses and sockets are not among
-#: them: the daemon owns them and passes them on.
-OF_SERVER = frozenset(
-    {
-        "allow_client_shm",
-        "frontend_limit",
-        "frontend_threads",
-        "grace_period_s",
-        "http_certificate",
-        "http_client_authorities",
-        "http_key",
-        "response_cache_size",
-        "retire_timeout_s",
-        "restricted_endpoints",
-        "server_probe_interval_s",
-        "server_probe_timeout_s",
-        "server_start_timeout_s",
-        "tritonserver_options",
-    }
-)
-
 
 def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
-    """Return the settings for a replacement tritonserver: the current ones, with the changes to those in OF_SERVER.
+    """Return the settings for a replacement tritonserver: the current ones, with the changes to those `of_server`.
 
     Settings of a daemon that no command started are not reloaded, since its flags are not known.
 
@@ -64,8 +31,8 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
     wanted = _load(rundir)
     changed = {
         name: getattr(wanted, name)
-        for name in sorted(OF_SERVER)
-        if getattr(config, name) != getattr(wanted, name)
+        for name, option in options().items()
+        if option.of_server and getattr(config, name) != getattr(wanted, name)
     }
     if changed:
         _log.info("settings of tritonserver changed", settings=list(changed))
@@ -99,8 +66,8 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
         # Generated at startup if the settings contain none.
         and not (name == "access_token" and wanted.access_token is None)
     ]
-    applied = [name for name in changed if name in LIVE]
-    waiting = [name for name in changed if name not in LIVE]
+    applied = [name for name in changed if options()[name].live]
+    waiting = [name for name in changed if not options()[name].live]
     merged = msgspec.structs.replace(config, **{name: getattr(wanted, name) for name in applied})
     return merged, messages.Reloaded(applied, waiting)
 

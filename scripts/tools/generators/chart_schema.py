@@ -10,8 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytriton._host.settings.declarations import options
-from pytriton._host.settings.option import Option
+from pytriton._host.settings.declarations import Option, options
 
 PATH = Path("deploy/helm/pytriton-daemon/values.schema.json")
 #: Settings that the chart makes of other values.
@@ -29,7 +28,7 @@ OWN = (
     "model_repository",
     "openai_address",
     "openai_port",
-    "management",
+    "management_address",
     "runtime_dir",
     "state_dir",
 )

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 from support.setting_sources import EMPTY_ENV, error_of, write
 
+from pytriton._host.settings import parsing
 from pytriton._host.settings.declarations import (
+    PORT,
+    SECONDS,
     ConfigError,
     DaemonConfig,
+    Option,
     env_name,
     flag_name,
     options,
@@ -20,6 +26,7 @@ from pytriton._host.settings.declarations import (
 from pytriton._host.settings.rendering import config_as_toml, configuration_page
 from pytriton._host.settings.sources import load, load_config
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE, SINGLE
+from pytriton.dispatcher.openai.browsers import headers_for_pages
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -302,3 +309,63 @@ def test_the_documentation_is_up_to_date() -> None:
 def test_the_three_kinds_of_tritonserver_options_exclude_each_other() -> None:
     assert not SINGLE & REPEATABLE
     assert not KNOWN & set(OURS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reported"),
+    [
+        (PORT, 65536, "^http_port: .*65535"),
+        (PORT, -1, "^http_port: .*0"),
+        (PORT, "eighty", "^http_port: "),
+        (SECONDS, -0.5, "^http_port: "),
+        (parsing.choice("a", "b"), "c", "^http_port: .*a.*b"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_reported_with_the_setting(
+    kind: parsing.Kind, value: object, reported: str
+) -> None:
+    with pytest.raises(ValueError, match=reported):
+        Option("Help.", kind).check("http_port", value)
+
+
+def test_a_config_refuses_invalid_unknown_and_changed_settings() -> None:
+    with pytest.raises(ValueError, match="http_port"):
+        DaemonConfig(http_port=70000)
+    with pytest.raises(ValueError, match="repository_poll_s"):
+        DaemonConfig(repository_poll_s=-1.0)
+    with pytest.raises(TypeError, match="no_such_setting"):
+        DaemonConfig(no_such_setting=1)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        DaemonConfig().http_port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("written", "origin"),
+    [
+        ("https://chat.example/", "https://chat.example"),
+        ("https://Chat.Example:443", "https://chat.example"),
+        ("http://localhost:3000", "http://localhost:3000"),
+        ("*", "https://anybody"),
+    ],
+)
+def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: str) -> None:
+    allowed = options()["openai_cors_origin"].kind.read(written)
+    asked: Any = SimpleNamespace(method="GET", headers=CIMultiDict({"Origin": origin}))
+    assert headers_for_pages(asked, allowed)["Access-Control-Allow-Origin"] == origin
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("openai_cors_origin", ("chat.example",)),
+        ("openai_port", 65536),
+        ("openai_max_requests", 0),
+        ("openai_keepalive_s", -1.0),
+        ("openai_timeout_s", float("inf")),
+        ("openai_max_body_size", -1),
+        ("openai_address", "two words"),
+    ],
+)
+def test_impossible_openai_settings_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        DaemonConfig(**{name: value})  # type: ignore[arg-type]  # that is what is tried

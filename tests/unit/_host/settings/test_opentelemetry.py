@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton._host.settings import declarations
+from pytriton._host.settings import opentelemetry
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.proxy.telemetry import trace_environment
 
@@ -28,11 +28,11 @@ def config(*settings: str) -> DaemonConfig:
     ],
 )
 def test_only_the_mode_opentelemetry_makes_spans(settings: list[str], uses: bool) -> None:
-    assert declarations.uses_opentelemetry(config(*settings)) is uses
+    assert opentelemetry.uses_opentelemetry(config(*settings)) is uses
 
 
 def test_no_trace_config_is_no_tracing() -> None:
-    assert not declarations.uses_opentelemetry(DaemonConfig())
+    assert not opentelemetry.uses_opentelemetry(DaemonConfig())
 
 
 def test_settings_become_opentelemetrys_variables() -> None:
@@ -59,14 +59,14 @@ def test_trace_config_is_stronger_than_the_daemons_environment() -> None:
         "OTEL_EXPORTER_OTLP_HEADERS": "key=secret",
         "PATH": "/bin",
     }
-    assert declarations.worker_environment(config(f"opentelemetry,url={URL}"), environ) == {
+    assert opentelemetry.worker_environment(config(f"opentelemetry,url={URL}"), environ) == {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL,
         "OTEL_EXPORTER_OTLP_HEADERS": "key=secret",
     }
 
 
 def test_a_registrant_with_a_place_of_its_own_gets_nothing_of_the_daemons() -> None:
-    assert declarations.exports_elsewhere({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
-    assert not declarations.exports_elsewhere(
+    assert opentelemetry.exports_elsewhere({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
+    assert not opentelemetry.exports_elsewhere(
         {"OTEL_SERVICE_NAME": "shop", "OTEL_EXPORTER_OTLP_TIMEOUT": "1", "SOME_ENDPOINT": URL}
     )
