@@ -29,7 +29,7 @@ class ServerWait:
         server: the tritonserver that has to be up
         restoring: the models that are being restored
         report: sends progress to the client
-        limit_s: the setting `server_wait_timeout_s`
+        limit_s: how long to wait
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: for {self._limit_s:g} s (server_wait_timeout_s), {why}. pytriton-daemon status shows the "
+                f"{self._what}: for {self._limit_s:g} s, {why}. pytriton-daemon status shows the "
                 "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))

@@ -227,7 +227,7 @@ class ServerProcess:
         """Kill the process if it hangs, so that it is handled like one that has exited."""
         config = self._config
         interval_s, timeout_s = config.server_probe_interval_s, config.server_probe_timeout_s
-        if not interval_s or not await liveness.wait_hung(
+        if not timeout_s or not await liveness.wait_hung(
             self._child,
             self.admin,
             lambda: self._frontend.connect(self.pid),

@@ -22,7 +22,7 @@ from documentation.python_pages import PAGES
 from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._cli.app import app
-from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.declarations import DaemonConfig, options
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind
 from pytriton._protocol.exit_codes import ExitCode
@@ -100,6 +100,8 @@ def command_line() -> Iterator[str]:
 def settings() -> Iterator[str]:
     """Every setting: name, type, default."""
     for one in msgspec.structs.fields(DaemonConfig):
+        if one.name not in options():
+            continue  # a fixed value
         default = "required" if one.required else repr(one.default)
         kind = str(one.type).partition("[")[2] if "Annotated" in str(one.type) else str(one.type)
         yield f"{one.name}: {kind.partition(', Option')[0].replace('typing.', '')} = {default}"

@@ -25,7 +25,7 @@ _HINTS = (
         "Loading takes longer than load_timeout_s: register with a higher value, or load less.",
     ),
     (
-        r"worker_start_timeout_s",
+        r"did not start within",
         "The worker process did not start: check the interpreter (python=) and the load of the machine.",
     ),
     (

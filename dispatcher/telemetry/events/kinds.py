@@ -29,7 +29,7 @@ NOT_READY = EventKind(
     "not_ready",
     "error",
     "model is not ready: no worker",
-    "The model has had no worker for not_ready_after_s: Triton reports it not ready, and requests fail immediately.",
+    "The model has had no worker for a few seconds: Triton reports it not ready, and requests fail immediately.",
 )
 READY_AGAIN = EventKind(
     "ready_again",

@@ -74,7 +74,7 @@ def _check(worker: Worker, spec: messages.ModelSpec, start_timeout_s: float) -> 
     if worker.greeted.done():
         what = f"did not load its callable within {spec.load_timeout_s:g} s (load_timeout_s)"
     else:
-        what = f"did not start within {start_timeout_s:g} s (worker_start_timeout_s)"
+        what = f"did not start within {start_timeout_s:g} s"
     raise RemoteFailure(
         ErrorKind.LOAD_FAILED,
         f"model {spec.name}: worker {worker.name} {what}",

@@ -15,16 +15,6 @@ def contradictions(config: DaemonConfig) -> list[str]:
     problems = []
     if not (config.allow_http or config.allow_grpc):
         problems.append("allow_http and allow_grpc are both false: clients could not send requests")
-    if config.worker_backoff_max_s < config.worker_backoff_s:
-        problems.append(
-            f"worker_backoff_max_s ({config.worker_backoff_max_s:g}) is less than worker_backoff_s "
-            f"({config.worker_backoff_s:g})"
-        )
-    if config.server_probe_interval_s and not config.server_probe_timeout_s:
-        problems.append(
-            "server_probe_timeout_s is 0, so tritonserver would always count as hung; to switch "
-            "the probe off, set server_probe_interval_s to 0"
-        )
     if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
         problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
     problems += _of_management(config)

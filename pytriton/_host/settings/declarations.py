@@ -490,18 +490,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.choice("all_loaded", "all_attempted", "server_up"),
         ),
     ] = "all_loaded"
-    server_probe_interval_s: Annotated[
-        float,
-        Option(
-            "Interval between tritonserver liveness probes, in seconds. 0 disables probing.",
-            SECONDS,
-            of_server=True,
-        ),
-    ] = 5.0
+
     server_probe_timeout_s: Annotated[
         float,
         Option(
-            "Time without a successful liveness probe after which tritonserver is killed and restarted, in seconds.",
+            "Time without a successful liveness probe after which tritonserver is killed and restarted, in seconds. 0 "
+            "disables probing.",
             SECONDS,
             of_server=True,
         ),
@@ -514,30 +508,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.integer(0)),
         ),
     ] = None
-    server_backoff_max_s: Annotated[
-        float,
-        Option(
-            "Maximum delay before a tritonserver restart, in seconds. The first restart is immediate, the second "
-            "after 0.5 s, then the delay doubles. Calls of gRPC clients fail if the delay exceeds 20 s.",
-            SECONDS,
-        ),
-    ] = 10.0
-    worker_start_timeout_s: Annotated[
-        float,
-        Option(
-            "Time a worker process may take to start, in seconds, not including the loading of the model.",
-            SECONDS,
-            live=True,
-        ),
-    ] = 60.0
-    server_wait_timeout_s: Annotated[
-        float,
-        Option(
-            "Time that register, scale and rollback wait for a starting tritonserver or a model that is being "
-            "restored, in seconds.",
-            SECONDS,
-        ),
-    ] = 600.0
+
     retire_timeout_s: Annotated[
         float,
         Option(
@@ -565,32 +536,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             live=True,
         ),
     ] = None
-    worker_backoff_s: Annotated[
-        float,
-        Option(
-            "Delay before the second consecutive restart of a worker, in seconds. The first is immediate; after the "
-            "second, the delay doubles.",
-            SECONDS,
-            live=True,
-        ),
-    ] = 0.5
-    worker_backoff_max_s: Annotated[
-        float,
-        Option(
-            "Maximum delay before a worker restart, in seconds.",
-            SECONDS,
-            live=True,
-        ),
-    ] = 30.0
-
-    not_ready_after_s: Annotated[
-        float,
-        Option(
-            "Time a model may be without a worker before it is reported as not ready and its requests fail "
-            "immediately, in seconds.",
-            SECONDS,
-        ),
-    ] = 5.0
 
     resume_timeout_s: Annotated[
         float,
@@ -699,6 +644,21 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = None
 
+    # ── fixed values ─────────────────────────────────────────────────────────────────────────────
+    # Not settings: the values suit every deployment. They are fields so that tests and benchmarks can pass others.
+    server_probe_interval_s: float = 5.0  #: between liveness probes of tritonserver
+    #: Maximum delay before a restart of tritonserver: calls of gRPC clients fail after 20 s.
+    server_backoff_max_s: float = 10.0
+    #: how long register, scale and rollback wait for a starting tritonserver or a restoring model
+    server_wait_timeout_s: float = 600.0
+    #: how long a worker process may take to start, without the loading of the model
+    worker_start_timeout_s: float = 120.0
+    #: before the second consecutive restart of a worker; then it doubles
+    worker_backoff_s: float = 0.5
+    worker_backoff_max_s: float = 30.0  #: maximum delay before a restart of a worker
+    #: without a worker, until a model is reported as not ready and its requests fail at once
+    not_ready_after_s: float = 5.0
+
     def __post_init__(self) -> None:
         for name, option in options().items():
             option.check(name, getattr(self, name))
@@ -754,7 +714,7 @@ def options() -> dict[str, Option]:
     return {
         name: option
         for name in DaemonConfig.__struct_fields__
-        for option in hints[name].__metadata__
+        for option in getattr(hints[name], "__metadata__", ())
         if isinstance(option, Option)
     }
 

@@ -140,7 +140,7 @@ def _ready(daemon: RunningDaemon, protocol: str) -> bool:
 
 def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> None:
     """A server that is halted for a while, as by a debugger, is left alone then."""
-    with RunningDaemon.start(server_probe_interval_s=0, server_probe_timeout_s=0.1) as daemon:
+    with RunningDaemon.start(server_probe_timeout_s=0) as daemon:
         _register(daemon, tmp_path)
         pid, address = _server_pid(daemon), daemon.grpc
         halt(pid)

@@ -176,7 +176,7 @@ def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
 
 
 def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
-    """An interpreter that is none: the registration fails after worker_start_timeout_s."""
+    """An interpreter that is none: the registration fails when it has not started in time."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
     python.chmod(0o700)

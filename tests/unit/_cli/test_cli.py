@@ -354,7 +354,7 @@ def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_non
     assert "--version" in top
     assert "<bool>" not in top + start
     first, others = start.index("Common settings"), start.index("All other settings")
-    assert first < start.index("--http-port") < others < start.index("--not-ready-after-s")
+    assert first < start.index("--http-port") < others < start.index("--resume-timeout-s")
     assert cli("--version").stdout == cli("version").stdout
 
 

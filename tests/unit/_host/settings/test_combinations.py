@@ -18,8 +18,6 @@ def test_the_defaults_contradict_nothing() -> None:
     ("settings", "words"),
     [
         ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
-        ({"worker_backoff_s": 5.0, "worker_backoff_max_s": 1.0}, "is less than worker_backoff_s"),
-        ({"server_probe_timeout_s": 0.0}, "set server_probe_interval_s to 0"),
         ({"grpc_client_cert": "/c"}, "go together"),
         ({"grpc_client_key": "/k"}, "go together"),
         ({"load_model": ("m",)}, "load_model needs model_control_mode explicit"),
@@ -50,7 +48,6 @@ def test_a_contradiction_is_reported_with_its_settings(
     [
         {"http_port": 0, "grpc_port": 0, "metrics_port": 0},
         {"http_port": 9000, "grpc_port": 9000, "allow_grpc": False},
-        {"server_probe_interval_s": 0.0, "server_probe_timeout_s": 0.0},
         {"model_control_mode": "explicit", "model_repository": ("/r",), "load_model": ("m",)},
     ],
     ids=lambda value: next(iter(value)),

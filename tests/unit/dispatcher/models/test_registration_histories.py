@@ -17,7 +17,7 @@ HISTORIES = {
     "cannot be loaded": (["serves", "fails"], None, "model m could not be loaded: no file"),
     "crashes while it loads": (["serves", "crashes"], None, "w2 exited before its callable was"),
     "loads for ever": (["hangs", "serves"], None, "did not load its callable within 600 s"),
-    "never says hello": (["silent", "serves"], None, "did not start within 60 s"),
+    "never says hello": (["silent", "serves"], None, "did not start within 120 s"),
     "tritonserver refuses": ([], Obstacle("refuse"), "tritonserver did not load m: no"),
     "tritonserver ends": ([], Obstacle("end", 1), None),
     "tritonserver ends twice": ([], Obstacle("end", 2), None),
@@ -267,7 +267,7 @@ def test_tritonserver_is_waited_for_in_time(sim: SimulatedDaemon) -> None:
     assert request.answer is None
     assert {one.text for one in request.progress} == {"waiting: tritonserver is being started"}
     sim.advance(600.0)
-    assert "for 600 s (server_wait_timeout_s), tritonserver is being started" in request.failure
+    assert "for 600 s, tritonserver is being started" in request.failure
     assert sim.workers == []
 
 

@@ -64,7 +64,7 @@ class Scene:
             "allow_grpc": False,
             "access_token": _TOKEN,
             "server_start_timeout_s": 110.0,
-            "server_probe_interval_s": 0.0,
+            "server_probe_timeout_s": 0.0,
             **settings,
         }
         self.config = DaemonConfig(**given)

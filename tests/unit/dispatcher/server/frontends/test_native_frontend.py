@@ -51,7 +51,7 @@ class Scene:
         native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
         runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
         place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
-        given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_interval_s": 0.0}
+        given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_timeout_s": 0.0}
         self.config = DaemonConfig(**{**given, "frontend": "native", **settings})
         self.frontend = NativeFrontend(self.config, place, native)
         self.server = TritonServer(self.config, place, self.frontend)

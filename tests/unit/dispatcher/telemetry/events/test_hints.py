@@ -14,7 +14,7 @@ from pytriton.dispatcher.telemetry.events.hints import hint
         ("m needs 2 GiB of memory_budget, and 1 GiB was free", "suspend_any_idle_model = true"),
         ("RuntimeError: CUDA error: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
         ("did not load its callable within 5 s (load_timeout_s)", "register with a higher value"),
-        ("did not start within 30 s (worker_start_timeout_s)", "check the interpreter"),
+        ("did not start within 30 s", "check the interpreter"),
         ("it used 900 bytes of memory, and may use 800 (limits)", "raise the limit"),
         ("ModuleNotFoundError: No module named 'torch'", "install it there"),
         ("model m is registered already", "replace=True"),

@@ -83,7 +83,7 @@ def test_one_that_is_ready_in_time(
         (
             [],
             10.0,
-            "model m: worker w0 did not start within 10 s (worker_start_timeout_s)",
+            "model m: worker w0 did not start within 10 s",
             "downloading weights: 3 %",
         ),
         (
