@@ -146,7 +146,7 @@ class Suspension:
             doing = "waiting for memory" if self.lacks_room else "loading"
             why = f"its worker has been {doing} for {waited_s:.0f} s (resume_timeout_s)"
         elif self.queued > self._bounds.requests:
-            why = f"{self.queued} requests wait for its worker (resume_queue_size)"
+            why = f"{self.queued} requests wait for its worker"
             self.queued -= 1  # this request fails; the count is refreshed from tritonserver later
         if why:
             text = f"model {self._model} was suspended, and {why}: try again later"

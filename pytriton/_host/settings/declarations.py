@@ -546,22 +546,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             SECONDS,
         ),
     ] = 60.0
-    resume_queue_size: Annotated[
-        int,
-        Option(
-            "Maximum number of requests queued for a suspended model. Beyond it, the oldest fail.",
-            values.integer(0),
-        ),
-    ] = 1000
-
-    prestarted_workers: Annotated[
-        int,
-        Option(
-            "Number of suspended models for which a worker process (about 30 MB) stays running without the model, "
-            "so that resuming takes only the load. The most recently suspended ones are chosen.",
-            values.integer(0),
-        ),
-    ] = 4
 
     max_fork_servers: Annotated[
         int,
@@ -658,6 +642,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker_backoff_max_s: float = 30.0  #: maximum delay before a restart of a worker
     #: without a worker, until a model is reported as not ready and its requests fail at once
     not_ready_after_s: float = 5.0
+    #: requests queued for a suspended model; beyond it, the oldest fail
+    resume_queue_size: int = 1000
+    #: Suspended models, the latest first, for which a worker process (30 MB) keeps running without the model.
+    prestarted_workers: int = 4
 
     def __post_init__(self) -> None:
         for name, option in options().items():
