@@ -10,6 +10,9 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.server.frontend import Frontend
 
+#: Idle time after which a stream sends a comment, so that no proxy closes it.
+_KEEPALIVE_S = 15.0
+
 __all__ = ["api_state", "check_aliases", "upstream"]
 
 
@@ -22,7 +25,7 @@ def api_state(config: DaemonConfig, frontend: Frontend, registry: Registry) -> A
             remote_urls=config.openai_remote_urls,
             max_body_size=config.openai_max_body_size,
             max_requests=config.openai_max_requests,
-            keepalive_s=config.openai_keepalive_s,
+            keepalive_s=_KEEPALIVE_S,
             timeout_s=config.openai_timeout_s,
         ),
         upstream(config, frontend),

@@ -260,7 +260,6 @@ class Services(ABC):
             self.rundir.control_endpoint,
             self._handle,
             group=config.control_group,
-            max_payload_size=config.max_payload_size,
             keys=key_store(config),
         )
         #: All metrics.

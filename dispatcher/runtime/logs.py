@@ -62,6 +62,8 @@ _TRITON_LOG_SETTINGS = re.compile(
 )
 #: Where `pb_utils.Logger` is called. Native libraries log in the same form, and Triton's settings do not apply to them.
 _PYTHON_PLACE = re.compile(r"(.+\.py|<.+>):\d+")
+#: Number of rotated files to keep of each log.
+_BACKUPS = 3
 #: Prefixes of the lines of tritonserver's tables.
 _TABLE = ("+-", "| ")
 
@@ -154,7 +156,7 @@ class _Sinks:
     models: dict[str, LogFile] = field(default_factory=dict)
 
     def file(self, path: Path) -> LogFile:
-        return LogFile(path, self.config.log_file_size, self.config.log_file_backups)
+        return LogFile(path, self.config.log_file_size, _BACKUPS)
 
     def open_model(self, model: str) -> None:
         if model not in self.models:
@@ -198,7 +200,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and people)
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
-    file = LogFile(rundir.log_file(), config.log_file_size, config.log_file_backups)
+    file = LogFile(rundir.log_file(), config.log_file_size, _BACKUPS)
     _sinks = _Sinks(config, rundir, console, file, _number(config.log_level), journal)
     structlog.configure(
         processors=[
@@ -220,7 +222,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
 def open_file(path: Path) -> LogFile:
     """Open another log file, which is rotated like the others. The caller must close it."""
     config = DaemonConfig() if _sinks is None else _sinks.config
-    return LogFile(path, config.log_file_size, config.log_file_backups)
+    return LogFile(path, config.log_file_size, _BACKUPS)
 
 
 def set_level(level: str) -> None:

@@ -188,13 +188,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.path()),
         ),
     ] = None
-    max_payload_size: Annotated[
-        int,
-        Option(
-            "Maximum size of a pickled callable, in bytes.",
-            values.size(),
-        ),
-    ] = 4 << 30
 
     # ── the OpenAI API ───────────────────────────────────────────────────────────────────────────
     openai_address: Annotated[
@@ -242,13 +235,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.integer(1),
         ),
     ] = 1024
-    openai_keepalive_s: Annotated[
-        float,
-        Option(
-            "Idle time after which a stream of the OpenAI API sends a keep-alive comment, in seconds. 0 disables it.",
-            SECONDS,
-        ),
-    ] = 15.0
     openai_timeout_s: Annotated[
         float,
         Option(
@@ -607,18 +593,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "Size at which a log file is rotated, in bytes. 0 disables rotation.", values.size()
         ),
     ] = 10_000_000
-    log_file_backups: Annotated[
-        int, Option("Number of rotated files to keep of each log.", values.integer(1, 1000))
-    ] = 3
-
-    event_log_size: Annotated[
-        int,
-        Option(
-            "Maximum size of the event log in the state directory, in bytes. The oldest events are dropped first. 0 "
-            "keeps events in memory only.",
-            values.size(),
-        ),
-    ] = 8_000_000
 
     webhooks: Annotated[
         Optional[str],
@@ -646,6 +620,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     resume_queue_size: int = 1000
     #: Suspended models, the latest first, for which a worker process (30 MB) keeps running without the model.
     prestarted_workers: int = 4
+    #: bytes of the event log in the state directory; 0 keeps events in memory only
+    event_log_size: int = 8_000_000
 
     def __post_init__(self) -> None:
         for name, option in options().items():

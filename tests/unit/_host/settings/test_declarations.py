@@ -358,7 +358,6 @@ def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: 
         ("openai_cors_origin", ("chat.example",)),
         ("openai_port", 65536),
         ("openai_max_requests", 0),
-        ("openai_keepalive_s", -1.0),
         ("openai_timeout_s", float("inf")),
         ("openai_max_body_size", -1),
         ("openai_address", "two words"),

@@ -409,7 +409,7 @@ def test_closing_deletes_rotated_files_and_may_be_repeated(rundir: RuntimeDir) -
 
 
 def test_files_are_rotated_and_tail_reads_across_them(rundir: RuntimeDir) -> None:
-    open_log(rundir, log_file_size=1000, log_file_backups=3)
+    open_log(rundir, log_file_size=1000)
     for number in range(100):
         structlog.get_logger().info("record", number=number)
     path = rundir.log_file()
