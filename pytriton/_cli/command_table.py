@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pytriton._cli.flags import PlainFlags, print_version_and_exit
+from pytriton._cli.flags import print_version_and_exit
+from pytriton._cli.typer_adapter import PlainFlags
 
 #: Section of --help -> command or group -> its module in `pytriton._cli.commands`, and its name there.
 _SECTIONS = {

@@ -7,7 +7,8 @@ import select
 import signal
 from pathlib import Path
 
-from pytriton._cli.errors import CliError, say
+from pytriton._cli.errors import CliError
+from pytriton._cli.output import say
 from pytriton._protocol import control, linux, messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode

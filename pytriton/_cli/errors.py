@@ -14,8 +14,8 @@ from typing import NoReturn, TypeVar
 import typer
 
 from pytriton._cli import end_at_once
-from pytriton._cli.annotations import resolved_parameters, show_parameters
-from pytriton._cli.log_lines import visible
+from pytriton._cli.output import visible
+from pytriton._cli.typer_adapter import resolved_parameters, show_parameters
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.journal import print_error
 
@@ -28,14 +28,6 @@ class CliError(Exception):
     def __init__(self, code: ExitCode, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-def say(text: str) -> None:
-    """Print a message for people on standard error, so that standard output stays clean for programs.
-
-    The text may quote callables, clients and other machines, so control characters are escaped.
-    """
-    typer.echo(visible(text, keep="\n"), err=True)
 
 
 def command(function: _C) -> _C:

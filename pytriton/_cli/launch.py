@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pytriton._cli.daemon_connection import ask_status, former_end
-from pytriton._cli.errors import CliError, say
-from pytriton._cli.log_lines import own_event
-from pytriton._cli.progress import Spinner
+from pytriton._cli.errors import CliError
+from pytriton._cli.logs import own_event
+from pytriton._cli.output import Spinner, say
 from pytriton._cli.settings import Given, private
 from pytriton._host import exit_record
 from pytriton._host.log_files import rotated
@@ -175,7 +175,7 @@ class _Words:
 
     def last(self) -> list[str]:
         """Return the last records, and the output outside of the log."""
-        from pytriton._cli.log_lines import pretty
+        from pytriton._cli.logs import pretty
 
         self.new()
         printed = _startup_log(self._rundir).read_text(errors="replace").rstrip()

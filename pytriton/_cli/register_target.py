@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from pytriton._cli.errors import CliError, errors_of_clients, say
+from pytriton._cli.errors import CliError, errors_of_clients
+from pytriton._cli.output import say
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir

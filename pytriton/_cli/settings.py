@@ -11,8 +11,9 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from pytriton._cli.annotations import resolved_parameters, show_parameters
-from pytriton._cli.errors import CliError, say
+from pytriton._cli.errors import CliError
+from pytriton._cli.output import say
+from pytriton._cli.typer_adapter import resolved_parameters, show_parameters
 from pytriton._host.settings import start_flags
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig, flag_name, options
 from pytriton._host.settings.sources import LoadedSettings, load

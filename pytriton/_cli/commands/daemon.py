@@ -224,8 +224,8 @@ def _replace_server(rundir: RuntimeDir, force: bool) -> None:
 
 def _print_started(status: Any, wait_models: bool) -> None:
     from pytriton._cli import daemon_connection
-    from pytriton._cli.errors import say
-    from pytriton._cli.kept_models import remarks, wait_until_restored
+    from pytriton._cli.output import say
+    from pytriton._cli.persisted_models import remarks, wait_until_restored
     from pytriton._cli.tables import endpoints
 
     if wait_models:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
+import tempfile
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, cast
@@ -14,13 +18,16 @@ import typer
 
 from pytriton._cli.commands import fleet_on_ray
 from pytriton._cli.commands.fleet_on_ray import RayFlag
-from pytriton._cli.errors import CliError, command, errors_of_clients, say
-from pytriton._cli.flags import JsonFlag, PlainFlags, print_json
+from pytriton._cli.errors import CliError, command, errors_of_clients
+from pytriton._cli.flags import JsonFlag
+from pytriton._cli.output import print_json, say
+from pytriton._cli.typer_adapter import PlainFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pytriton._protocol import messages
-    from pytriton.fleet import FleetClient
+    from pytriton.fleet import FleetClient, NodeStatus
+    from pytriton.fleet.balancer.configuration import BalancerSettings
     from pytriton.fleet.on_ray.client import RayFleetClient
 
 ENV_NODES, ENV_KEY_FILE = "PYTRITON_DAEMON_NODES", "PYTRITON_DAEMON_KEY_FILE"
@@ -57,7 +64,7 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show each node and the models it serves. Exit with code 3 if a node is down."""
-    from pytriton._cli.fleet.fleet_options import print_nodes
+    from pytriton._cli.tables import print_nodes
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         answers = client.status()
@@ -79,7 +86,7 @@ def models(
     as_json: JsonFlag = False,
 ) -> None:
     """List the models, with the number of nodes that serve each."""
-    from pytriton._cli.fleet.fleet_options import print_fleet_models
+    from pytriton._cli.tables import print_fleet_models
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.models()
@@ -152,7 +159,7 @@ def register(
     ray_address: RayFlag = "auto",
 ) -> None:
     """Register a callable with a declaration on every node; all or nothing."""
-    from pytriton._cli.fleet.fleet_options import options_of_ray
+    from pytriton._cli.commands.fleet_on_ray import options_of_ray
     from pytriton._cli.register_target import load_target, wanted_instances
     from pytriton.fleet.canary import Canary
 
@@ -272,7 +279,7 @@ def logs(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the newest log lines of all nodes, or of one model on them, by time."""
-    from pytriton._cli.log_lines import pretty
+    from pytriton._cli.logs import pretty
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         found = client.logs(model, lines)
@@ -374,7 +381,6 @@ def balance(
     ray_address: RayFlag = "auto",
 ) -> None:
     """Run HAProxy in front of the nodes, in the foreground: one address for all, updated as models change."""
-    from pytriton._cli.fleet.balance import run
     from pytriton.fleet.balancer.configuration import BalancerSettings
 
     settings = BalancerSettings(
@@ -392,12 +398,67 @@ def balance(
 
         with errors_of_clients():
             view = BalancerView(connect(fleet=name, ray_address=ray_address), uuid.uuid4().hex)
-            run(view.look, settings, folder, interval, view.applied)
+            run_balancer(view.look, settings, folder, interval, view.applied)
         return
     with errors_of_clients():
-        run(_of_nodes(nodes, key_file).status, settings, folder, interval)
+        run_balancer(_of_nodes(nodes, key_file).status, settings, folder, interval)
 
 
 for _command in (fleet_on_ray.start, fleet_on_ray.stop, fleet_on_ray.drain):
     fleet.command()(_command)
 fleet.command("nodes")(fleet_on_ray.show_nodes)
+
+
+def run_balancer(
+    look: Callable[[], Iterable[NodeStatus]],
+    settings: BalancerSettings,
+    folder: Path | None,
+    interval_s: float,
+    applied: Callable[[], None] = lambda: None,
+) -> None:
+    """Balance until SIGTERM or SIGINT; then HAProxy finishes its requests and exits.
+
+    Raises:
+        HAProxyError: HAProxy was not found
+        PyTritonBadParameterError: a setting is invalid
+    """
+    from pytriton.fleet.balancer.haproxy import find_haproxy
+
+    program = find_haproxy()
+    if folder is not None:
+        _balance(look, settings, program, folder.absolute(), interval_s, applied)
+        return
+    made = Path(tempfile.mkdtemp(prefix="ptb-"))
+    try:
+        _balance(look, settings, program, made.absolute(), interval_s, applied)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _balance(
+    look: Callable[[], Iterable[NodeStatus]],
+    settings: BalancerSettings,
+    program: str,
+    place: Path,
+    interval_s: float,
+    applied: Callable[[], None],
+) -> None:
+    from pytriton.fleet.balancer.balance import Balancer
+    from pytriton.fleet.balancer.configuration import render
+    from pytriton.fleet.balancer.haproxy import HAProxy
+
+    render([], settings, str(place))  # report invalid settings before anything starts
+    haproxy = HAProxy(place, program)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    where = ", ".join(
+        f"{name} {address}"
+        for name, address in (("HTTP", settings.http), ("gRPC", settings.grpc))
+        if address
+    )
+    say(f"HAProxy {program} in {place}: {where}")
+    try:
+        Balancer(haproxy, settings, look, applied).run(stop, interval_s, say)
+    finally:
+        haproxy.stop()

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from pytriton._cli.errors import command, say
-from pytriton._cli.flags import ConfigFlag, JsonFlag, print_json
+from pytriton._cli.errors import CliError, command
+from pytriton._cli.flags import ConfigFlag, JsonFlag
+from pytriton._cli.output import print_json, say
 from pytriton._cli.settings import Given, with_setting_flags
 from pytriton._protocol.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytriton._host.install.cache_usage import CacheEntry
+    from pytriton._host.settings.declarations import DaemonConfig
 
 
 @command
 @with_setting_flags
 def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
     """Check whether a daemon with these settings can work here, and suggest fixes."""
-    from pytriton._cli.install import check
+    from pytriton._host.doctor.diagnosis import checks_for
 
-    checks = check(Given(flags, config).load_to_serve().config)
+    checks = checks_for(Given(flags, config).load_to_serve().config)
     if as_json:
         print_json([one.as_dict() for one in checks])
     else:
@@ -50,11 +57,34 @@ def install_server(
     ] = False,
 ) -> None:
     """Download tritonserver and what its proxy needs now instead of at the first start."""
-    from pytriton._cli.install import install
-
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
-    for line in install(Given(flags, config).load().config, wheel, python_backend):
+    for line in _install(Given(flags, config).load().config, wheel, python_backend):
         typer.echo(line)
+
+
+def _install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
+    """Find or download tritonserver (or unpack it from `wheel`) and what its proxy needs; return a line for each part.
+
+    Raises:
+        CliError: it is unavailable; the text says why, and the fix.
+    """
+    from pytriton._host.install.server_runtime import (
+        ServerRuntimeError,
+        choice_of,
+        find_or_install_server,
+    )
+
+    if wheel is not None and not wheel.expanduser().is_file():
+        raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, which does not exist")
+    try:
+        choice = choice_of(config, wheel, python_backend=python_backend)
+        runtime = find_or_install_server(choice, say)
+    except ServerRuntimeError as error:
+        raise CliError(ExitCode.SERVER_FAILED, str(error)) from None
+    there = {"tritonserver": runtime.tree.program, "proxy": runtime.native or "Python"}
+    if runtime.python is not None:
+        there["proxy Python"] = runtime.python.environment.python
+    return [f"{what}: {where}" for what, where in there.items()]
 
 
 @command
@@ -86,13 +116,11 @@ def cache(
     as_json: JsonFlag = False,
 ) -> None:
     """Show the entries of the cache directory, their size and use; remove unused ones with --prune."""
-    from pytriton._cli.install import cache_entries, prune_cache
-
     given = {"cache_dir": cache_dir, "state_dir": state_dir}
     flags = {name: value for name, value in given.items() if value is not None}
     entries = cache_entries(Given(flags, config).load().config)
     gone = []
-    for entry in prune_cache(entries, unused_for) if prune else ():
+    for entry in _prune(entries, unused_for) if prune else ():
         gone.append(entry)
         say(f"removed {entry.path}")
     left = [entry for entry in entries if entry not in gone]
@@ -102,3 +130,29 @@ def cache(
         from pytriton._cli.tables import print_cache
 
         print_cache(left, freed=sum(entry.size for entry in gone))
+
+
+def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
+    """Return the entries of the cache of these settings."""
+    from pytriton._host.install.cache import cache_dir
+    from pytriton._host.install.cache_usage import entries_of
+
+    cache = None if config.cache_dir is None else Path(config.cache_dir)
+    kept = (config.state_path / "models").glob("*")
+    return entries_of(cache_dir(cache), kept)
+
+
+def _prune(entries: list[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
+    """Remove unused entries; yield each one that has been removed.
+
+    Raises:
+        CliError: an entry cannot be removed.
+    """
+    from pytriton._host.install.cache_usage import prune
+
+    try:
+        yield from prune(entries, unused_days)
+    except OSError as error:
+        raise CliError(
+            ExitCode.ERROR, f"{error.filename or 'an entry'} cannot be removed: {error.strerror}"
+        ) from None

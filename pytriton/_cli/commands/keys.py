@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from pytriton._cli.errors import CliError, command
-from pytriton._cli.flags import ConfigFlag, JsonFlag, PlainFlags, print_json
+from pytriton._cli.flags import ConfigFlag, JsonFlag
+from pytriton._cli.output import print_json
 from pytriton._cli.settings import Given
+from pytriton._cli.typer_adapter import PlainFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:

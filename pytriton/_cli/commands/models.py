@@ -7,7 +7,8 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton._cli.errors import command
-from pytriton._cli.flags import JsonFlag, ModelArgument, RuntimeDirFlag, print_json
+from pytriton._cli.flags import JsonFlag, ModelArgument, RuntimeDirFlag
+from pytriton._cli.output import print_json
 
 
 @command

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from pytriton._cli.errors import command
-from pytriton._cli.flags import JsonFlag, PlainFlags, RuntimeDirFlag, print_json
+from pytriton._cli.flags import JsonFlag, RuntimeDirFlag
+from pytriton._cli.output import print_json
+from pytriton._cli.typer_adapter import PlainFlags
 
 repository = typer.Typer(
     cls=PlainFlags,

@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from pytriton._cli.errors import CliError, command
-from pytriton._cli.flags import JsonFlag, RuntimeDirFlag, print_json
-from pytriton._cli.log_lines import visible
+from pytriton._cli.flags import JsonFlag, RuntimeDirFlag
+from pytriton._cli.output import print_json, visible
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 

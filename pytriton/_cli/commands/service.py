@@ -12,10 +12,12 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton._cli import service_files
-from pytriton._cli.errors import CliError, command, say
-from pytriton._cli.flags import ConfigFlag, PlainFlags
+from pytriton._cli.errors import CliError, command
+from pytriton._cli.flags import ConfigFlag
+from pytriton._cli.output import say
 from pytriton._cli.service_files import Service
 from pytriton._cli.settings import Given, with_setting_flags
+from pytriton._cli.typer_adapter import PlainFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 service = typer.Typer(

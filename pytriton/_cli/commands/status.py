@@ -7,7 +7,8 @@ from typing import Annotated, Optional
 import typer
 
 from pytriton._cli.errors import command
-from pytriton._cli.flags import JsonFlag, RuntimeDirFlag, print_json, served_models
+from pytriton._cli.flags import JsonFlag, RuntimeDirFlag, served_models
+from pytriton._cli.output import print_json
 
 
 @command
@@ -71,7 +72,7 @@ def logs(
 ) -> None:
     """Show the log of the daemon or of one model, whether a daemon runs or not."""
     from pytriton._cli import daemon_connection
-    from pytriton._cli.show_logs import show
+    from pytriton._cli.logs import show
 
     show(daemon_connection.runtime_dir(runtime_dir), model, lines, follow=follow, as_json=as_json)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from pytriton._cli.log_lines import visible
+from pytriton._cli.output import visible
 from pytriton._protocol import messages
 from pytriton._protocol.rates import Row, milliseconds, size
 

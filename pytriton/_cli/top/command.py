@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from pytriton._cli import daemon_connection
 from pytriton._cli.errors import CliError
+from pytriton._cli.output import visible
+from pytriton._cli.top.cells import columns_for, full_width, room_for_last_exit, room_for_names
 from pytriton._cli.top.feed import Feed
+from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.rates import SORTING, arranged
+from pytriton._protocol.rates import SORTING, Row, arranged, headline
 
 
 def run(
@@ -40,8 +48,6 @@ def run(
         feed.take()  # before the screen changes, so that a missing daemon is reported in the usual way
         TopApp(feed, interval_s, containing, order).run()
         return
-    from pytriton._cli.top import plain
-
     feed.take()
     time.sleep(interval_s)  # the table shows what happens in this interval
     metrics, rows = feed.take()
@@ -53,6 +59,46 @@ def run(
             f"no model has {containing!r} in its name; registered models: {there}",
         )
     if as_json:
-        typer.echo(plain.as_json(metrics, found, feed.seconds))
+        typer.echo(as_json_text(metrics, found, feed.seconds))
     else:
-        plain.print_table(metrics, found)
+        print_table(metrics, found)
+
+
+def print_table(metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
+    """Print the daemon's line and the table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = full_width(rows)  # there is no line width to respect
+    console.print(Text(headline(metrics.daemon, metrics.at)))
+    for problem in metrics.daemon.problems:
+        console.print(Text(visible(problem), style="red"))
+    if not rows:
+        console.print("no models")
+        return
+    columns = columns_for(rows, console.width)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    room = room_for_last_exit(columns, rows, console.width)
+    names = room_for_names(columns, rows, console.width)
+    for one in columns:
+        table.add_column(
+            one.title,
+            justify="right" if one.right else "left",
+            no_wrap=True,
+            max_width=room if one.leaves == 1 else names if one is columns[0] else None,
+        )
+    for row in rows:
+        table.add_row(*(one.cell(row) for one in columns))
+    console.print(table)
+
+
+def as_json_text(metrics: messages.MetricsSnapshot, rows: list[Row], seconds: float) -> str:
+    """Return the content of the table as a JSON object; times in seconds, memory in bytes."""
+    daemon = metrics.daemon
+    return json.dumps(
+        {
+            "at": metrics.at,
+            "interval_s": seconds,
+            "daemon": {"state": daemon.state, "pid": daemon.pid, "server": daemon.server_state},
+            "rows": [asdict(row) for row in rows],
+        }
+    )

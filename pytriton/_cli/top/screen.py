@@ -15,7 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pytriton._cli.errors import CliError
-from pytriton._cli.log_lines import pretty, visible
+from pytriton._cli.logs import pretty
+from pytriton._cli.output import visible
 from pytriton._cli.top.cells import columns_for, explanation_lines, request_lines, room_for_names
 from pytriton._cli.top.feed import Feed
 from pytriton._protocol import messages

@@ -61,7 +61,7 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
         name
         for name in options()
         if getattr(config, name) != getattr(wanted, name)
-        # A detached daemon's is always "none", see cli/launch.py.
+        # A detached daemon's is always "none", see _cli/launch.py.
         and not (name == "log_format" and config.log_format == "none")
         # Generated at startup if the settings contain none.
         and not (name == "access_token" and wanted.access_token is None)

@@ -20,7 +20,7 @@ import pytest
 from support.forks.prefork import command
 
 from pytriton._cli.errors import CliError
-from pytriton._cli.log_lines import own_event, pretty
+from pytriton._cli.logs import own_event, pretty
 from pytriton._cli.settings import Given, kept
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir

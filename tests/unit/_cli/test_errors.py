@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from pytriton._cli.errors import CliError, command
-from pytriton._cli.progress import Spinner
+from pytriton._cli.output import Spinner
 from pytriton._protocol.exit_codes import ExitCode
 
 #: Clears the screen, colours what follows by a control character of one byte, and goes to the beginning of the line.

@@ -7,7 +7,7 @@ import pytest
 from fakes.fake_dispatcher import status
 
 from pytriton._cli.errors import CliError
-from pytriton._cli.kept_models import progress, remarks, wait_until_restored
+from pytriton._cli.persisted_models import progress, remarks, wait_until_restored
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from fakes.fake_dispatcher import status
 
-from pytriton._cli.fleet.fleet_options import print_fleet_models
-from pytriton._cli.tables import print_models, print_status
+from pytriton._cli.tables import print_fleet_models, print_models, print_status
 from pytriton._protocol import messages
 from pytriton.fleet import FleetClient
 from pytriton.fleet.placement_status import FleetModel

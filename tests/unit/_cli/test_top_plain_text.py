@@ -11,7 +11,7 @@ import pytest
 from support.models.figures import model, snapshot, work
 
 from pytriton._cli.top.cells import COLUMNS
-from pytriton._cli.top.plain import as_json, print_table
+from pytriton._cli.top.command import as_json_text, print_table
 from pytriton._protocol import messages
 from pytriton._protocol.rates import rows
 
@@ -68,7 +68,7 @@ def test_on_a_terminal_the_last_exit_is_cut_and_nothing_else(
 
 
 def test_as_json_there_are_numbers() -> None:
-    found: dict[str, Any] = json.loads(as_json(TWO, rows(None, TWO), 2.0))
+    found: dict[str, Any] = json.loads(as_json_text(TWO, rows(None, TWO), 2.0))
     rows_: Sequence[dict[str, Any]] = found["rows"]
     assert found["interval_s"] == 2.0
     assert [(one["model"], one["instance"]) for one in rows_][:2] == [

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from fakes.fake_dispatcher import SERVER, status
 
-from pytriton._cli.fleet.balance import run
+from pytriton._cli.commands.fleet import run_balancer
 from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet import NodeStatus
@@ -263,6 +263,6 @@ def test_a_folder_made_for_one_run_goes_with_it(
 
     monkeypatch.setattr(configuration, "render", render)
     with pytest.raises(PyTritonDaemonError):
-        run(list, BalancerSettings(), None, 1.0)
+        run_balancer(list, BalancerSettings(), None, 1.0)
     assert len(seen[0]) == 1
     assert list(tmp_path.iterdir()) == []

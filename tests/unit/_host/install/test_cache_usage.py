@@ -12,7 +12,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from pytriton._cli.install import cache_entries
+from pytriton._cli.commands.install import cache_entries
 from pytriton._host.install.cache import publish
 from pytriton._host.install.cache_usage import CacheEntry, entries_of, prune
 from pytriton._host.settings.declarations import DaemonConfig

@@ -1,1 +1,0 @@
-"""The options, the tables and the balancer of the fleet's commands."""
