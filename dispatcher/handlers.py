@@ -21,7 +21,7 @@ from pytriton.dispatcher.runtime.logs import tail
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.requests import profiler
 from pytriton.dispatcher.worker_handlers import BRING_S, Handler, Payloads, check_protocol
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

@@ -61,7 +61,7 @@ from pytriton.dispatcher.upgrade.coordinator import Parts, UpgradeCoordinator
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
 from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
-from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.worker_factory import WorkerFactory
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

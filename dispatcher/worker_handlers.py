@@ -11,7 +11,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.runtime.upgrade_snapshot import PROTOCOLS
-from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.daemon import Daemon

@@ -12,7 +12,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._register import instances
-from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers import slots
 
 _log = structlog.get_logger("pytriton.dispatcher")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")

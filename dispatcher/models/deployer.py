@@ -42,13 +42,13 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
-from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.suspension import WakeBounds
+from pytriton.dispatcher.workers.worker_factory import WorkerStarter
 
 _log = structlog.get_logger(__name__)
 

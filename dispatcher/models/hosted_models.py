@@ -10,7 +10,7 @@ import structlog
 
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 
 _log = structlog.get_logger(__name__)
 

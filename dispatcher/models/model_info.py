@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.process.worker_process import share_of
+from pytriton.dispatcher.workers.worker_process import share_of
 
 
 def info_of(

@@ -12,9 +12,9 @@ from pytriton.dispatcher.models.declaration import CurrentDeclaration
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.model_counters import CounterRegistry
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 
 class ServedModels:

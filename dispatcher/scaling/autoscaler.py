@@ -35,7 +35,7 @@ from pytriton.dispatcher.scaling.policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.metrics.snapshot import memory_of
-from pytriton.dispatcher.workers.process.worker_process import usable_cpus
+from pytriton.dispatcher.workers.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)
 

@@ -45,8 +45,8 @@ from pytriton.dispatcher.telemetry.http.management import Management
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
 from pytriton.dispatcher.upgrade.takeover import SIGNALS, TakeOver, arguments_of, ask
-from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import WorkerFactory
 
 _log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from pytriton._protocol.messages import Verdict
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.model_counters import ModelCounters
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 #: Maximum delay between a broken lane and the notification that its worker exited.
 _EXIT_NOTICE_S = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.suspension import Suspension
 

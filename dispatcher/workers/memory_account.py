@@ -29,7 +29,7 @@ from pytriton.dispatcher.scaling.memory_policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers import slots
 
 _T = TypeVar("_T")
 #: Maximum share of a budget that is estimated for all workers of a model of unknown size.

@@ -16,7 +16,7 @@ from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.lanes.user_series import Families, with_ended
 from pytriton.dispatcher.runtime.upgrade_snapshot import InstanceCountersState, ModelCountersState
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 #: The version, the instance number, and the records that its worker has written.
 _Records = tuple[int, int, CollectedRecords]

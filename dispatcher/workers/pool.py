@@ -15,20 +15,19 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import PoolState, WorkerState
 from pytriton.dispatcher.scaling.memory_policy import Amounts
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import concurrent_loads
+from pytriton.dispatcher.workers import concurrent_loads, slots
 from pytriton.dispatcher.workers.batch_retry import BatchRetry
 from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
-from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
 from pytriton.dispatcher.workers.supervisor import Adopted, RestartPolicy, Supervisor, WorkerStarts
 from pytriton.dispatcher.workers.suspension import FURTHER_WAIT_S, Suspension
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import WorkerStarter
 
 #: Adopts a worker from before an upgrade, given its state, model and slot. Returns None if the worker is gone.
 AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]

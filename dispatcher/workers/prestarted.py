@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, ItemsView
 
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 
 class PrestartedWorkers:

@@ -14,9 +14,9 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers import concurrent_loads
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.routes import Routes
 from pytriton.dispatcher.workers.suspension import Suspension
+from pytriton.dispatcher.workers.worker import Worker
 
 
 class ServedProxies:

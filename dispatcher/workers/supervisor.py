@@ -23,16 +23,16 @@ from pytriton.dispatcher.runtime.tasks import uninterrupted
 from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState, WorkerState
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.workers import slots
+from pytriton.dispatcher.workers.hosted_worker import Registrant
+from pytriton.dispatcher.workers.load_wait import load_failure, until_loaded, wait_any
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
-from pytriton.dispatcher.workers.process.load_wait import load_failure, until_loaded, wait_any
-from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_factory import WorkerStarter
-from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
 from pytriton.dispatcher.workers.suspension import WakeBounds
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 _log = structlog.get_logger(__name__)
 
@@ -299,7 +299,7 @@ class Supervisor:
             limits = self._spec.limits
             if limits.memory_limit is not None or limits.processes is not None:
                 # Imported only when needed: it imports psutil, which takes 10 ms.
-                from pytriton.dispatcher.workers.process.hard_limits import guard
+                from pytriton.dispatcher.workers.hard_limits import guard
 
                 self._run_in_background(guard(worker, limits, self._events))
 

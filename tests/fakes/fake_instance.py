@@ -11,8 +11,8 @@ from fakes.fake_worker import SPEC, FakeWorker
 from fakes.virtual_time import VirtualLoop
 from pytriton._protocol import messages
 from pytriton.dispatcher.workers.memory_account import Account
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import RestartPolicy, Supervisor
+from pytriton.dispatcher.workers.worker import Worker
 
 _START_S, _LOAD_S, _FIRST_S, _MAX_DELAY_S = 10.0, 100.0, 4.0, 60.0
 _SPEC = msgspec.structs.replace(SPEC, load_timeout_s=_LOAD_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 SPEC = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
 

@@ -38,7 +38,7 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.server.frontend import ServerPlace
 
 _DAEMON = "pytriton.dispatcher.services"
-_WORKER = "pytriton.dispatcher.workers.process.worker_factory.WorkerProcess"
+_WORKER = "pytriton.dispatcher.workers.worker_factory.WorkerProcess"
 #: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
 _SELDOM = {
     "telemetry.metrics.snapshot._POLL_INTERVAL_S": 10.0,

@@ -21,7 +21,7 @@ from pytriton._protocol.messages.metrics import (
     Work,
 )
 from pytriton.dispatcher.runtime.states import InstanceState, ModelState
-from pytriton.dispatcher.workers.process.worker import EXIT_REASONS
+from pytriton.dispatcher.workers.worker import EXIT_REASONS
 
 Value = Union[int, float, Histogram]
 #: The values of a family's labels, in its order, and the counted or measured value.

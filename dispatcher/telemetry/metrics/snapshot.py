@@ -38,7 +38,7 @@ from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     said,
 )
 from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics

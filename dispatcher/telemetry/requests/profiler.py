@@ -16,7 +16,7 @@ from pathlib import Path
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure, sendable
 from pytriton.dispatcher.runtime.child import bound_to_us
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 #: Samples per second: enough detail at little cost.
 _RATE = 100

@@ -18,8 +18,7 @@ import psutil
 import pytriton
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.workers.process.fork_server import ForkServer, InterpreterSetup
-from pytriton.dispatcher.workers.process.fork_servers import ForkServers
+from pytriton.dispatcher.workers.fork_servers import ForkServer, ForkServers, InterpreterSetup
 
 #: Stands in the place of worker/boot.py, from where it imports as that does.
 _BOOT = """

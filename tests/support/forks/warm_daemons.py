@@ -11,7 +11,7 @@ import psutil  # noqa: F401
 import pytriton.dispatcher.telemetry.events.webhook
 import pytriton.dispatcher.telemetry.http.management_server
 import pytriton.dispatcher.telemetry.metrics.triton_metrics
-import pytriton.dispatcher.workers.process.hard_limits  # noqa: F401
+import pytriton.dispatcher.workers.hard_limits  # noqa: F401
 from pytriton.dispatcher.daemon_status import own_version
 from pytriton.formats import pbtxt
 

@@ -11,7 +11,7 @@ from fakes.fake_worker import SPEC
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register import instances
 from pytriton.dispatcher.models.admission import check_devices
-from pytriton.dispatcher.workers.process import worker_process
+from pytriton.dispatcher.workers import worker_process
 
 
 @pytest.fixture

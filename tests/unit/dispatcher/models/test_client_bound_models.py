@@ -18,7 +18,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 
 
 class Served:

@@ -19,8 +19,8 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 from pytriton.dispatcher.upgrade.takeover import SIGNALS
+from pytriton.dispatcher.workers.fork_servers import ForkServers
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process.fork_servers import ForkServers
 
 NOW = messages.Upgrade(wait_s=0.0)
 NOBODY = cast(KillOnDeath, None)  # nothing is started

@@ -1,9 +1,10 @@
-"""What histories of one instance share: a loop on a virtual clock, which the instance's records follow, too."""
+"""Fixtures of the workers' tests: an event loop on a virtual clock, and a small numpy for fork servers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +12,31 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.workers import supervisor
 
+#: What the probe of tests/support/forks/fork_harness.py asks of numpy.
+_NUMPY = """
+class ones:
+    def __init__(self, shape): pass
+    def __matmul__(self, other): return self
+    def sum(self): return 0.0
+class random:
+    rand = staticmethod(lambda: 0.0)
+"""
+
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+    """An event loop on a virtual clock, which the supervisor's timestamps follow, too."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
-    for module in (supervisor, supervisor):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=loop.time))
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(time=loop.time))
     yield loop
     loop.close()
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def little_numpy(tmp_path: Path) -> None:
+    """Have fork servers import a numpy that has next to nothing: the real one is two thirds of their start."""
+    path = tmp_path / "path"
+    path.mkdir()
+    (path / "numpy.py").write_text(_NUMPY)

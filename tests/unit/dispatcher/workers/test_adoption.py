@@ -24,8 +24,8 @@ from pytriton.dispatcher.scaling.memory_policy import MEMORY
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
+from pytriton.dispatcher.workers.worker import Worker
 
 TWO = msgspec.structs.replace(SPEC, instances=2)
 

@@ -33,10 +33,10 @@ from support.examples import examples
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
+from pytriton.dispatcher.workers.worker import Worker
 
 _START_S, _FIRST_S, _MAX_DELAY_S = 60.0, 0.5, 30.0
 _MAX_INSTANCES = 4

@@ -16,9 +16,9 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.served_proxies import ServedProxies
 from pytriton.dispatcher.workers.suspension import Suspension, WakeBounds
+from pytriton.dispatcher.workers.worker import Worker
 
 #: Each version has workers of its own.
 _PYTHON_MODEL = messages.PythonModel("{}")

@@ -13,8 +13,8 @@ from fakes.fake_worker import SPEC, FakeWorker
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import CRASH_LOOP, RestartPolicy, Supervisor
+from pytriton.dispatcher.workers.worker import Worker
 
 #: Longer than any test: a pause that nobody sits out.
 NEVER_S = 1000.0

@@ -13,8 +13,8 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.process.worker import Worker
 from pytriton.dispatcher.workers.supervisor import WorkerStarts
+from pytriton.dispatcher.workers.worker import Worker
 
 
 class Parked(FakeWorker):

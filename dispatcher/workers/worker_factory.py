@@ -17,11 +17,15 @@ from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
-from pytriton.dispatcher.workers.process import slots
-from pytriton.dispatcher.workers.process.fork_servers import ForkServers, boot_arguments
-from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker, Registrant
-from pytriton.dispatcher.workers.process.worker import Worker
-from pytriton.dispatcher.workers.process.worker_process import WorkerPlace, WorkerProcess
+from pytriton.dispatcher.workers import slots
+from pytriton.dispatcher.workers.fork_servers import ForkServers
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
+from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker_process import (
+    WorkerPlace,
+    WorkerProcess,
+    boot_arguments,
+)
 
 
 class WorkerStarter(Protocol):

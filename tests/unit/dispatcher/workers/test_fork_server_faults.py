@@ -22,8 +22,8 @@ from support.forks.fork_harness import Stage, play, said
 from pytriton._protocol import linux
 from pytriton._protocol.fork_protocol import LARGEST, ForkAnswer, Order
 from pytriton.dispatcher.runtime.child import Child
-from pytriton.dispatcher.workers.process import fork_server
-from pytriton.dispatcher.workers.process.fork_server import Ended, ForkServer, Stale, Unfit
+from pytriton.dispatcher.workers import fork_servers
+from pytriton.dispatcher.workers.fork_servers import Ended, ForkServer, Stale, Unfit
 
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy")]
 
@@ -159,14 +159,14 @@ def test_a_worker_that_hangs_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_and_ends: tuple[str, ...]
 ) -> None:
     all_act = [hook(tmp_path, when, act) for when, act in zip(hangs_and_ends, (_STOP, _DIE))]
-    received = fork_server._received
+    received = fork_servers._received
 
     async def impatient(worker: socket.socket, limit_s: float) -> bytes:
         return await received(worker, 0.2)
 
     async def scene(stage: Stage) -> None:
         await said(await stage.forked("w1"))
-        monkeypatch.setattr(fork_server, "_received", impatient)
+        monkeypatch.setattr(fork_servers, "_received", impatient)
         for acts in all_act:
             acts.touch()
         assert await stage.fork("w2") is None
@@ -253,7 +253,7 @@ def test_one_that_starts_and_that_nobody_waits_for_any_more(
     """It ends like any other that is not needed."""
 
     async def scene(stage: Stage) -> None:
-        monkeypatch.setattr(fork_server, "_IDLE_S", 0.0)
+        monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)
         making = asyncio.ensure_future(stage.fork())
         while not launched:
             await asyncio.sleep(0)

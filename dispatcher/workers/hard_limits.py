@@ -14,7 +14,7 @@ import structlog
 from pytriton._protocol import messages
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 _log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.process import worker_process
-from pytriton.dispatcher.workers.process.worker_process import (
+from pytriton.dispatcher.workers import worker_process
+from pytriton.dispatcher.workers.worker_process import (
     VARIABLES,
     share_of,
     usable_cpus,

@@ -17,8 +17,8 @@ import pytest
 from support.real_daemon import eventually
 
 from pytriton._protocol.messages import Limits
-from pytriton.dispatcher.workers.process.hard_limits import guard
-from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.hard_limits import guard
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 _CHILDREN = (
     "import subprocess, sys\n"

@@ -16,7 +16,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker, Registrant
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 
 _SPEC = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
 _PEER = cast(Peer, None)

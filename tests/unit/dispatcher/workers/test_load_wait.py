@@ -13,7 +13,7 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.workers.process.load_wait import until_loaded, wait_any
+from pytriton.dispatcher.workers.load_wait import until_loaded, wait_any
 
 _SPEC = msgspec.structs.replace(SPEC, load_timeout_s=100.0)
 

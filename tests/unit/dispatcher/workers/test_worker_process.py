@@ -14,7 +14,7 @@ from fakes.fake_worker import SPEC
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 #: Takes no notice of SIGTERM, and says when.
 _STAYS = """

@@ -13,7 +13,7 @@ import pytest
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.control.peers import Sender
-from pytriton.dispatcher.workers.process.hosted_worker import Registrant
+from pytriton.dispatcher.workers.hosted_worker import Registrant
 
 
 def peer(uid: int | None, pid: int | None) -> Peer:

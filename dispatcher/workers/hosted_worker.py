@@ -17,7 +17,7 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.worker import Worker
 
 _log = structlog.get_logger(__name__)
 

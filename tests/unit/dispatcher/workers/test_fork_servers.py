@@ -20,8 +20,8 @@ import pytest
 from support.forks.fork_harness import Stage, play, said
 
 from pytriton._protocol import fork_protocol
-from pytriton.dispatcher.workers.process import fork_server
-from pytriton.dispatcher.workers.process.fork_server import ForkServer, InterpreterSetup
+from pytriton.dispatcher.workers import fork_servers
+from pytriton.dispatcher.workers.fork_servers import ForkServer, InterpreterSetup
 
 #: Forks of what has had threads are the subject, unless `little_numpy` is used, which has none.
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
@@ -220,7 +220,7 @@ def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await said(await stage.forked())
         (pid,) = stage.servers
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(fork_server, "_FORK_S", 0.1)
+        monkeypatch.setattr(fork_servers, "_FORK_TIMEOUT_S", 0.1)
         stage.server().child.exited.add_done_callback(lambda _: monkeypatch.undo())
         assert (await said(await stage.forked("w2")))["worker"] == "w2"
         assert not psutil.pid_exists(pid)
@@ -292,7 +292,7 @@ def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
 def test_one_that_nobody_needs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
-        monkeypatch.setattr(fork_server, "_IDLE_S", 0.0)
+        monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)
         stage.forks._use(stage.around(), stage.forks._servers[stage.around()])
         while stage.servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)

@@ -26,10 +26,10 @@ from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
+from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.dispatcher.server.liveness import process_state
-from pytriton.dispatcher.workers.process.fork_server import InterpreterSetup
-from pytriton.dispatcher.workers.process.fork_servers import ForkServers, boot_arguments
-from pytriton.dispatcher.workers.process.worker import Worker
+from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSetup
+from pytriton.dispatcher.workers.worker import Worker
 
 _log = structlog.get_logger(__name__)
 
@@ -363,6 +363,12 @@ async def _child(
         kill_on_death=place.kill_on_death,
         pass_fds=[stats_fd],
     )
+
+
+def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
+    """Return the arguments of the interpreter `python` that start a worker or a fork server."""
+    library = library_of(library, python)
+    return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
 
 
 def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, str]:

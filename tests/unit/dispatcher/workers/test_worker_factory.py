@@ -18,9 +18,9 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.workers.process.hosted_worker import HostedWorker, Registrant
-from pytriton.dispatcher.workers.process.worker_factory import WorkerFactory
-from pytriton.dispatcher.workers.process.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
+from pytriton.dispatcher.workers.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 #: What stands in the library's place: says what it was told, and ends.
 _BOOT = """

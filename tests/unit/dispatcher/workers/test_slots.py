@@ -7,7 +7,7 @@ import pytest
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.admission import MAX_WORKERS, check
-from pytriton.dispatcher.workers.process import slots
+from pytriton.dispatcher.workers import slots
 
 WORLD = messages.WorkerEnvironment("/usr/bin/python3")
 
