@@ -9,7 +9,7 @@ from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.server.tritonserver import TritonServer
-from pytriton.dispatcher.workers.concurrent_loads import report_to_nobody
+from pytriton.dispatcher.workers.pool import report_to_nobody
 
 
 class BackgroundChanges:

@@ -41,10 +41,9 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
-from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
-from pytriton.dispatcher.workers.pool import AdoptWorker
+from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.suspension import WakeBounds

@@ -32,11 +32,10 @@ from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.model_counters import ModelCounters
-from pytriton.dispatcher.workers.pool import AdoptWorker, Pool
+from pytriton.dispatcher.workers.pool import AdoptWorker, Pool, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.worker_factory import WorkerStarter

@@ -40,9 +40,9 @@ from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.concurrent_loads import ReportProgress, report_to_nobody
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
+from pytriton.dispatcher.workers.pool import ReportProgress, report_to_nobody
 from pytriton.dispatcher.workers.worker_factory import WorkerStarter
 
 _log = structlog.get_logger(__name__)

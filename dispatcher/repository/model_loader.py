@@ -31,7 +31,7 @@ from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers.concurrent_loads import report_to_nobody
+from pytriton.dispatcher.workers.pool import report_to_nobody
 from pytriton.formats import table
 
 _log = structlog.get_logger(__name__)

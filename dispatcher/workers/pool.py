@@ -1,10 +1,15 @@
-"""The worker pool of one registration: starts, scales, suspends, resumes and stops its workers."""
+"""The worker pool of one registration: starts, scales, suspends, resumes and stops its workers.
+
+The parts of a pool: `Instances` has a `Supervisor` for each worker, `ProxyRouter` assigns workers to tritonserver's
+proxies, `Suspension` says whether the model is suspended, `Account` claims memory before workers start, and
+`BatchRetry` decides about lost batches. Tasks that wait for a worker are woken by `_notify`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Optional
 
 from pytriton._protocol import messages
@@ -15,15 +20,14 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import PoolState, WorkerState
 from pytriton.dispatcher.scaling.memory_policy import Amounts
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import concurrent_loads, slots
+from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.batch_retry import BatchRetry
-from pytriton.dispatcher.workers.concurrent_loads import ReportProgress
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.served_proxies import ServedProxies
+from pytriton.dispatcher.workers.routing import ProxyRouter, workers_text
 from pytriton.dispatcher.workers.supervisor import Adopted, RestartPolicy, Supervisor, WorkerStarts
 from pytriton.dispatcher.workers.suspension import FURTHER_WAIT_S, Suspension
 from pytriton.dispatcher.workers.worker import Worker
@@ -31,12 +35,18 @@ from pytriton.dispatcher.workers.worker_factory import WorkerStarter
 
 #: Adopts a worker from before an upgrade, given its state, model and slot. Returns None if the worker is gone.
 AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
+#: Reports the progress of a change to the client that waits for it.
+ReportProgress = Callable[[messages.Progress], Awaitable[None]]
+
+
+async def report_to_nobody(_: messages.Progress) -> None:
+    """Discard the progress of a change that no client waits for."""
 
 
 class Pool:
     """The workers of one registration: one per instance, plus the standby workers.
 
-    Spares are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses its worker
+    Standby workers are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses its worker
     gets a free one at once.
     """
 
@@ -68,7 +78,7 @@ class Pool:
         )
         self._instances = Instances(spec, self.suspension, native=native)
         #: The attached proxies and their workers.
-        self.proxies = ServedProxies(
+        self.proxies = ProxyRouter(
             self._instances,
             self._workers,
             self.suspension,
@@ -104,7 +114,7 @@ class Pool:
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
-        """Take a declaration whose configuration a worker has completed."""
+        """Replace the declaration by one whose configuration a worker has completed."""
         self._instances.spec = self.batch_retry.spec = spec
 
     @property
@@ -116,7 +126,7 @@ class Pool:
         return all(one.is_quiescent for one in instances.supervisors)
 
     def hand_over(self) -> PoolState:
-        """Return the state to hand over in an upgrade. The pool must be settled."""
+        """Return the state to hand over in an upgrade. The pool must be quiescent."""
         supervised = [one.hand_over() for one in self._instances.supervisors]
         return PoolState(supervised, self.proxies.hand_over(), self.suspension.suspended)
 
@@ -128,7 +138,7 @@ class Pool:
             if worker is not None:
                 self._starts.adopt(worker)
             adopted = Adopted(one, worker)
-            supervisors.append(self._supervisor(one.slot, spec, woken=True, adopted=adopted))
+            supervisors.append(self._supervisor(one.slot, spec, retry_first=True, adopted=adopted))
         self.account.granted = len(supervisors)
         self.proxies.adopt(state.routes)
 
@@ -142,24 +152,24 @@ class Pool:
         if fewer and self.suspension.lacks_room and self.can_serve:
             return  # `shrink` notifies the pending wake-up
         await self._wait_for_memory(spec, report)
-        count, slept = len(self._instances.supervisors), self.suspension.suspended
-        if slept:
+        count, was_suspended = len(self._instances.supervisors), self.suspension.suspended
+        if was_suspended:
             self.suspension.wake("more instances were requested")
         try:
             await self._grow(spec, report)
         except BaseException:
-            await uninterrupted(self._undo_growth(count, slept=slept))
+            await uninterrupted(self._undo_growth(count, was_suspended=was_suspended))
             raise
         self._instances.spec = spec
 
-    async def _undo_growth(self, count: int, *, slept: bool) -> None:
+    async def _undo_growth(self, count: int, *, was_suspended: bool) -> None:
         supervisors = self._instances.supervisors
         await self._stop_supervisors(supervisors[count:], 0)
         del supervisors[count:]
         self.account.gone(self.account.leave(count))
-        if slept:
+        if was_suspended:
             self.suspension.back()
-        await self._notify(None)  # no proxy may go on waiting for the removed workers
+        await self._notify(None)  # no proxy may keep waiting for the removed workers
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
         """Stop the workers that exceed `spec`, and move their proxies to the remaining ones."""
@@ -185,11 +195,11 @@ class Pool:
         del instances.supervisors[staying:]
         room = self.account.leave(staying)
         self.suspension.begin(idle_s, len(leaving), why)
-        self.proxies.rest_all_of([one.worker.name for one in leaving if one.worker])
+        self.proxies.release_workers([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
         self.account.gone(room)
         if not staying and not self.account.crowded:
-            await self._starts.park(
+            await self._starts.prestart(
                 instances.spec, lambda: self.suspension.suspended and not instances.stopping
             )
 
@@ -221,11 +231,11 @@ class Pool:
             try:
                 await self.account.take(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
-                if self._spares_serve and failure.kind is ErrorKind.UNAVAILABLE:
+                if self._standby_workers_serve and failure.kind is ErrorKind.UNAVAILABLE:
                     # The standby workers serve all requests, so the bound on their waiting time (may be 0) does not apply.
                     spec, wait_s = self._instances.spec, max(wait_s, FURTHER_WAIT_S)
                     continue
-                if not self._spares_serve:
+                if not self._standby_workers_serve:
                     self.suspension.refuse(failure)
             else:
                 if not self._instances.stopping:
@@ -235,7 +245,7 @@ class Pool:
         await self._notify(None)
 
     @property
-    def _spares_serve(self) -> bool:
+    def _standby_workers_serve(self) -> bool:
         """Whether standby workers are serving while the other workers wait for memory."""
         return self.can_serve and not self._instances.stopping
 
@@ -262,7 +272,7 @@ class Pool:
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
         for slot in range(len(supervisors), self.account.within(slots.count(spec))):
-            supervisors.append(self._supervisor(slot, spec, woken=True))
+            supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
         """Immediately retry to load a worker for each instance that has none.
@@ -270,16 +280,27 @@ class Pool:
         Raises:
             RemoteFailure: A worker could not be loaded. The instance continues its back-off.
         """
-        await concurrent_loads.retry_now(
-            self._instances.spec.name, self._instances.supervisors, report
-        )
+        lacking = [one for one in self._instances.supervisors if one.lacks_worker]
+        if not lacking:
+            return
+        text = f"loading {workers_text(len(lacking))} to replace exited ones"
+        await report(messages.Progress("loading", text, 0, len(lacking)))
+        attempts = asyncio.gather(*(one.retry_now() for one in lacking), return_exceptions=True)
+        for one, failure in zip(lacking, await attempts):
+            if isinstance(failure, RemoteFailure):
+                name = self._instances.spec.name
+                raise RemoteFailure(
+                    failure.kind,
+                    f"instance {one.index} of model {name} has no worker: {failure.text}",
+                    failure.traceback,
+                )
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """Stop all workers and wait until they have exited. `reason` is one of worker.EXIT_REASONS."""
+        """Stop all workers and wait until they have exited. `reason` is one of EXIT_REASONS."""
         self._instances.stopping = self.batch_retry.stopping = True
         self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
         await self._notify(None)
-        await self._starts.end_parked()
+        await self._starts.stop_prestarted()
         room = self.account.leave(0)
         await self._stop_supervisors(self._instances.supervisors, grace_s, reason)
         self.account.gone(room)
@@ -293,17 +314,28 @@ class Pool:
         return sum(reading.answered for reading in readings)
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
+        """Start the missing workers and wait until they are ready; raise the first failure."""
         new_slots = range(len(self._instances.supervisors), slots.count(spec))
         new = [self._supervisor(slot, spec) for slot in new_slots]
         self._instances.supervisors.extend(new)
-        await concurrent_loads.until_first_ready(new, report)
+        total, firsts = len(new), [one.first for one in new]
+        await report(messages.Progress("loading", f"loading {workers_text(total)}", 0, total))
+        for done, first in enumerate(asyncio.as_completed(firsts), start=1):
+            try:
+                await first
+            except RemoteFailure:
+                for other in firsts:
+                    other.cancel()
+                raise
+            text = f"worker {done} of {total} loaded"
+            await report(messages.Progress("loading", text, done, total))
 
     def _supervisor(
         self,
         slot: int,
         spec: messages.ModelSpec,
         *,
-        woken: bool = False,
+        retry_first: bool = False,
         adopted: Adopted | None = None,
     ) -> Supervisor:
         return Supervisor(
@@ -313,7 +345,7 @@ class Pool:
             self._policy,
             self._notify,
             self._events,
-            woken=woken,
+            retry_first=retry_first,
             adopted=adopted,
             account=self.account,
         )

@@ -1,8 +1,17 @@
-"""The supervisor of one instance: loads a worker, restarts it when it exits, and recycles it when it is due.
+"""The supervisor of one instance: what happens when a worker starts, exits, crashes in a row, or is due for recycling.
 
 start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──▶ load …      (without end, or up to a restart limit: FAILED)
                      │
                      └─▶ due for recycling (max_batches, memory): load a replacement, then stop the old worker
+
+- A batch that ends its worker is blamed itself (batch_retry.py); the next worker starts at once.
+- Any other exit, or a failure to load, counts against the instance. The first restart is immediate, and each further
+  failure in a row doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
+  report. A worker that answers a batch, or serves for a minute, ends the row (`Streak`).
+- If the first worker cannot be loaded, nothing is retried: the registration fails.
+- A request to retry now cuts a delay short, also after the restart limit was reached (`ImmediateRetry`).
+- While a worker is recycled it keeps serving until its replacement is ready. If that cannot be loaded, it keeps serving.
+- Starting a worker may mean taking the prestarted one of a suspended model (`WorkerStarts`).
 """
 
 from __future__ import annotations
@@ -10,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional, cast
+from typing import Any, NamedTuple, Optional, cast
 
 import structlog
 
@@ -20,12 +29,11 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import LACKING, InstanceState, StateMachine
 from pytriton.dispatcher.runtime.tasks import uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState, WorkerState
+from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.hosted_worker import Registrant
-from pytriton.dispatcher.workers.load_wait import load_failure, until_loaded, wait_any
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
@@ -36,10 +44,18 @@ from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
 _log = structlog.get_logger(__name__)
 
+#: Number of consecutive failures that make a crash loop.
+CRASH_LOOP = 3
 #: A worker that served this long ends a crash loop.
 _STABLE_AFTER_S = 60.0
 #: How long a recycled worker's replacement waits for memory before the recycling is postponed.
 _RECYCLE_MEMORY_TIMEOUT_S = 10.0
+#: Number of an instance's worker exits that are kept for `status`.
+_MAX_EXITS_KEPT = 5
+#: Limits the exponent of the delay to avoid overflow. After so many doublings, any delay exceeds the longest one.
+_MAX_DOUBLINGS = 60
+#: Number of a registration's exited workers that are kept, so that their exit can be explained to proxies.
+_MAX_EXITED_KEPT = 16
 
 #: Awaited whenever the set of workers changes, with the name of the worker that became ready, or None.
 OnChange = Callable[[Optional[str]], Awaitable[None]]
@@ -71,156 +87,88 @@ class Supervisor:
         on_change: OnChange,
         events: Events = LOG_ONLY,
         *,
-        woken: bool = False,
+        retry_first: bool = False,
         adopted: Adopted | None = None,
         account: Account | None = None,
     ) -> None:
         """Start supervising an instance.
 
         Args:
-            woken: Retry the first worker like any other; no caller waits for `first`.
+            slot: Its place in the registration, see slots.py.
+            spec: The model's declaration.
+            start_worker: Starts the worker of a slot.
+            policy: Time limits and delays.
+            on_change: Awaited whenever the set of workers changes.
+            events: Receives the events about its workers.
+            retry_first: Retry the first worker like any other; no caller waits for `first`.
             adopted: The state of the instance before an upgrade.
             account: The pool's memory account.
         """
-        self._account = account or MemoryAccounts().open(spec)
-        self._slot = slot
         self.index = slots.instance_of(spec, slot)
         self.version = slots.taken_by(spec, slot)[0].version if slots.versions(spec) else None
         self.worker: Worker | None = None
-        self._record = InstanceRecord(self.index, self.version)
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
         # A pool that is stopping never retrieves the exception. Retrieve it here, or asyncio logs a warning.
         self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
-        if woken:
+        if retry_first:
             self.first.set_result(None)
-        self._machine = StateMachine(InstanceState.STARTING)
+        self._slot = slot
         self._spec = spec
         self._start_worker = start_worker
         self._policy = policy
-        self._recycle_backoff = Exchanges(policy)
         self._on_change = on_change
         self._events = events.about(spec.name, self.version or spec.version, self.index)
-        self._streak = self._record.streak
+        self._account = account or MemoryAccounts().open(spec)
+        self._machine = StateMachine(InstanceState.STARTING)
+        self._streak = Streak()
+        self._recycle_backoff = RecycleBackoff(policy)
         self._immediate_retry = ImmediateRetry()
+        #: For `status`: restarts so far, how the last worker exited or why it was not loaded, and the last exits.
+        self._restarts = 0
+        self._last_exit: str | None = None
+        self._exits: list[messages.WorkerExit] = []
         self._ready_at = self._started_at = 0.0
+        #: All workers that have not exited: the current one, its replacement, those that are being stopped.
         self._workers: set[Worker] = set()
-        self._aside: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
         if adopted is not None:
-            self._adopt(*adopted)
+            state = adopted.state
+            self._restarts, self._last_exit, self._exits = (
+                state.restarts,
+                state.last_exit,
+                state.exits,
+            )
+            if adopted.worker is not None:
+                self.worker = adopted.worker
+                self._watch(adopted.worker)
+                self._change(InstanceState.READY)
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._report_fault)
+        self._task.add_done_callback(self._report_internal_error)
 
-    def _adopt(self, state: SupervisedState, worker: Worker | None) -> None:
-        self._record.adopt(state)
-        if worker is not None:
-            self.worker = worker
-            self._watch(worker)
-            self._change(InstanceState.READY)
-
-    @property
-    def is_quiescent(self) -> bool:
-        """Whether no worker is starting or stopping: one serves, or the instance is backing off or has failed."""
-        if self._workers - {self.worker}:
-            return False
-        if self.state is InstanceState.READY:
-            return self.worker is not None and self.worker.alive
-        return self.state in (InstanceState.BACKOFF, InstanceState.FAILED)
-
-    def hand_over(self) -> SupervisedState:
-        """Return the state to hand over in an upgrade. The supervisor must be settled."""
-        serves = self.is_quiescent and isinstance(self.worker, WorkerProcess) and self.worker.alive
-        worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
-        return self._record.hand_over(self._slot, worker)
-
-    @property
-    def state(self) -> InstanceState:
-        return self._machine.state
-
-    @property
-    def serving(self) -> Worker | None:
-        """The worker that can accept a lane now, or None."""
-        worker = self.worker
-        if self.state is not InstanceState.READY or worker is None or not worker.alive:
-            return None
-        return worker if worker.not_ready_reason is None else None
-
-    @property
-    def lacks_worker(self) -> bool:
-        """Whether no worker serves until another one is loaded."""
-        if self._immediate_retry.is_over:
-            return self.worker is None or not self.worker.alive
-        return self.state in LACKING
-
-    @property
-    def is_crash_looping(self) -> bool:
-        """Whether the instance has hit its restart limit or is in a crash loop."""
-        if self.state is InstanceState.FAILED:
-            return True
-        return self.lacks_worker and (self._streak.is_crash_loop or self._immediate_retry.is_over)
-
-    def problem(self) -> str | None:
-        """Describe a crash loop and the next step; return None if there is none."""
-        return self._record.problem(
-            self.state, lacks_worker=self.lacks_worker, proven=self._is_proven()
-        )
-
-    async def retry_now(self) -> None:
-        """Load a missing worker immediately, also during back-off or after the restart limit was reached.
-
-        Raises:
-            RemoteFailure: The worker could not be loaded. The instance continues as before.
-        """
-        if self.lacks_worker:
-            await self._immediate_retry.request()
-
-    async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """Move the proxies to other workers, and stop the worker after its batch, at most `grace_s` seconds later.
-
-        `reason` is one of EXIT_REASONS.
-        """
-        for worker in self._workers:
-            worker.leave(reason)
-        self._task.cancel()
-        text = f"model {self._spec.name}: instance {self.index} is being stopped"
-        self._immediate_retry.attempted(RemoteFailure(ErrorKind.UNAVAILABLE, text))
-        self._change(InstanceState.STOPPING)
-        await self._on_change(None)
-        await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.gather(*(worker.stop(grace_s) for worker in self._workers))
-        await asyncio.gather(*self._aside)
-        self._change(InstanceState.STOPPED)
-
-    def info(self, lanes: int, *, standby: bool) -> messages.InstanceInfo:
-        """Return the instance as shown by `status`."""
-        worker = self.worker if self.worker is not None and self.worker.alive else None
-        return self._record.info(
-            self.state,
-            worker,
-            self._spec.devices,
-            lanes,
-            standby=standby,
-            proven=self._is_proven(),
-        )
-
-    # ── lifecycle of the instance ────────────────────────────────────────────────────────────────
+    # ── the life of an instance ──────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
+        """Load a worker, wait until it exits, back off, and start again, until cancelled."""
         while True:
             blameless = False
             try:
                 if self.state is not InstanceState.READY:  # an adopted instance is ready already
                     await self._load()
-                self._immediate_retry.attempted(None)
+                self._immediate_retry.finish(None)
                 if not self.first.done():
                     self.first.set_result(None)
                 self._ready_at = self._loop.time()
-                blameless = (await self._until_ended()).in_batch
+                end = await self._serve()
+                if end.batches or self._has_served_long():
+                    self._streak.clear()
+                self._streak.add(in_batch=end.in_batch)
+                blameless = end.in_batch
             except Exception as error:
                 failure = self._as_failure(error)
-                self._record.last_exit = failure.text
-                took = {"took_s": self._since_start_s()}
-                self._events.emit(kinds.LOAD_FAILED, reason=failure.text, numbers=took)
+                self._last_exit = failure.text
+                numbers = {"took_s": self._since_start_s()}
+                self._events.emit(kinds.LOAD_FAILED, reason=failure.text, numbers=numbers)
                 if self.worker is not None and self.worker.alive:  # it is being replaced
                     self._run_in_background(self.worker.stop(0))
                 if not self.first.done():
@@ -228,60 +176,15 @@ class Supervisor:
                     self.first.set_exception(failure)
                     return
                 self._streak.add()
-                self._immediate_retry.attempted(failure)
+                self._immediate_retry.finish(failure)
             await self._back_off(blameless=blameless)
-            self._record.restarts += 1
+            self._restarts += 1
             self._change(InstanceState.STARTING)
-
-    async def _until_ended(self) -> messages.WorkerExit:
-        """Wait until the serving worker exits, update the failure streak, and return how it ended."""
-        last = await self._serve()
-        if last.batches or self._has_served_long():
-            self._streak.clear()
-        self._streak.add(in_batch=last.in_batch)
-        return last
-
-    async def _back_off(self, *, blameless: bool) -> None:
-        """Wait until the next worker should start: after the back-off delay, or on a request to retry now.
-
-        `blameless`: the last worker was ended by a batch, so restart without delay.
-        """
-        streak = self._streak
-        delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
-        self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
-        streak.next_try_at = None if delay_s is None else time.time() + delay_s
-        why = self._record.last_exit or ""
-        if delay_s is None:
-            self._events.emit(
-                kinds.RESTART_LIMIT_REACHED, reason=why, numbers={"failures": streak.failures}
-            )
-        elif delay_s:
-            kind = kinds.CRASH_LOOP if streak.is_crash_loop else kinds.BACKOFF
-            self._events.emit(
-                kind, reason=why, numbers={"failures": streak.failures, "next_try_s": delay_s}
-            )
-        try:
-            await self._on_change(None)
-            if delay_s != 0.0:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._immediate_retry.hurry.wait(), delay_s)
-        finally:  # also if stopped during the delay
-            streak.next_try_at = None
-
-    def _has_served_long(self) -> bool:
-        return self._loop.time() - self._ready_at > _STABLE_AFTER_S
-
-    def _is_proven(self) -> bool:
-        """Whether the current worker has answered a batch or has served for long."""
-        worker = self.worker
-        if self.state is not InstanceState.READY or worker is None or not worker.alive:
-            return False
-        return worker.stats.read().answered > 0 or self._has_served_long()
 
     async def _load(self) -> None:
         """Start a worker and wait until it is ready. If it fails, stop it and raise RemoteFailure."""
         self.worker = await self._start()
-        await self._until_ready(self.worker)
+        await self._wait_until_loaded(self.worker)
         self._change(InstanceState.READY)
         await self._on_change(self.worker.name)
 
@@ -303,34 +206,108 @@ class Supervisor:
 
                 self._run_in_background(guard(worker, limits, self._events))
 
-    async def _until_ready(self, worker: Worker) -> None:
-        start = self._policy.start_timeout_s, self._started_at
-        await until_loaded(worker, self._spec, *start, greeted=self._is_loading)
+    async def _wait_until_loaded(self, worker: Worker) -> None:
+        """Wait until a started worker is ready. Stop the worker on any exception.
+
+        It must first say hello, within a time limit that includes the start of a fork server, and then load its
+        callable, within another one.
+
+        Raises:
+            RemoteFailure: The worker did not become ready.
+        """
+        start_timeout_s, load_timeout_s = self._policy.start_timeout_s, self._spec.load_timeout_s
+        left_s = max(0.0, self._started_at + start_timeout_s - self._loop.time())
+        try:
+            await _wait_for_any(worker.greeted, worker.ready, timeout_s=left_s)
+            if worker.greeted.done() and not worker.ready.done():
+                if self.state is InstanceState.STARTING:
+                    self._change(InstanceState.LOADING)
+                await _wait_for_any(worker.ready, timeout_s=load_timeout_s)
+            if not worker.ready.done():
+                what = f"did not start within {start_timeout_s:g} s (worker_start_timeout_s)"
+                if worker.greeted.done():
+                    what = f"did not load its callable within {load_timeout_s:g} s (load_timeout_s)"
+                text = f"model {self._spec.name}: worker {worker.name} {what}"
+                raise RemoteFailure(ErrorKind.LOAD_FAILED, text, worker.last_lines() or None)
+            worker.ready.result()
+        except Exception:
+            await worker.stop(0)
+            raise
         numbers = {"pid": worker.pid, "took_s": self._since_start_s()}
         self._events.emit(kinds.READY, worker=worker.name, numbers=numbers)
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
-        return load_failure(error, self._spec.name, self.index)
-
-    def _since_start_s(self) -> float:
-        return round(self._loop.time() - self._started_at, 3)
-
-    def _is_loading(self) -> None:
-        if self.state is InstanceState.STARTING:
-            self._change(InstanceState.LOADING)
+        """Return the failure to report for an exception. Log internal errors; they do not prevent a retry."""
+        if isinstance(error, RemoteFailure):
+            return error
+        name = self._spec.name
+        _log.error(
+            "internal error while starting a worker",
+            model=name,
+            instance=self.index,
+            exc_info=error,
+        )
+        text = f"model {name}: internal error: {type(error).__name__}: {error}"
+        return RemoteFailure(ErrorKind.INTERNAL, text)
 
     async def _serve(self) -> messages.WorkerExit:
         """Wait until the worker exits, recycling it whenever it is due, and return how it ended."""
         while True:
             worker = self.worker
             assert worker is not None  # set by `_load`
-            await wait_any(worker.exited, worker.recycle_due)
+            await _wait_for_any(worker.exited, worker.recycle_due)
             if not worker.exited.done():
                 await self._recycle(worker, worker.recycle_due.result())
             if worker.exited.done():
                 end = await self._record_exit(worker)
                 if self.worker is worker:
                     return end
+
+    async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
+        """Stop the remaining processes of a worker that exited, and record and report how it ended."""
+        await worker.stop(0)
+        end = worker.end_record()
+        self._last_exit = end.how
+        self._exits = [*self._exits[1 - _MAX_EXITS_KEPT :], end]
+        self._events.emit(
+            kinds.CRASHED,
+            worker=worker.name,
+            reason=end.how,
+            numbers={
+                "pid": worker.pid,
+                "batches": end.batches,
+                "in_batch": int(end.in_batch),
+                "peak_memory": end.peak_memory,
+            },
+        )
+        return end
+
+    async def _back_off(self, *, blameless: bool) -> None:
+        """Wait until the next worker should start: after the back-off delay, or on a request to retry now.
+
+        `blameless`: the last worker was ended by a batch, so restart without delay.
+        """
+        streak = self._streak
+        delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
+        self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
+        streak.next_try_at = None if delay_s is None else time.time() + delay_s
+        why = self._last_exit or ""
+        if delay_s is None:
+            self._events.emit(
+                kinds.RESTART_LIMIT_REACHED, reason=why, numbers={"failures": streak.failures}
+            )
+        elif delay_s:
+            kind = kinds.CRASH_LOOP if streak.is_crash_loop else kinds.BACKOFF
+            self._events.emit(
+                kind, reason=why, numbers={"failures": streak.failures, "next_try_s": delay_s}
+            )
+        try:
+            await self._on_change(None)
+            if delay_s != 0.0:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._immediate_retry.requested.wait(), delay_s)
+        finally:  # also if stopped during the delay
+            streak.next_try_at = None
 
     async def _recycle(self, old: Worker, why: str) -> None:
         """Load a replacement for a worker that is due for recycling, then stop the old one.
@@ -345,7 +322,7 @@ class Supervisor:
         if old.exited.done():
             return
         try:
-            fresh = await self._account.beside_others(
+            new = await self._account.beside_others(
                 self._start_replacement, _RECYCLE_MEMORY_TIMEOUT_S
             )
         except Exception as error:
@@ -355,40 +332,28 @@ class Supervisor:
             return
         # A callback, because the instance may be stopped before the old worker exits.
         old.exited.add_done_callback(lambda _: self._account.give_beside())
-        self.worker, self._ready_at = fresh, self._loop.time()
-        self._record.restarts += 1
-        await self._on_change(fresh.name)
+        self.worker, self._ready_at = new, self._loop.time()
+        self._restarts += 1
+        await self._on_change(new.name)
         old.leave("recycle")
         self._run_in_background(old.end_after_batch())
 
     async def _start_replacement(self) -> Worker:
         worker = await self._start()
-        await self._until_ready(worker)
+        await self._wait_until_loaded(worker)
         return worker
 
-    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
-        """Run a coroutine in the background. Only `stop` waits for it."""
-        task = self._loop.create_task(doing)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+    def _has_served_long(self) -> bool:
+        return self._loop.time() - self._ready_at > _STABLE_AFTER_S
 
-    async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
-        """Stop the remaining processes of a worker that exited, and record and report how it ended."""
-        await worker.stop(0)
-        end = worker.end_record()
-        self._record.add(end)
-        self._events.emit(
-            kinds.CRASHED,
-            worker=worker.name,
-            reason=end.how,
-            numbers={
-                "pid": worker.pid,
-                "batches": end.batches,
-                "in_batch": int(end.in_batch),
-                "peak_memory": end.peak_memory,
-            },
-        )
-        return end
+    def _since_start_s(self) -> float:
+        return round(self._loop.time() - self._started_at, 3)
+
+    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a coroutine in the background. Only `stop` waits for it."""
+        task = self._loop.create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     def _change(self, new: InstanceState) -> None:
         old = self._machine.change(new)
@@ -402,133 +367,156 @@ class Supervisor:
             new=new.value,
         )
 
-    def _report_fault(self, task: asyncio.Task[None]) -> None:
+    def _report_internal_error(self, task: asyncio.Task[None]) -> None:
         """Log an internal error that ended the supervisor, and fail the waiting tasks."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
-        failure = self._immediate_retry.over(task.exception())
+        failure = self._immediate_retry.give_up(task.exception())
         if not self.first.done():
             self.first.set_exception(failure)
 
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────
 
-# ── The history of one instance across its workers: how they exited, and how status describes that ──
+    async def retry_now(self) -> None:
+        """Load a missing worker immediately, also during back-off or after the restart limit was reached.
 
-#: Number of worker exits that are kept for `status`.
-_MAX_EXITS_KEPT = 5
-
-
-class InstanceRecord:
-    """The history of one instance.
-
-    Args:
-        index: Number of the instance.
-        version: The version it serves, if each version has its own workers.
-
-    Attributes:
-        restarts: Number of workers it has had after the first.
-        last_exit: How the last worker exited or why it could not be loaded; None if that has not happened.
-        streak: The consecutive worker exits.
-    """
-
-    def __init__(self, index: int, version: int | None) -> None:
-        self.restarts = 0
-        self.last_exit: str | None = None
-        self.streak = Streak()
-        self._index = index
-        self._version = version
-        self._exits: list[messages.WorkerExit] = []
-
-    def add(self, end: messages.WorkerExit) -> None:
-        """Record how a worker ended."""
-        self.last_exit = end.how
-        self._exits = [*self._exits[1 - _MAX_EXITS_KEPT :], end]
-
-    def adopt(self, state: SupervisedState) -> None:
-        """Restore the history from before an upgrade."""
-        self.restarts, self.last_exit, self._exits = state.restarts, state.last_exit, state.exits
-
-    def hand_over(self, slot: int, worker: WorkerState | None) -> SupervisedState:
-        """Return the state to hand over in an upgrade."""
-        return SupervisedState(slot, worker, self.restarts, self.last_exit, self._exits)
-
-    def problem(self, state: InstanceState, *, lacks_worker: bool, proven: bool) -> str | None:
-        """Describe a crash loop or a reached restart limit and the next step; return None if there is neither.
-
-        Args:
-            state: State of the instance.
-            lacks_worker: Whether no worker serves until another one is loaded.
-            proven: Whether the current worker has shown that it serves.
+        Raises:
+            RemoteFailure: The worker could not be loaded. The instance continues as before.
         """
-        streak, given_up = self.streak, state is InstanceState.FAILED
+        if self.lacks_worker:
+            await self._immediate_retry.request()
+
+    async def stop(self, grace_s: float, reason: str = "stop") -> None:
+        """Move the proxies to other workers, and stop the worker after its batch, at most `grace_s` seconds later.
+
+        `reason` is one of EXIT_REASONS.
+        """
+        for worker in self._workers:
+            worker.leave(reason)
+        self._task.cancel()
+        text = f"model {self._spec.name}: instance {self.index} is being stopped"
+        self._immediate_retry.finish(RemoteFailure(ErrorKind.UNAVAILABLE, text))
+        self._change(InstanceState.STOPPING)
+        await self._on_change(None)
+        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(worker.stop(grace_s) for worker in self._workers))
+        await asyncio.gather(*self._background_tasks)
+        self._change(InstanceState.STOPPED)
+
+    def hand_over(self) -> SupervisedState:
+        """Return the state to hand over in an upgrade. The supervisor must be quiescent."""
+        serves = self.is_quiescent and isinstance(self.worker, WorkerProcess) and self.worker.alive
+        worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
+        return SupervisedState(self._slot, worker, self._restarts, self._last_exit, self._exits)
+
+    # ── queries ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def state(self) -> InstanceState:
+        return self._machine.state
+
+    @property
+    def is_quiescent(self) -> bool:
+        """Whether no worker is starting or stopping: one serves, or the instance is backing off or has failed."""
+        if self._workers - {self.worker}:
+            return False
+        if self.state is InstanceState.READY:
+            return self.worker is not None and self.worker.alive
+        return self.state in (InstanceState.BACKOFF, InstanceState.FAILED)
+
+    @property
+    def serving(self) -> Worker | None:
+        """The worker that can accept a lane now, or None."""
+        worker = self._ready_worker
+        return worker if worker is not None and worker.not_ready_reason is None else None
+
+    @property
+    def lacks_worker(self) -> bool:
+        """Whether no worker serves until another one is loaded."""
+        if self._immediate_retry.is_over:
+            return self.worker is None or not self.worker.alive
+        return self.state in LACKING
+
+    @property
+    def is_crash_looping(self) -> bool:
+        """Whether the instance has hit its restart limit or is in a crash loop."""
+        if self.state is InstanceState.FAILED:
+            return True
+        return self.lacks_worker and (self._streak.is_crash_loop or self._immediate_retry.is_over)
+
+    def problem(self) -> str | None:
+        """Describe a crash loop or a reached restart limit and the next step; return None if there is neither."""
+        streak, has_failed = self._streak, self.state is InstanceState.FAILED
         # If a worker is ready, earlier failures to load no longer matter, but crashes during batches do.
-        ended = streak.fruitless if lacks_worker else streak.fruitless - streak.failures
-        if not given_up and (ended < CRASH_LOOP or proven):
+        exits = streak.exits if self.lacks_worker else streak.exits - streak.failures
+        if not has_failed and (exits < CRASH_LOOP or self._is_proven()):
             return None
-        how = "has reached its restart limit" if given_up else "is in a crash loop"
-        if given_up:
+        how = "has reached its restart limit" if has_failed else "is in a crash loop"
+        if has_failed:
             then = "no other one is started (worker_restart_limit) until you scale or replace it"
         elif streak.next_try_at is not None:
             then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
-        elif lacks_worker:
+        elif self.lacks_worker:
             then = "the next one is being loaded"
         else:
             then = "the next one is ready"
-        times = "1 worker" if streak.fruitless == 1 else f"{streak.fruitless} workers in a row"
-        what = f"{times} ended without having answered a batch, the last: {self.last_exit}"
-        return f"instance {self._index} {how}: {what}; {then}"
+        times = "1 worker" if streak.exits == 1 else f"{streak.exits} workers in a row"
+        what = f"{times} ended without having answered a batch, the last: {self._last_exit}"
+        return f"instance {self.index} {how}: {what}; {then}"
 
-    def info(
-        self,
-        state: InstanceState,
-        worker: Worker | None,
-        devices: Sequence[str | None],
-        lanes: int,
-        *,
-        standby: bool,
-        proven: bool,
-    ) -> messages.InstanceInfo:
+    def info(self, lanes: int, *, standby: bool) -> messages.InstanceInfo:
         """Return the instance as shown by `status`.
 
         Args:
-            state: State of the instance.
-            worker: The current worker; None if none is alive.
-            devices: Devices of the model.
             lanes: Number of proxies that the worker serves.
             standby: Whether the instance is a standby worker.
-            proven: Whether the worker has shown that it serves.
         """
+        worker = self.worker if self.worker is not None and self.worker.alive else None
         done = worker.stats.read() if worker is not None else None
-        ready = state is InstanceState.READY
-        shown = (
-            "not_ready" if ready and worker is not None and worker.not_ready_reason else state.value
-        )
-        if ready and worker is None:
-            shown = InstanceState.BACKOFF.value  # the state that follows once its exit is recorded
+        shown = self.state.value
+        if self.state is InstanceState.READY:
+            if worker is None:
+                shown = InstanceState.BACKOFF.value  # follows once its exit is recorded
+            elif worker.not_ready_reason:
+                shown = "not_ready"
+        devices = self._spec.devices
         return messages.InstanceInfo(
-            index=self._index,
+            index=self.index,
             state=shown,
             pid=worker.pid if worker is not None else None,
-            device=devices[self._index % len(devices)] if devices else None,
+            device=devices[self.index % len(devices)] if devices else None,
             lanes=lanes,
-            restarts=self.restarts,
-            last_exit=self.last_exit,
+            restarts=self._restarts,
+            last_exit=self._last_exit,
             standby=standby,
             batches=done.answered if done is not None else 0,
             busy_s=done.busy_s if done is not None else None,
             exits=self._exits,
-            version=self._version,
-            consecutive_exits=0 if proven else self.streak.fruitless,
-            next_try_at=self.streak.next_try_at,
+            version=self.version,
+            consecutive_exits=0 if self._is_proven() else self._streak.exits,
+            next_try_at=self._streak.next_try_at,
         )
 
+    @property
+    def _ready_worker(self) -> Worker | None:
+        worker = self.worker
+        if self.state is not InstanceState.READY or worker is None or not worker.alive:
+            return None
+        return worker
 
-# ── The restart policy for workers: back-off delay, restart limit, and the definition of a crash loop ──
+    def _is_proven(self) -> bool:
+        """Whether the current worker has answered a batch or has served for long."""
+        worker = self._ready_worker
+        return worker is not None and (worker.stats.read().answered > 0 or self._has_served_long())
 
-#: Number of consecutive failures that make a crash loop.
-CRASH_LOOP = 3
-#: Limits the exponent of the delay to avoid overflow. After so many doublings, any delay exceeds the longest one.
-_MAX_DOUBLINGS = 60
+
+async def _wait_for_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until one of the futures is done, at most `timeout_s` seconds."""
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+# ── When the next worker starts: delays, the restart limit, crash loops ──
 
 
 @dataclass(frozen=True)
@@ -556,7 +544,37 @@ class RestartPolicy:
 
 
 @dataclass
-class Exchanges:
+class Streak:
+    """Consecutive worker exits of one instance.
+
+    Attributes:
+        exits: Workers in a row that exited without having answered a batch, including those that a batch crashed.
+        failures: Those of them that are blamed on the instance. Each one increases the delay.
+        next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
+    """
+
+    exits: int = 0
+    failures: int = 0
+    next_try_at: float | None = None
+
+    def add(self, *, in_batch: bool = False) -> None:
+        """Count a worker that exited or could not be loaded."""
+        self.exits += 1
+        if not in_batch:
+            self.failures += 1
+
+    def clear(self) -> None:
+        """Reset the streak after a worker has served."""
+        self.exits = self.failures = 0
+
+    @property
+    def is_crash_loop(self) -> bool:
+        """Whether the instance is in a crash loop."""
+        return self.failures >= CRASH_LOOP
+
+
+@dataclass
+class RecycleBackoff:
     """Back-off for workers that are recycled soon after their start because they cannot accept another lane.
 
     A replacement is likely to have the same problem. So the first one starts at once, and later ones after the delays
@@ -574,48 +592,15 @@ class Exchanges:
         return self.policy.longest_delay_s if delay_s is None else delay_s
 
 
-@dataclass
-class Streak:
-    """Consecutive worker exits of one instance.
-
-    Attributes:
-        failures: Exits blamed on the instance. Each one increases the delay.
-        fruitless: Workers that exited without having answered a batch, including those that a batch crashed.
-        next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
-    """
-
-    failures: int = 0
-    fruitless: int = 0
-    next_try_at: float | None = None
-
-    def add(self, *, in_batch: bool = False) -> None:
-        """Count a worker that exited or could not be loaded."""
-        self.fruitless += 1
-        if not in_batch:
-            self.failures += 1
-
-    def clear(self) -> None:
-        """Reset the streak after a worker has served."""
-        self.failures = self.fruitless = 0
-
-    @property
-    def is_crash_loop(self) -> bool:
-        """Whether the instance is in a crash loop."""
-        return self.failures >= CRASH_LOOP
-
-
-# ── A request to retry an instance immediately instead of waiting for its back-off ──
-
-
 class ImmediateRetry:
     """Lets callers request an immediate retry of one instance. Concurrent callers share one attempt.
 
     Attributes:
-        hurry: Set while an immediate retry is requested.
+        requested: Set while an immediate retry is requested.
     """
 
     def __init__(self) -> None:
-        self.hurry = asyncio.Event()
+        self.requested = asyncio.Event()
         self._attempt: asyncio.Future[None] | None = None
         self._over: RemoteFailure | None = None
 
@@ -635,39 +620,37 @@ class ImmediateRetry:
         if self._attempt is None:
             self._attempt = asyncio.get_running_loop().create_future()
             self._attempt.add_done_callback(lambda attempt: attempt.exception())
-            self.hurry.set()
+            self.requested.set()
         await asyncio.shield(self._attempt)
 
-    def attempted(self, failure: RemoteFailure | None) -> None:
+    def finish(self, failure: RemoteFailure | None) -> None:
         """Report the result of an attempt to the waiting callers; None means that it succeeded."""
-        self.hurry.clear()
+        self.requested.clear()
         attempt, self._attempt = self._attempt, None
         if attempt is not None and failure is None:
             attempt.set_result(None)
         elif attempt is not None and failure is not None:
             attempt.set_exception(failure)
 
-    def over(self, fault: BaseException | None) -> RemoteFailure:
+    def give_up(self, error: BaseException | None) -> RemoteFailure:
         """Fail the waiting callers and all later ones, because an internal error ended the supervisor."""
-        text = f"internal error: {fault}. Replace the model; the daemon's log has the details"
+        text = f"internal error: {error}. Replace the model; the daemon's log has the details"
         self._over = RemoteFailure(ErrorKind.INTERNAL, text)
-        self.attempted(self._over)
+        self.finish(self._over)
         return self._over
 
 
-# ── Starting of one registration's workers, and the index of workers by name, which keeps exited ones for a while ──
-
-#: Number of exited workers that are kept, so that their exit can be explained to proxies.
-_MAX_EXITED_KEPT = 16
+# ── Where a worker comes from: a new one, or the prestarted one of a suspended model ──
 
 
 class WorkerStarts:
-    """Starts workers, or takes the prestarted one.
+    """Starts the workers of one registration, or takes the prestarted one.
 
     Args:
         start_worker: Starts one worker.
         registrant: The process whose threads run the workers; None if the workers are processes.
-        workers: By name. Started workers are added here.
+        workers: Index of the registration's workers by name. Started workers are added, and the exited ones beyond the
+            last few removed.
         counters: Counts starts and exits.
         prestarted: Keeps a prestarted worker while the model is suspended.
         account: Memory account of the workers.
@@ -700,47 +683,43 @@ class WorkerStarts:
         """
         worker = self._prestarted.take(self._account) if slot == 0 else None
         if worker is None:
-            worker = await self._new(spec, slot)
+            worker = await self._start_new(spec, slot)
         else:
-            await self._unpark(worker)
+            try:
+                await worker.unpark()
+            except BaseException:  # no other task refers to it
+                await uninterrupted(worker.stop(0))
+                raise
         self._counters.add(worker)
         return worker
-
-    async def _unpark(self, worker: Worker) -> None:
-        """Make a prestarted worker load its model; stop it on failure, as no other task refers to it."""
-        try:
-            await worker.unpark()
-        except BaseException:
-            await uninterrupted(worker.stop(0))
-            raise
 
     def adopt(self, worker: Worker) -> None:
         """Add a worker that was started before an upgrade."""
         self._workers[worker.name] = worker
         self._counters.add(worker, adopted=True)
 
-    async def park(self, spec: messages.ModelSpec, still: Callable[[], bool]) -> None:
-        """Prestart a worker for a suspended model. Stop it again if `still()` is false once it has started."""
+    async def prestart(self, spec: messages.ModelSpec, is_still_wanted: Callable[[], bool]) -> None:
+        """Prestart a worker for a suspended model. Stop it again if it is not wanted any more once it has started."""
         if not self._prestarted.room:
             return
         try:
-            worker = await self._new(spec, 0)
+            worker = await self._start_new(spec, 0)
         except RemoteFailure:  # the next wake-up reports it
             return
         worker.parked = True
-        if still():
+        if is_still_wanted():
             await self._prestarted.put(self._account, worker)
         else:
             await worker.stop(0)
 
-    async def end_parked(self) -> None:
+    async def stop_prestarted(self) -> None:
         """Stop the prestarted worker, if there is one."""
         await self._prestarted.drop(self._account)
 
-    async def _new(self, spec: messages.ModelSpec, slot: int) -> Worker:
+    async def _start_new(self, spec: messages.ModelSpec, slot: int) -> Worker:
         worker = await self._start_worker(spec, slot, self._registrant)
-        ended = [name for name, one in self._workers.items() if not one.alive]
-        for name in ended[:-_MAX_EXITED_KEPT]:
+        exited = [name for name, one in self._workers.items() if not one.alive]
+        for name in exited[:-_MAX_EXITED_KEPT]:
             del self._workers[name]
             self._forget(name)
         self._workers[worker.name] = worker

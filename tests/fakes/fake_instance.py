@@ -19,7 +19,7 @@ _SPEC = msgspec.structs.replace(SPEC, load_timeout_s=_LOAD_S)
 
 
 class Instance:
-    """An instance under a supervisor, on a clock of the test's."""
+    """An instance under a supervisor, on a virtual clock."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Instance:
         account: Account | None = None,
         fork_server_s: float = 0.0,
     ) -> None:
-        """`fork_server_s`: what passes before there is a process."""
+        """`fork_server_s`: time until a process has started."""
         self.loop = loop
         self.workers: list[FakeWorker] = []
         self.retry_task: asyncio.Future[None] | None = None
@@ -45,7 +45,7 @@ class Instance:
             return self.workers[-1]
 
         async def report(ready: str | None) -> None:
-            """Tell no one: a history has no callers."""
+            """Do nothing: a history has no callers."""
 
         async def supervised() -> Supervisor:
             return Supervisor(0, _SPEC, start, policy, report, account=account)
@@ -54,13 +54,13 @@ class Instance:
         loop.settle()
 
     def do(self, step: str) -> None:
-        """Do one step of a history, and let everything come to rest."""
+        """Do one step of a history, and run everything until it waits."""
         who, _, what = step.partition(" ")
         if who == "after":
             self.loop.advance(float(what.partition(" ")[0]))
         elif step == "descriptors are short":
             self._short += 1
-        elif step == "is healed":
+        elif step == "is retried now":
             self.retry_task = self.loop.create_task(self.supervisor.retry_now())
         else:
             self.loop.ask(lambda: self._happens(self.workers[int(who[1:])], what))
@@ -90,7 +90,7 @@ class Instance:
             raise ValueError(f"no worker ever {what}")
 
     def said(self) -> str:
-        """Return what is said of the instance now."""
+        """Describe the instance: state, serving worker, remaining delay, crash loop."""
 
         def reported() -> str:
             info = self.supervisor.info(0, standby=False)
@@ -101,21 +101,23 @@ class Instance:
             if info.next_try_at is not None:
                 words.append(f"{info.next_try_at - self.loop.time():g} s")
             if self.supervisor.is_crash_looping:
-                words.append("hopeless")
+                words.append("crash-looping")
             return " ".join(words)
 
         return self.loop.ask(reported)
 
     def look(self) -> None:
-        """See what holds at any time."""
+        """Check what must hold at any time."""
         alive = [worker for worker in self.workers if worker.alive]
         for worker in alive:
-            assert not worker.ready.done() or worker.ready.exception() is None, "it is to be ended"
+            assert not worker.ready.done() or worker.ready.exception() is None, (
+                "a worker that failed to load is alive"
+            )
         staying = [worker for worker in alive if not worker.is_ending]
         assert len(staying) <= 2
         serving = self.loop.ask(lambda: self.supervisor.serving)
         for worker in staying:
-            assert worker in (serving, self.workers[-1]), "nobody needs it any more"
+            assert worker in (serving, self.workers[-1]), "an unneeded worker is alive"
 
     def info(self) -> messages.InstanceInfo:
         return self.loop.ask(lambda: self.supervisor.info(0, standby=False))

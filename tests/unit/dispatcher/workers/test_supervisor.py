@@ -1,4 +1,4 @@
-"""How a worker that ends is replaced: what counts as the instance's failure, back-off without end, and healing."""
+"""How a worker that exited is replaced: failures of the instance, back-off, crash loops, and immediate retries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from fakes.fake_worker import SPEC, FakeWorker
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.workers.pool import Pool
-from pytriton.dispatcher.workers.supervisor import CRASH_LOOP, RestartPolicy, Supervisor
+from pytriton.dispatcher.workers.supervisor import (
+    CRASH_LOOP,
+    ImmediateRetry,
+    RestartPolicy,
+    Supervisor,
+)
 from pytriton.dispatcher.workers.worker import Worker
 
-#: Longer than any test: a pause that nobody sits out.
+#: A delay longer than any test.
 NEVER_S = 1000.0
 
 
@@ -61,8 +66,8 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
-    """Also where none may be replaced that ends by itself, and none of them answered anything."""
+def test_workers_that_a_batch_crashed_are_always_replaced_at_once() -> None:
+    """Even with a restart limit of 0, and if none of them answered a batch."""
 
     async def test() -> None:
         one = Instance(limit=0)
@@ -82,9 +87,7 @@ def test_workers_that_a_batch_ends_are_replaced_at_once_however_many() -> None:
     run(test)
 
 
-def test_a_crash_loop_is_reported_and_goes_on() -> None:
-    """More failures than were once allowed: the next try has its time, and status says why."""
-
+def test_a_crash_loop_is_reported_and_retried_without_end() -> None:
     async def test() -> None:
         one = Instance(first_delay_s=0.0)
         await one.serving(1)
@@ -103,27 +106,27 @@ def test_a_crash_loop_is_reported_and_goes_on() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("limit", [None, 1], ids=["waiting for its next try", "given up"])
-def test_healing_loads_a_worker_at_once(limit: int | None) -> None:
+@pytest.mark.parametrize("limit", [None, 1], ids=["backing off", "restart limit reached"])
+def test_a_retry_loads_a_worker_at_once(limit: int | None) -> None:
     async def test() -> None:
         one = Instance(limit)
         await one.serving(1)
         one.loads = False
         one.started[0].end()
-        at_rest = "backoff" if limit is None else "failed"
-        await one.until(lambda: len(one.started) == 2 and one.state == at_rest)
+        resting_state = "backoff" if limit is None else "failed"
+        await one.until(lambda: len(one.started) == 2 and one.state == resting_state)
         reported = one.supervisor.problem() or ""
         if limit is None:
             next_try_at = one.supervisor.info(0, standby=False).next_try_at
             assert next_try_at is not None
             assert NEVER_S - 60 < next_try_at - time.time() < NEVER_S
-            assert reported == ""  # two in a row are no loop yet
+            assert reported == ""  # two in a row are not a crash loop yet
         else:
             assert "instance 0 has reached its restart limit" in reported
         with pytest.raises(RemoteFailure, match="no file"):
             await one.supervisor.retry_now()
         assert len(one.started) == 3
-        await one.until(lambda: one.state == at_rest)
+        await one.until(lambda: one.state == resting_state)
         one.loads = True
         await one.supervisor.retry_now()
         assert (one.state, len(one.started)) == ("ready", 4)
@@ -150,15 +153,15 @@ def test_waiters_for_a_retry_are_notified_when_the_instance_stops() -> None:
     run(test)
 
 
-def test_pauses_grow_to_the_longest_and_stay_there() -> None:
+def test_delays_grow_to_the_longest_and_stay_there() -> None:
     policy = RestartPolicy(1.0, None, 0.5, 30.0)
     delays = [policy.delay_s(failures) for failures in (1, 2, 3, 8, 9, 100_000)]
     assert delays == [0.0, 0.5, 1.0, 30.0, 30.0, 30.0]
     assert RestartPolicy(1.0, 2, 0.5, 30.0).delay_s(3) is None
 
 
-def test_requests_do_not_wait_out_a_crash_loop() -> None:
-    """A proxy that asks for a worker gets the reason, and when the next try is, instead of waiting for ever."""
+def test_proxies_do_not_wait_out_a_crash_loop() -> None:
+    """A proxy that asks for a worker gets the reason and the time of the next attempt instead of waiting."""
 
     async def test() -> None:
         loads = True
@@ -201,3 +204,59 @@ def test_requests_do_not_wait_out_a_crash_loop() -> None:
         await pool.stop(0)
 
     run(test)
+
+
+# ── concurrent requests for an immediate retry ───────────────────────────────────────────────────
+
+
+def play(scene: Callable[[ImmediateRetry], Awaitable[None]]) -> None:
+    async def played() -> None:
+        await scene(ImmediateRetry())
+
+    asyncio.run(played())
+
+
+def test_concurrent_requests_share_one_attempt_and_its_failure() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        requests = [asyncio.create_task(retry.request()) for _ in range(2)]
+        await retry.requested.wait()
+        await asyncio.sleep(0)
+        retry.finish(RemoteFailure(ErrorKind.LOAD_FAILED, "no weights"))
+        for one in requests:
+            with pytest.raises(RemoteFailure, match="no weights"):
+                await one
+        again = asyncio.create_task(retry.request())
+        await retry.requested.wait()
+        assert not again.done()
+        retry.finish(None)
+        await again
+        assert not retry.requested.is_set()
+
+    play(scene)
+
+
+def test_a_cancelled_request_leaves_the_attempt_to_others() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        cancelled, other = (asyncio.create_task(retry.request()) for _ in range(2))
+        await retry.requested.wait()
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert retry.requested.is_set()
+        retry.finish(None)
+        await other
+
+    play(scene)
+
+
+def test_requests_fail_after_an_internal_error_ended_the_supervisor() -> None:
+    async def scene(retry: ImmediateRetry) -> None:
+        early = asyncio.create_task(retry.request())
+        await retry.requested.wait()
+        await asyncio.sleep(0)
+        retry.give_up(ValueError("no such proxy"))
+        for request in (early, asyncio.create_task(retry.request())):
+            with pytest.raises(RemoteFailure, match="internal error: no such proxy"):
+                await asyncio.wait_for(request, 10)
+
+    play(scene)

@@ -1,8 +1,8 @@
-"""Histories of one instance: what happens to its workers, step by step, and where that leaves it.
+"""Histories of one instance: what happens to its workers, step by step, and the state after each step.
 
-A fake clock and fake workers: a pause takes no time, and a worker does what the history says. `w0` is the first
-worker that was started, `w1` the second. What is said of the instance after a step is its state, the worker that
-serves, how long it pauses, and whether a worker is not to be expected soon.
+A virtual clock and fake workers: a delay takes no time, and a worker does what the history says. `w0` is the first
+worker that was started, `w1` the second. After each step the history gives the instance's state, the worker that
+serves, the remaining delay, and whether it is crash-looping.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from fakes.virtual_time import VirtualLoop
 from pytriton.dispatcher.scaling.memory_policy import MEMORY
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 
-#: A step, and what is said of the instance after it.
+#: Steps, each with the state of the instance after it.
 History = list[tuple[str, str]]
 
 
 _SERVES: History = [("w0 says hello", "loading"), ("w0 serves", "ready w0")]
 _HISTORIES: dict[str, tuple[int | None, History]] = {
     "serves": (None, _SERVES),
-    "cannot be loaded at first: that is for who registered it": (
+    "its first worker cannot be loaded: the registration fails": (
         None,
-        [("w0 cannot load", "failed hopeless"), ("after 1000 s", "failed hopeless")],
+        [("w0 cannot load", "failed crash-looping"), ("after 1000 s", "failed crash-looping")],
     ),
-    "says nothing at first": (
+    "its first worker does not start": (
         None,
-        [("after 9 s", "starting"), ("after 2 s", "failed hopeless")],
+        [("after 9 s", "starting"), ("after 2 s", "failed crash-looping")],
     ),
     "crashes while it loads, three times, then serves": (
         None,
@@ -40,17 +40,17 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w1 says hello", "loading"),
             ("w1 crashes", "backoff 4 s"),
             ("after 4 s", "starting"),
-            ("w2 crashes", "backoff 8 s hopeless"),
-            ("after 8 s", "starting hopeless"),
-            ("w3 says hello", "loading hopeless"),
-            ("w3 crashes", "backoff 16 s hopeless"),
-            ("after 16 s", "starting hopeless"),
+            ("w2 crashes", "backoff 8 s crash-looping"),
+            ("after 8 s", "starting crash-looping"),
+            ("w3 says hello", "loading crash-looping"),
+            ("w3 crashes", "backoff 16 s crash-looping"),
+            ("after 16 s", "starting crash-looping"),
             ("w4 serves", "ready w4"),
             ("w4 answers a batch", "ready w4"),
             ("w4 crashes", "starting"),
         ],
     ),
-    "crashes before it has answered anything: the pauses go on": (
+    "crashes without having answered a batch: the delays keep growing": (
         None,
         [
             *_SERVES,
@@ -59,7 +59,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w1 crashes", "backoff 4 s"),
             ("after 4 s", "starting"),
             ("w2 serves", "ready w2"),
-            ("w2 crashes", "backoff 8 s hopeless"),
+            ("w2 crashes", "backoff 8 s crash-looping"),
         ],
     ),
     "serves for long without a batch, which is as good": (
@@ -72,25 +72,25 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w1 crashes", "starting"),
         ],
     ),
-    "pauses grow to the longest": (
+    "delays grow up to the longest": (
         None,
         [
             *_SERVES,
             ("w0 crashes", "starting"),
             ("w1 cannot load", "backoff 4 s"),
             ("after 4 s", "starting"),
-            ("w2 cannot load", "backoff 8 s hopeless"),
-            ("after 8 s", "starting hopeless"),
-            ("w3 cannot load", "backoff 16 s hopeless"),
-            ("after 16 s", "starting hopeless"),
-            ("w4 cannot load", "backoff 32 s hopeless"),
-            ("after 32 s", "starting hopeless"),
-            ("w5 cannot load", "backoff 60 s hopeless"),
-            ("after 60 s", "starting hopeless"),
-            ("w6 cannot load", "backoff 60 s hopeless"),
+            ("w2 cannot load", "backoff 8 s crash-looping"),
+            ("after 8 s", "starting crash-looping"),
+            ("w3 cannot load", "backoff 16 s crash-looping"),
+            ("after 16 s", "starting crash-looping"),
+            ("w4 cannot load", "backoff 32 s crash-looping"),
+            ("after 32 s", "starting crash-looping"),
+            ("w5 cannot load", "backoff 60 s crash-looping"),
+            ("after 60 s", "starting crash-looping"),
+            ("w6 cannot load", "backoff 60 s crash-looping"),
         ],
     ),
-    "does not say hello, or loads for ever": (
+    "does not say hello, or loads too long": (
         None,
         [
             *_SERVES,
@@ -99,10 +99,10 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("after 4 s", "starting"),
             ("w2 says hello", "loading"),
             ("after 99 s", "loading"),
-            ("after 1 s", "backoff 8 s hopeless"),
+            ("after 1 s", "backoff 8 s crash-looping"),
         ],
     ),
-    "hangs, is killed, comes back: the batch is to blame": (
+    "hangs or crashes in a batch: the batch is blamed": (
         0,
         [
             *_SERVES,
@@ -115,7 +115,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w3 serves", "ready w3"),
         ],
     ),
-    "a batch ends it between crashes of its own: there is no pause for that": (
+    "crashes in a batch between other crashes: no delay for that": (
         None,
         [
             *_SERVES,
@@ -125,10 +125,10 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
             ("w2 crashes in a batch", "starting"),
             ("w3 serves", "ready w3"),
-            ("w3 crashes", "backoff 8 s hopeless"),
+            ("w3 crashes", "backoff 8 s crash-looping"),
         ],
     ),
-    "is due and replaced without a pause in between": (
+    "is recycled without an interruption": (
         None,
         [
             *_SERVES,
@@ -140,7 +140,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
-    "workers take one lane, and no other: they are replaced at once, and then after pauses": (
+    "accepts no other lane: recycled at once, then after delays": (
         None,
         [
             *_SERVES,
@@ -159,7 +159,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w4 serves", "ready w4"),
         ],
     ),
-    "dies while it is replaced": (
+    "exits while it is recycled": (
         None,
         [
             *_SERVES,
@@ -169,7 +169,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w1 answers a batch", "ready w1"),
         ],
     ),
-    "its replacement cannot be loaded: it serves on, and another one is tried later": (
+    "its replacement cannot be loaded: it keeps serving until the next attempt": (
         None,
         [
             *_SERVES,
@@ -180,7 +180,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
-    "dies after its replacement could not be loaded": (
+    "exits after its replacement could not be loaded": (
         None,
         [
             *_SERVES,
@@ -190,7 +190,7 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
-    "dies while it is replaced, and so does its replacement": (
+    "exits while it is recycled, and so does its replacement": (
         None,
         [
             *_SERVES,
@@ -200,19 +200,19 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w2 serves", "ready w2"),
         ],
     ),
-    "the daemon itself cannot start one: another one is tried later": (
+    "no process can be started: retried later": (
         None,
         [
             *_SERVES,
             ("descriptors are short", "ready w0"),
             ("w0 crashes", "backoff 4 s"),
             ("descriptors are short", "backoff 4 s"),
-            ("after 4 s", "backoff 8 s hopeless"),
-            ("is healed", "starting hopeless"),
+            ("after 4 s", "backoff 8 s crash-looping"),
+            ("is retried now", "starting crash-looping"),
             ("w1 serves", "ready w1"),
         ],
     ),
-    "the daemon itself cannot start its replacement: it serves on": (
+    "no replacement process can be started: it keeps serving": (
         None,
         [
             *_SERVES,
@@ -223,36 +223,36 @@ _HISTORIES: dict[str, tuple[int | None, History]] = {
             ("w1 crashes", "starting"),
         ],
     ),
-    "given up, tried again": (
+    "reaches its restart limit, and is retried on request": (
         1,
         [
             *_SERVES,
             ("w0 crashes", "starting"),
-            ("w1 cannot load", "failed hopeless"),
-            ("after 10000 s", "failed hopeless"),
-            ("is healed", "starting"),
-            ("w2 cannot load", "failed hopeless"),
-            ("is healed", "starting hopeless"),
+            ("w1 cannot load", "failed crash-looping"),
+            ("after 10000 s", "failed crash-looping"),
+            ("is retried now", "starting"),
+            ("w2 cannot load", "failed crash-looping"),
+            ("is retried now", "starting crash-looping"),
             ("w3 serves", "ready w3"),
             ("w3 answers a batch", "ready w3"),
             ("w3 crashes", "starting"),
         ],
     ),
-    "given up at once where none is to be replaced": (
+    "restart limit 0": (
         0,
-        [*_SERVES, ("w0 crashes", "failed hopeless"), ("is healed", "starting")],
+        [*_SERVES, ("w0 crashes", "failed crash-looping"), ("is retried now", "starting")],
     ),
-    "healed in its pause": (
+    "retried now during its back-off": (
         None,
         [
             *_SERVES,
             ("w0 crashes", "starting"),
             ("w1 crashes", "backoff 4 s"),
             ("after 1 s", "backoff 3 s"),
-            ("is healed", "starting"),
-            ("is healed", "starting"),
+            ("is retried now", "starting"),
+            ("is retried now", "starting"),
             ("w2 serves", "ready w2"),
-            ("is healed", "ready w2"),
+            ("is retried now", "ready w2"),
         ],
     ),
 }
@@ -290,7 +290,7 @@ def test_an_internal_error_is_reported_as_such(loop: VirtualLoop) -> None:
     one.stop()
 
 
-def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
+def test_an_internal_error_after_a_load_stops_that_worker(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Instance(loop)
@@ -311,7 +311,7 @@ def test_a_worker_is_ended_that_a_fault_of_the_daemon_s_keeps_from_serving(
     one.stop()
 
 
-def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
+def test_a_retry_fails_after_an_internal_error_ended_the_supervisor(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Instance(loop)
@@ -321,7 +321,7 @@ def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
         raise ValueError("no such worker")
 
     monkeypatch.setattr(one.supervisor, "_back_off", back_off)
-    for step in ("w0 crashes", "is healed"):
+    for step in ("w0 crashes", "is retried now"):
         one.do(step)
     assert one.supervisor.is_crash_looping
     assert one.retry_task is not None
@@ -330,7 +330,7 @@ def test_where_a_fault_has_ended_the_supervisor_nobody_waits_for_a_worker(
     one.stop()
 
 
-def test_an_exchange_that_a_stop_interrupts_keeps_no_memory(
+def test_a_recycling_interrupted_by_a_stop_keeps_no_memory(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accounts = MemoryAccounts({MEMORY: 1 << 30})
@@ -352,3 +352,22 @@ def test_an_exchange_that_a_stop_interrupts_keeps_no_memory(
     one.stop()
     assert not any(worker.alive for worker in one.workers)
     assert account.beside == 0
+
+
+def test_the_start_of_a_fork_server_counts_as_the_start_of_the_worker(loop: VirtualLoop) -> None:
+    one = Instance(loop, fork_server_s=4.0)
+    states = []
+    for step in ("after 4 s", "after 5 s", "after 1 s"):
+        one.do(step)
+        states.append(one.said())
+    assert states == ["starting", "starting", "failed crash-looping"]
+    assert "did not start within 10 s" in str(one.info().last_exit)
+    one.stop()
+
+
+def test_a_worker_may_be_ready_before_its_hello_arrives(loop: VirtualLoop) -> None:
+    """A thread of a registrant, for example."""
+    one = Instance(loop)
+    one.do("w0 serves")
+    assert one.said() == "ready w0"
+    one.stop()

@@ -1,4 +1,4 @@
-"""Which worker a proxy gets, or why none: while workers come and go, and while others ask, go, or ask anew."""
+"""Which worker a proxy gets, or why none, while workers come and go, and while proxies ask, leave or ask again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import msgspec
 import pytest
 from fakes.fake_worker import SPEC, FakeWorker
 from fakes.virtual_time import VirtualLoop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.served_proxies import ServedProxies
+from pytriton.dispatcher.workers.routing import ProxyRouter, Routes
 from pytriton.dispatcher.workers.suspension import Suspension, WakeBounds
 from pytriton.dispatcher.workers.worker import Worker
 
@@ -50,7 +52,7 @@ class Served:
         own = self.instances.own_versions
         self.slots = [Slot(own[n % len(own)] if own else None) for n in range(slots)]
         self.instances.supervisors = self.slots  # type: ignore[assignment]  # all that is asked of them
-        self.proxies = ServedProxies(
+        self.proxies = ProxyRouter(
             self.instances, self.workers, self.suspension, self.changed, self.wake_up, LOG_ONLY
         )
         self.resumes = 0
@@ -86,9 +88,9 @@ class Served:
         self.loop.settle()
         return asked
 
-    def given(self, proxy: str, lost: str | None = None, **more: Any) -> str:
-        """Return the worker that a proxy is given, or why it gets none."""
-        return said(self.ask(proxy, lost, **more))
+    def assigned(self, proxy: str, lost: str | None = None, **more: Any) -> str:
+        """Return the worker that is assigned to a proxy, or why none is."""
+        return answer_to(self.ask(proxy, lost, **more))
 
     def lanes(self) -> list[int]:
         return [self.proxies.lanes_of(f"w{number}") for number in range(1, len(self.slots) + 1)]
@@ -111,20 +113,20 @@ class Served:
         self.loop.settle()
 
 
-def said(asked: asyncio.Task[Any]) -> str:
-    """Return the worker that a question was answered with, or why with none; "" while it waits."""
-    if not asked.done():
+def answer_to(request: asyncio.Task[Any]) -> str:
+    """Return the assigned worker, or the error; "" while the request waits."""
+    if not request.done():
         return ""
-    error = asked.exception()
-    return str(error) if error is not None else asked.result().worker
+    error = request.exception()
+    return str(error) if error is not None else request.result().worker
 
 
-# ── who goes while it waits ──────────────────────────────────────────────────────────────────────
+# ── proxies that leave while they wait ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("goes", ["detaches", "tritonserver ends"])
-def test_a_proxy_that_goes_while_it_waits_gets_no_worker(loop: VirtualLoop, goes: str) -> None:
-    """Else it would count for good: its model would never be free of proxies, and a worker would lack one."""
+def test_a_proxy_that_leaves_while_it_waits_gets_no_worker(loop: VirtualLoop, goes: str) -> None:
+    """Otherwise it would count forever: its model would never be free of proxies, and a worker would lack one."""
     served = Served(loop)
     asked = served.ask("p1")
     if goes == "detaches":
@@ -132,20 +134,20 @@ def test_a_proxy_that_goes_while_it_waits_gets_no_worker(loop: VirtualLoop, goes
     else:
         loop.ask(served.proxies.forget_all)
     served.serves(1)
-    assert "has ended" in said(asked)
+    assert "has ended" in answer_to(asked)
     assert len(served.proxies) == 0
-    assert served.given("p2") == "w1"
+    assert served.assigned("p2") == "w1"
     served.close()
 
 
-def test_an_abandoned_proxy_learns_that_its_model_ends(loop: VirtualLoop) -> None:
+def test_a_detached_proxy_learns_that_its_model_is_being_stopped(loop: VirtualLoop) -> None:
     """It may have a batch yet, whose clients get the reason."""
     served = Served(loop)
     asked = served.ask("p1", batch=True)
     loop.ask(lambda: served.proxies.detach("p1"))
     served.instances.stopping = True
     served.report()
-    assert said(asked) == "model m is being stopped"
+    assert answer_to(asked) == "model m is being stopped"
     served.close()
 
 
@@ -154,9 +156,9 @@ def test_only_the_last_request_of_a_proxy_is_answered(loop: VirtualLoop) -> None
     first = served.ask("p1", avoid=["w1"])
     second = served.ask("p1")
     served.serves(1)
-    assert said(second) == "w1"
+    assert answer_to(second) == "w1"
     served.serves(1, 2)
-    assert "asked again" in said(first)
+    assert "asked again" in answer_to(first)
     assert served.lanes() == [1, 0]  # w2 does not count a proxy that it never saw
     served.close()
 
@@ -167,11 +169,11 @@ def test_a_cancelled_waiter_leaves_nothing(loop: VirtualLoop) -> None:
     asked.cancel()
     served.serves(1)
     assert len(served.proxies) == 0
-    assert served.given("p1") == "w1"
+    assert served.assigned("p1") == "w1"
     served.close()
 
 
-# ── who gets which ───────────────────────────────────────────────────────────────────────────────
+# ── which worker a proxy gets ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -192,16 +194,16 @@ def test_which_worker_a_proxy_gets(
 ) -> None:
     served = Served(loop)
     served.serves(*ready)
-    assert served.given("p1", **question) == given
+    assert served.assigned("p1", **question) == given
     served.close()
 
 
-def test_versions_have_workers_of_their_own(loop: VirtualLoop) -> None:
+def test_each_version_has_its_own_workers(loop: VirtualLoop) -> None:
     served = Served(loop, 4, versions=[1, 3], python_model=_PYTHON_MODEL, instances=2)
     served.serves(1, 2)
-    assert served.given("p1", version=3) == "w2"
-    assert served.given("p2", version=3) == "w2"
-    assert served.given("p3", version=2) == "model m has no version 2; it has [1, 3]"
+    assert served.assigned("p1", version=3) == "w2"
+    assert served.assigned("p2", version=3) == "w2"
+    assert served.assigned("p3", version=2) == "model m has no version 2; it has [1, 3]"
     served.serves(1, 2, 3)
     loop.run(served.proxies.balance())
     assert served.withdrawn() == [0, 0, 0]  # w1 and w3 serve another version
@@ -211,15 +213,15 @@ def test_versions_have_workers_of_their_own(loop: VirtualLoop) -> None:
     served.close()
 
 
-def test_a_worker_is_asked_for_one_proxy_until_it_has_given_it(loop: VirtualLoop) -> None:
+def test_a_worker_gives_up_one_proxy_at_a_time(loop: VirtualLoop) -> None:
     served = Served(loop, 3)
     served.serves(1)
-    assert [served.given(f"p{number}") for number in range(3)] == ["w1"] * 3
+    assert [served.assigned(f"p{number}") for number in range(3)] == ["w1"] * 3
     served.serves(1, 2, 3)
     for _ in range(3):
         loop.run(served.proxies.balance())
     assert served.withdrawn() == [1, 0, 0]
-    assert served.given("p0") == "w2"
+    assert served.assigned("p0") == "w2"
     assert served.withdrawn() == [2, 0, 0]  # for w3
     loop.ask(lambda: served.proxies.detach("p1"))
     assert served.withdrawn() == [2, 0, 0]  # w1 has one left
@@ -230,7 +232,7 @@ def test_a_worker_is_asked_for_one_proxy_until_it_has_given_it(loop: VirtualLoop
     ("ready", "waiting", "is_stuck"),
     [([1, 2], ["w1"], False), ([1, 2], ["w1", "w2"], True), ([], [], False), ([1], ["w9"], False)],
 )
-def test_a_call_that_comes_back_fails_where_all_workers_wait_for_it(
+def test_a_call_cycle_fails_if_all_workers_wait_for_it(
     loop: VirtualLoop, ready: Collection[int], waiting: list[str], is_stuck: bool
 ) -> None:
     served = Served(loop)
@@ -241,29 +243,29 @@ def test_a_call_that_comes_back_fails_where_all_workers_wait_for_it(
     served.close()
 
 
-# ── sleep ────────────────────────────────────────────────────────────────────────────────────────
+# ── suspension ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_only_a_batch_wakes_a_model(loop: VirtualLoop) -> None:
     served = Served(loop)
     served.suspension.suspended = True
-    assert served.given("p1") == ""  # it asks again when it has a batch
+    assert served.assigned("p1") == ""  # it asks again when it has a batch
     assert (len(served.proxies), served.resumes) == (1, 0)
     batch = served.ask("p1", batch=True)
-    assert (said(batch), served.resumes) == ("", 1)
+    assert (answer_to(batch), served.resumes) == ("", 1)
     served.suspension.suspended = False
     served.serves(2)
-    assert said(batch) == "w2"
+    assert answer_to(batch) == "w2"
     served.close()
 
 
-# ── why nobody serves ────────────────────────────────────────────────────────────────────────────
+# ── why no worker serves ────────────────────────────────────────────────────────────────────────────
 
 _LOOP = "model m has no worker: instance 0 is in a crash loop; instance 1 is, too. See"
 
 
 @pytest.mark.parametrize(
-    ("hopeless", "state", "why"),
+    ("crash_looping", "state", "why"),
     [
         ([1, 2], {}, _LOOP),
         ([1], {}, ""),
@@ -274,23 +276,23 @@ _LOOP = "model m has no worker: instance 0 is in a crash loop; instance 1 is, to
     ],
 )
 def test_waiting_proxies_learn_why_no_worker_comes(
-    loop: VirtualLoop, hopeless: Collection[int], state: dict[str, Any], why: str
+    loop: VirtualLoop, crash_looping: Collection[int], state: dict[str, Any], why: str
 ) -> None:
     served = Served(loop)
     asked = served.ask("p1")
-    for number in hopeless:
+    for number in crash_looping:
         slot = served.slots[number - 1]
         slot.is_crash_looping = True
         slot.why = "instance 0 is in a crash loop" if number == 1 else "instance 1 is, too"
     for name, value in state.items():
         setattr(served.instances, name, value)
     served.report()
-    assert said(asked).startswith(why) if why else not asked.done()
+    assert answer_to(asked).startswith(why) if why else not asked.done()
     served.close()
 
 
 @pytest.mark.parametrize("sleeps", ["suspended", "lacks_room"])
-def test_a_crash_loop_before_its_sleep_does_not_count(loop: VirtualLoop, sleeps: str) -> None:
+def test_a_crash_loop_before_the_suspension_does_not_count(loop: VirtualLoop, sleeps: str) -> None:
     served = Served(loop)
     for slot in served.slots:
         slot.is_crash_looping = True
@@ -310,7 +312,7 @@ def test_status_distinguishes_standby_and_suspended_workers(loop: VirtualLoop) -
         as_supervisor.index, as_supervisor.worker = index, SimpleNamespace(name=f"w{index + 1}")
         as_supervisor.info = lambda lanes, standby: reported.append((lanes, standby))
     served.serves(1)
-    served.given("p1")
+    served.assigned("p1")
     served.instances.infos(served.proxies.lanes_of)
     served.suspension.suspended = True
     served.instances.infos(served.proxies.lanes_of)
@@ -324,3 +326,126 @@ def test_a_pool_that_stops_refuses_at_once(loop: VirtualLoop) -> None:
     with pytest.raises(RemoteFailure, match="is being stopped"):
         loop.run(served.proxies.route("p1", None))
     served.close()
+
+
+# ── the routing table ────────────────────────────────────────────────────────────────────────────
+
+WORKERS = ["w1", "w2", "w3"]
+
+
+def loads(routes: Routes) -> list[int]:
+    return [routes.lanes_of(worker) for worker in WORKERS]
+
+
+def routes_for(lanes: int) -> Routes:
+    return Routes(lambda: lanes)
+
+
+def test_proxies_spread_over_the_workers() -> None:
+    routes = Routes()
+    assert sorted(routes.assign(f"p{i}", WORKERS) for i in range(3)) == WORKERS
+    assert len(routes) == 3
+
+
+def test_a_proxy_that_is_assigned_again_counts_once() -> None:
+    routes = routes_for(2)
+    for _ in range(3):
+        routes.assign("p0", WORKERS)
+    assert len(routes) == 1
+    assert routes.worker_of["p0"] == "w1"
+
+
+def test_a_worker_gets_all_its_proxies_before_the_next_gets_one() -> None:
+    routes = routes_for(2)
+    assert [routes.assign(f"p{i}", WORKERS) for i in range(6)] == [w for w in WORKERS for _ in "12"]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_standby_workers_stay_free(lanes: int) -> None:
+    routes = routes_for(lanes)
+    for i in range(2 * lanes):
+        routes.assign(f"p{i}", WORKERS)
+    assert loads(routes) == [lanes, lanes, 0]
+
+
+def test_surplus_proxies_go_to_the_least_busy_workers() -> None:
+    """A worker has exited and has no replacement yet: its four proxies do not all go to one other worker."""
+    routes = routes_for(4)
+    for i in range(12):
+        routes.assign(f"p{i}", WORKERS)
+    for i in range(4):
+        assert routes.worker_of[f"p{i}"] == "w1"
+        routes.assign(f"p{i}", WORKERS[1:])
+    assert loads(routes) == [0, 6, 6]
+
+
+def test_a_replacement_worker_gets_its_proxies_back_one_at_a_time() -> None:
+    """One at a time, each from a worker that has too many at that moment."""
+    routes = routes_for(2)
+    for i in range(6):
+        routes.assign(f"p{i}", ["w2", "w3"])
+    assert loads(routes) == [0, 3, 3]
+    given_away = 0
+    while (giver := routes.giver_for("w1")) is not None:
+        proxy = next(f"p{i}" for i in range(6) if routes.worker_of.get(f"p{i}") == giver)
+        assert routes.assign(proxy, WORKERS) == "w1"
+        given_away += 1
+    assert given_away == 2
+    assert loads(routes) == [2, 2, 2]
+    assert [routes.giver_for(worker) for worker in WORKERS] == [None] * 3
+
+
+def test_an_overloaded_worker_gives_a_proxy_to_one_that_lacks_some() -> None:
+    for lanes in (1, 2):
+        routes = routes_for(lanes)
+        for i in range(lanes + 1):
+            routes.assign(f"p{i}", ["w1"])
+        assert routes.giver_for("w2") == "w1"
+        assert routes.giver_for("w1") is None
+
+
+def test_a_worker_without_surplus_gives_no_proxy() -> None:
+    for lanes in (1, 2):
+        routes = routes_for(lanes)
+        for i in range(lanes):
+            routes.assign(f"p{i}", ["w1"])
+        assert routes.giver_for("w2") is None
+        routes.worker_of.clear()
+        assert routes.giver_for("w2") is None
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 7), st.sets(st.sampled_from(WORKERS), min_size=1)))
+
+
+@given(st.integers(1, 3), STEPS)
+def test_a_partly_filled_worker_is_preferred_then_the_least_busy(
+    lanes: int, steps: list[tuple[int, set[str]]]
+) -> None:
+    routes = routes_for(lanes)
+    for proxy, ready in steps:
+        routes.forget(f"p{proxy}")
+        before = {worker: routes.lanes_of(worker) for worker in ready}
+        chosen = routes.assign(f"p{proxy}", sorted(ready))
+        assert routes.lanes_of(chosen) == before[chosen] + 1
+        begun = [count for count in before.values() if 0 < count < lanes]
+        assert before[chosen] == (max(begun) if begun else min(before.values()))
+    assert len(routes) == sum(loads(routes))
+
+
+@given(st.integers(1, 3), STEPS)
+def test_balancing_ends_with_no_worker_overloaded_while_another_lacks_proxies(
+    lanes: int, steps: list[tuple[int, set[str]]]
+) -> None:
+    routes = routes_for(lanes)
+    for proxy, ready in steps:
+        routes.assign(f"p{proxy}", sorted(ready))
+    for _ in range(8):  # as many as there are proxies at most
+        asked = [(routes.giver_for(idle), idle) for idle in WORKERS]
+        moves = [(giver, idle) for giver, idle in asked if giver is not None]
+        if not moves:
+            break
+        giver = moves[0][0]
+        routes.assign(
+            next(f"p{i}" for i in range(8) if routes.worker_of.get(f"p{i}") == giver), WORKERS
+        )
+    assert max(loads(routes)) <= lanes or min(loads(routes)) >= lanes

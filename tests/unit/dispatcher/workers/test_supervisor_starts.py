@@ -1,4 +1,4 @@
-"""Where a pool's next worker comes from, and which of those that ended are still known."""
+"""Where a pool's next worker comes from, and which exited workers are still known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.dispatcher.workers.worker import Worker
 
 
 class Parked(FakeWorker):
-    """Its peer may take no message any more."""
+    """A prestarted worker; `unpark_fails` makes it unreachable."""
 
     unpark_fails: BaseException | None = None
 
@@ -38,7 +38,7 @@ class Starts:
         self.takes_s = 0.0
         self.workers: dict[str, Worker] = {}
         self.forgotten: list[str] = []
-        self.sleeps = True
+        self.suspended = True
         self.prestarted = PrestartedWorkers(room)
         account = loop.ask(lambda: MemoryAccounts().open(SPEC))
         self.starts = WorkerStarts(
@@ -61,10 +61,10 @@ class Starts:
     def start(self, slot: int = 0) -> str:
         return self.loop.run(self.starts.start(SPEC, slot)).name
 
-    def park(self) -> asyncio.Task[None]:
-        return self.loop.create_task(self.starts.park(SPEC, lambda: self.sleeps))
+    def prestart(self) -> asyncio.Task[None]:
+        return self.loop.create_task(self.starts.prestart(SPEC, lambda: self.suspended))
 
-    def parked(self) -> list[str]:
+    def prestarted_names(self) -> list[str]:
         self.loop.settle()
         return [worker.name for worker in self.prestarted.workers()]
 
@@ -86,8 +86,8 @@ def starts(loop: VirtualLoop) -> Any:
     one.close()
 
 
-def test_the_one_at_hand_is_for_the_first_slot(starts: Starts) -> None:
-    starts.loop.run(starts.park())
+def test_the_prestarted_worker_is_for_the_first_slot(starts: Starts) -> None:
+    starts.loop.run(starts.prestart())
     assert starts.started[0].parked
     assert starts.start(slot=1) == "w2"
     assert starts.start() == "w1"
@@ -96,20 +96,20 @@ def test_the_one_at_hand_is_for_the_first_slot(starts: Starts) -> None:
     assert list(starts.workers) == ["w1", "w2", "w3"]
 
 
-def test_one_at_hand_that_has_ended_is_not_taken(starts: Starts) -> None:
-    starts.loop.run(starts.park())
+def test_a_prestarted_worker_that_exited_is_not_taken(starts: Starts) -> None:
+    starts.loop.run(starts.prestart())
     starts.started[0].end()
     assert starts.start() == "w2"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no peer"), asyncio.CancelledError()])
-def test_an_unreachable_standby_worker_is_ended(starts: Starts, error: BaseException) -> None:
-    """Nobody else knows of it: it would stay as long as the daemon."""
-    starts.loop.run(starts.park())
+def test_an_unreachable_prestarted_worker_is_stopped(starts: Starts, error: BaseException) -> None:
+    """No other task knows it: it would live as long as the daemon."""
+    starts.loop.run(starts.prestart())
     starts.started[0].unpark_fails = error
     with pytest.raises(type(error)):
         starts.start()
-    assert starts.alive() == starts.parked() == []
+    assert starts.alive() == starts.prestarted_names() == []
     assert starts.start() == "w2"
 
 
@@ -117,38 +117,38 @@ def test_an_unreachable_standby_worker_is_ended(starts: Starts, error: BaseExcep
     ("happens", "parked", "alive"),
     [
         ("nothing", ["w1"], ["w1"]),
-        ("it wakes meanwhile", [], []),
+        ("the model resumes before it has started", [], []),
         ("its start fails", [], []),
         ("an upgrade begins", [], []),
         ("it is stopped afterwards", [], []),
     ],
 )
-def test_workers_available_while_a_model_is_suspended(
+def test_prestarting_a_worker_for_a_suspended_model(
     starts: Starts, happens: str, parked: list[str], alive: list[str]
 ) -> None:
     starts.takes_s = 1.0
     if happens == "its start fails":
         starts.fails = RemoteFailure(ErrorKind.UNAVAILABLE, "too many processes")
-    prestarted = starts.park()
+    prestarted = starts.prestart()
     starts.loop.settle()
-    starts.sleeps = happens != "it wakes meanwhile"
+    starts.suspended = happens != "the model resumes before it has started"
     if happens == "an upgrade begins":
         starts.loop.run(starts.prestarted.hold())
     starts.loop.run(prestarted)
     if happens == "it is stopped afterwards":
-        starts.loop.run(starts.starts.end_parked())
-    assert (starts.parked(), starts.alive()) == (parked, alive)
+        starts.loop.run(starts.starts.stop_prestarted())
+    assert (starts.prestarted_names(), starts.alive()) == (parked, alive)
     assert starts.prestarted.is_quiescent
 
 
-def test_nothing_is_started_where_nothing_may_be_at_hand(loop: VirtualLoop) -> None:
+def test_nothing_is_prestarted_without_room(loop: VirtualLoop) -> None:
     starts = Starts(loop, room=0)
-    loop.run(starts.park())
+    loop.run(starts.prestart())
     assert starts.started == []
 
 
-def test_of_those_that_ended_the_last_sixteen_are_known(starts: Starts) -> None:
-    """A proxy may ask what became of its batch; those that live are known however old they are."""
+def test_the_last_sixteen_exited_workers_are_known(starts: Starts) -> None:
+    """A proxy may ask what happened to its batch. Living workers are known however old they are."""
     first = starts.start()
     for _ in range(20):
         starts.start()
@@ -159,7 +159,7 @@ def test_of_those_that_ended_the_last_sixteen_are_known(starts: Starts) -> None:
     assert list(starts.workers) == [first, *(f"w{number}" for number in range(6, 23))]
 
 
-def test_one_of_a_former_version_is_known(starts: Starts) -> None:
+def test_an_adopted_worker_is_known(starts: Starts) -> None:
     worker = starts.loop.ask(lambda: Parked(50))
     starts.started.append(worker)
     starts.loop.ask(lambda: starts.starts.adopt(worker))

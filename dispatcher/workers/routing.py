@@ -1,4 +1,10 @@
-"""The proxies of one registration: assigns each a worker, and rebalances them."""
+"""Routing of proxies to workers: which worker serves a proxy, and when a proxy moves to another one.
+
+Each worker should serve `lanes` proxies. A proxy is assigned to a worker that serves some proxies but fewer than
+`lanes`, otherwise to the worker that serves the fewest. So standby workers stay free until another worker exits.
+When a worker exits, its proxies are reassigned at once. When its replacement is ready, overloaded workers give it
+their surplus proxies.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,13 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages import Verdict
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
-from pytriton.dispatcher.workers import concurrent_loads
 from pytriton.dispatcher.workers.instances import Instances
-from pytriton.dispatcher.workers.routes import Routes
 from pytriton.dispatcher.workers.suspension import Suspension
 from pytriton.dispatcher.workers.worker import Worker
 
 
-class ServedProxies:
-    """The proxies of one pool and their workers. The length is the number of attached proxies.
+class ProxyRouter:
+    """Assigns workers to the proxies of one pool. Its length is the number of attached proxies.
 
     Args:
         instances: Instances of the pool.
@@ -47,11 +51,11 @@ class ServedProxies:
         self._wake_up = wake_up
         self._events = events
         self._routes = Routes(lambda: instances.lanes)
-        #: The latest request of each proxy that waits for a worker.
-        self._questions: dict[str, object] = {}
+        #: Identifies the latest request of each proxy that waits for a worker.
+        self._requests: dict[str, object] = {}
         #: Workers that have been asked to give up a proxy and have not done so yet.
-        self._asked: set[str] = set()
-        self._aside: set[asyncio.Task[None]] = set()
+        self._withdrawing: set[str] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         """Return the number of attached proxies."""
@@ -63,11 +67,11 @@ class ServedProxies:
 
     def hand_over(self) -> dict[str, str]:
         """Return the worker of each proxy, to hand over in an upgrade."""
-        return self._routes.table()
+        return dict(self._routes.worker_of)
 
     def adopt(self, table: Mapping[str, str]) -> None:
         """Restore the routes from before an upgrade."""
-        self._routes.adopt(table)
+        self._routes.worker_of.update(table)
 
     async def route(
         self,
@@ -93,12 +97,12 @@ class ServedProxies:
         Raises:
             RemoteFailure: No worker is expected soon, or the proxy has exited or sent a newer request.
         """
-        question = self._questions[proxy] = object()
+        request = self._requests[proxy] = object()
         try:
-            return await self._route(proxy, lost, avoid, version, question, batch=batch)
+            return await self._route(proxy, lost, avoid, version, request, batch=batch)
         finally:
-            if self._questions.get(proxy) is question:
-                del self._questions[proxy]
+            if self._requests.get(proxy) is request:
+                del self._requests[proxy]
 
     async def _route(
         self,
@@ -106,7 +110,7 @@ class ServedProxies:
         lost: str | None,
         avoid: Sequence[str],
         version: int,
-        question: object,
+        request: object,
         *,
         batch: bool,
     ) -> messages.Attached:
@@ -121,21 +125,20 @@ class ServedProxies:
             self._workers[lost].is_deaf()
         async with self._changed:
             while True:
-                if self._questions.get(proxy) is not question:
-                    raise self._gone(proxy, version)  # do not assign a worker that others could use
+                if self._requests.get(proxy) is not request:
+                    # Do not assign a worker that others could use.
+                    raise self._outdated(proxy, version)
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
                 if self._suspension.now and not batch:
-                    self._routes.rest(proxy)
+                    self._routes.release(proxy)
                     return messages.Attached("", "", spec.execution_timeout_s)
                 self._suspension.raise_refusal(wake)
                 self._wake_up()
                 wake = self._suspension.resumes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
-                    self._run_in_background(
-                        self.balance()
-                    )  # a worker may need more proxies than this one
+                    self._run_in_background(self.balance())  # it may need more proxies
                     return messages.Attached(
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
@@ -148,7 +151,7 @@ class ServedProxies:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
-    def _gone(self, proxy: str, version: int) -> RemoteFailure:
+    def _outdated(self, proxy: str, version: int) -> RemoteFailure:
         """Return the failure for an outdated request. The proxy may still have the batch, and reports the text."""
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
@@ -165,31 +168,31 @@ class ServedProxies:
         return Verdict(
             "fail",
             f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
-            f"{concurrent_loads.workers(len(ready))} of model {name} wait for this one. Break the circle, or register "
+            f"{workers_text(len(ready))} of model {name} wait for this one. Break the circle, or register "
             f"{name} with more instances than it goes round",
         )
 
     def detach(self, proxy: str) -> None:
         """Forget a proxy that has exited, and its pending request."""
-        self._questions.pop(proxy, None)
+        self._requests.pop(proxy, None)
         self._forget(proxy)
         self._run_in_background(self.balance())
 
     def forget_all(self) -> None:
         """Forget all proxies and their pending requests, because tritonserver has exited."""
-        self._questions.clear()
-        self._routes.clear()
+        self._requests.clear()
+        self._routes.worker_of.clear()
 
-    def rest_all_of(self, workers: Collection[str]) -> None:
-        """Detach the proxies of these workers from their workers, because the model is suspended."""
-        self._routes.rest_all_of(workers)
+    def release_workers(self, workers: Collection[str]) -> None:
+        """Leave the proxies of these workers attached without a worker, because the model is suspended."""
+        self._routes.release_workers(workers)
 
     async def balance(self) -> None:
         """Move surplus proxies to workers that have too few. Each worker gives up one proxy at a time."""
         for idle in self._instances.ready():
-            giver = self._routes.too_many_for(idle, partial(self._alike, idle))
-            if giver is not None and giver not in self._asked:
-                self._asked.add(giver)
+            giver = self._routes.giver_for(idle, partial(self._serves_same_version, idle))
+            if giver is not None and giver not in self._withdrawing:
+                self._withdrawing.add(giver)
                 await self._withdraw(self._workers[giver], f"worker {idle} has too few")
 
     async def withdraw_all(self, worker: Worker, why: str) -> None:
@@ -206,16 +209,80 @@ class ServedProxies:
 
     def _forget(self, proxy: str) -> None:
         """Remove a proxy's route. Its worker may be asked to give up another proxy."""
-        self._asked.discard(self._routes.worker_of(proxy) or "")
+        self._withdrawing.discard(self._routes.worker_of.get(proxy, ""))
         self._routes.forget(proxy)
 
-    def _alike(self, one: str, other: str) -> bool:
+    def _serves_same_version(self, one: str, other: str) -> bool:
         """Return whether two workers serve the same versions."""
         if not self._instances.own_versions:
             return True
         return other in self._workers and self._workers[other].version == self._workers[one].version
 
-    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(doing)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+
+class Routes:
+    """The routing table of one registration, with the rules for choosing a worker.
+
+    Args:
+        lanes: Returns how many proxies each worker should currently serve.
+
+    Attributes:
+        worker_of: Proxy -> worker; "" for a proxy that is attached without a worker.
+    """
+
+    def __init__(self, lanes: Callable[[], int] = lambda: 1) -> None:
+        self.worker_of: dict[str, str] = {}
+        self._lanes = lanes
+
+    def __len__(self) -> int:
+        """Return the number of attached proxies."""
+        return len(self.worker_of)
+
+    def lanes_of(self, worker: str) -> int:
+        """Return the number of proxies that a worker serves."""
+        return sum(name == worker for name in self.worker_of.values())
+
+    def assign(self, proxy: str, ready: Sequence[str]) -> str:
+        """Assign `proxy` to one of the ready workers and return its name."""
+        self.forget(proxy)
+        worker = min(ready, key=self._burden)
+        self.worker_of[proxy] = worker
+        return worker
+
+    def _burden(self, worker: str) -> tuple[int, int]:
+        count = self.lanes_of(worker)
+        return (0, -count) if 0 < count < self._lanes() else (1, count)
+
+    def release(self, proxy: str) -> None:
+        """Leave a proxy attached without a worker, because its model is suspended."""
+        self.worker_of[proxy] = ""
+
+    def release_workers(self, workers: Collection[str]) -> None:
+        """Leave the proxies of these workers attached without a worker."""
+        for proxy, worker in self.worker_of.items():
+            if worker in workers:
+                self.release(proxy)
+
+    def forget(self, proxy: str) -> None:
+        """Remove the route of a proxy that has exited or is about to be reassigned."""
+        self.worker_of.pop(proxy, None)
+
+    def giver_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:
+        """Return the worker that should give a proxy to `idle`, or None if no worker has too many.
+
+        `alike`: Returns whether a worker serves the same version as `idle`.
+        """
+        givers = {name for name in self.worker_of.values() if name and alike(name)}
+        if not givers or self.lanes_of(idle) >= self._lanes():
+            return None
+        busiest = max(givers, key=self.lanes_of)
+        return busiest if self.lanes_of(busiest) > self._lanes() else None
+
+
+def workers_text(count: int) -> str:
+    """Format a number of workers, such as "2 workers"."""
+    return "1 worker" if count == 1 else f"{count} workers"

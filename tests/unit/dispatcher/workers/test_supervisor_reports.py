@@ -1,4 +1,4 @@
-"""What is kept and told of one instance's workers: to who registered it, to who heals it, in its status."""
+"""What callers learn about the workers of an instance: the registrant, the requester of a retry, and `status`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from fakes.fake_instance import Instance
+from fakes.fake_worker import FakeWorker
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import RemoteFailure
 
 
-def test_records_kept_of_exited_workers(loop: VirtualLoop) -> None:
+def test_the_last_five_exits_are_recorded(loop: VirtualLoop) -> None:
     one = Instance(loop)
     for number in range(7):
         one.do(f"w{number} serves")
@@ -31,20 +32,24 @@ def test_records_kept_of_exited_workers(loop: VirtualLoop) -> None:
         (["w0 crashes"], "model m: worker w0 exited before its callable was loaded"),
         (["after 10 s"], "model m: worker w0 did not start within 10 s"),
         (
-            ["w0 says hello", "after 100 s"],
+            ["after 9 s", "w0 says hello", "after 99 s", "after 1 s"],
             "model m: worker w0 did not load its callable within 100 s (load_timeout_s)",
         ),
     ],
 )
 def test_the_registrant_learns_the_outcome_of_the_first_worker(
-    loop: VirtualLoop, history: list[str], first: str | None
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, history: list[str], first: str | None
 ) -> None:
+    monkeypatch.setattr(FakeWorker, "last_lines", lambda worker: "loading weights: 3 %")
     one = Instance(loop)
     for step in history:
         assert not one.supervisor.first.done()
         one.do(step)
     failure: Any = one.supervisor.first.exception()
     assert (None if failure is None else failure.text) == first
+    assert one.workers[0].alive is (failure is None)
+    if failure is not None and "no file" not in failure.text:
+        assert failure.traceback == "loading weights: 3 %"
     one.stop()
 
 
@@ -59,7 +64,7 @@ def test_the_requester_of_a_retry_learns_its_outcome(
     loop: VirtualLoop, steps: list[str], reported: str | None
 ) -> None:
     one = Instance(loop)
-    for step in ("w0 serves", "w0 crashes", "w1 crashes", "is healed", *steps):
+    for step in ("w0 serves", "w0 crashes", "w1 crashes", "is retried now", *steps):
         one.do(step)
     assert one.retry_task is not None
     if reported is None:
