@@ -330,7 +330,7 @@ class ModelDeployer:
                 payload=max(map(len, entry.payloads), default=0),
                 hosted=registrant is not None,
                 registration=identity or _identity(entry, keeping),
-                patient=keeping in (Persistence.THERE, Persistence.ELSEWHERE),
+                background=keeping in (Persistence.THERE, Persistence.ELSEWHERE),
                 events=self._events.about(entry.spec.name, entry.spec.version),
             ),
         )

@@ -74,7 +74,7 @@ class Registry(ServedModels):
         accounts: MemoryAccounts | None = None,
     ) -> None:
         self.accounts = accounts or MemoryAccounts()
-        self.load_slots = LoadSlots(self.accounts.until_put_off)
+        self.load_slots = LoadSlots(self.accounts.until_deferred)
         self.restoring = Restorer(store.read(), events, self.load_slots)
         super().__init__(rundir.models, self.restoring)
         self._config = config

@@ -1,9 +1,18 @@
 """The memory budget: a loop that measures workers, grants memory claims, and suspends idle models for others.
 
-    workers' memory ──▶ accounts ──▶ elastic/memory.py: grants and models to suspend ──▶ adaptations.put_to_sleep
+    memory of workers ──▶ accounts ──▶ memory_policy.plan ──▶ grant claims
+    (/proc, GPUs)                                         └─▶ suspend models (BackgroundChanges)
 
-Without a budget it does nothing. A step is fast: it reads /proc and gauges. Slow work, such as stopping a model's
-workers, runs in background tasks, so no model waits for another one's load.
+A pool claims memory for its workers before it starts them (`workers/memory_account.py`). The pure rules are in
+`memory_policy.py`. This loop measures, and carries out what they decide: twice a second, every 50 ms while a claim waits,
+and at once when an account changes. In each step it
+
+1. records the measured sizes of all workers in the accounts of their pools,
+2. refuses claims that no suspension could satisfy, after a few seconds,
+3. grants the claims for which there is memory, and
+4. suspends idle models, in background tasks, so that no model waits for another one's stop.
+
+Without a budget it does nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +40,10 @@ from pytriton.dispatcher.scaling.memory_policy import (
     Size,
     added,
     amounts_text,
-    hindrance,
     is_in_reach,
     plan,
     resource_text,
+    shortage,
 )
 from pytriton.dispatcher.scaling.policy import MachineResources
 from pytriton.dispatcher.telemetry.metrics import gpu_memory
@@ -47,11 +56,11 @@ _log = structlog.get_logger(__name__)
 #: Interval between steps, with and without pending claims.
 _PENDING_TICK_S, _TICK_S = 0.05, 0.5
 #: How long a newly loaded model is not suspended before its first batch.
-_SETTLED_S = 1.0
+_LOADED_GRACE_S = 1.0
 #: How long a claim must wait before an event reports it.
 _REPORT_AFTER_S = 0.25
 #: Interval between checks whether a claim can ever be granted.
-_JUDGE_INTERVAL_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 #: How long a claim that can never be granted waits before it is refused.
 _REFUSE_AFTER_S = 5.0
 #: Interval between writes of the known sizes, if they have changed.
@@ -59,13 +68,13 @@ _WRITE_INTERVAL_S = 5.0
 #: Interval between measurements of GPU memory, which cost some CPU time.
 _GPU_INTERVAL_S = 1.0
 #: Prefix of the keys of prestarted workers, which share a namespace with those of models.
-_PARKED = "parked "
+_PRESTARTED = "prestarted "
 
 #: Returns the private host memory and the GPU memory of a process, by its pid.
 MemoryOf = Callable[[int], Size]
 
 
-class _Use:
+class _ModelUse:
     """The observed use of one model.
 
     Attributes:
@@ -78,8 +87,8 @@ class _Use:
         self.loaded_at: float | None = None
         self._mark: object = None
 
-    def look(self, registration: Registration, now: float) -> bool:
-        """Update the use of a model; return whether it is idle and has settled after its load."""
+    def update(self, registration: Registration, now: float) -> bool:
+        """Observe the model; return whether it is idle, and not just loaded."""
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)
@@ -90,10 +99,9 @@ class _Use:
             self.loaded_at = None
         elif self.loaded_at is None:
             self.loaded_at = now
-        return answered is not None and self._is_settled(answered, now)
-
-    def _is_settled(self, answered: int, now: float) -> bool:
-        return answered > 0 or self.loaded_at is None or now - self.loaded_at >= _SETTLED_S
+        if answered is None:
+            return False
+        return answered > 0 or self.loaded_at is None or now - self.loaded_at >= _LOADED_GRACE_S
 
 
 class MemoryBudget:
@@ -101,7 +109,7 @@ class MemoryBudget:
 
     Args:
         registry: The models and the accounts of their pools.
-        kept: Persistent store of known sizes.
+        size_store: Persistent store of known sizes.
         suspend_any_idle_model: Whether models may be suspended that have not opted in.
         shared: Returns the mappings that workers share, by digest.
 
@@ -113,7 +121,7 @@ class MemoryBudget:
     def __init__(
         self,
         registry: Registry,
-        kept: SizeStore,
+        size_store: SizeStore,
         *,
         suspend_any_idle_model: bool = False,
         shared: Callable[[], Mapping[str, SharedEntry]] = dict,
@@ -121,14 +129,14 @@ class MemoryBudget:
         self.memory: MemoryOf = self._memory_of
         self.gpu: Mapping[int, int] = {}
         self._shared = shared
-        self._kept = kept
+        self._size_store = size_store
         self._registry = registry
         self._accounts = registry.accounts
         self._prestarted = registry.prestarted
         self._suspend_any = suspend_any_idle_model
-        self._uses: dict[str, _Use] = {}
-        #: Memory that will be freed by models that are being suspended.
-        self._falling: dict[str, Amounts] = {}
+        self._uses: dict[str, _ModelUse] = {}
+        #: Memory that will be freed by models that are being suspended, by key.
+        self._suspending: dict[str, Amounts] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -160,17 +168,17 @@ class MemoryBudget:
         self._measure()
         free = self.free()
         holders = list(self._holders(now))
-        coming = added(*self._falling.values())
-        self._judge(holders, free, coming, now)
+        coming = added(*self._suspending.values())
+        self._refuse_unreachable(holders, free, coming, now)
         planned = plan(self._claims(), holders, free, coming, now)
         waiting = {str(id(one)): one for one in self._accounts.waiting}
         for key in planned.granted:
             self._accounts.grant(key)
-        self._put_off()
-        gives = {one.key: one.gives for one in holders}
+        self._mark_deferred()
+        frees = {one.key: one.frees for one in holders}
         for key, claim in planned.suspend.items():
             for_whom = waiting[claim].account.spec.name if claim else ""
-            self._begin_sleep(key, gives[key], for_whom, now)
+            self._start_suspension(key, frees[key], for_whom, now)
         for key, one in waiting.items():
             if (
                 key not in planned.granted
@@ -184,19 +192,19 @@ class MemoryBudget:
         while True:
             await asyncio.sleep(_WRITE_INTERVAL_S)
             sizes = dict(self._accounts.sizes)
-            if self._kept.lacks(sizes):
-                await asyncio.to_thread(self._kept.write, sizes)
+            if self._size_store.lacks(sizes):
+                await asyncio.to_thread(self._size_store.write, sizes)
 
     def close(self) -> None:
         """Persist the known sizes after all models have stopped."""
-        if self._accounts.limits and self._kept.lacks(self._accounts.sizes):
-            self._kept.write(self._accounts.sizes)
+        if self._accounts.limits and self._size_store.lacks(self._accounts.sizes):
+            self._size_store.write(self._accounts.sizes)
 
-    def _put_off(self) -> None:
-        """Mark the claims that were not granted, and notify tasks that wait for these loads."""
-        new = [one for one in self._accounts.waiting if not one.put_off]
+    def _mark_deferred(self) -> None:
+        """Mark the claims that were not granted, and wake the tasks that wait for this (`until_deferred`)."""
+        new = [one for one in self._accounts.waiting if not one.is_deferred]
         for one in new:
-            one.put_off = True
+            one.is_deferred = True
         if new:
             self._accounts.changes.notify()
 
@@ -207,27 +215,31 @@ class MemoryBudget:
             for claim, one in zip(self._accounts.claims(), self._accounts.waiting)
         ]
 
-    def _judge(
+    def _refuse_unreachable(
         self, holders: Sequence[MemoryHolder], free: Amounts, coming: Amounts, now: float
     ) -> None:
         """Handle claims that can never be granted: lower estimated sizes first, and refuse the claim after a while."""
         for claim, one in zip(self._claims(), list(self._accounts.waiting)):
-            if now - max(one.since, one.judged_at) < _JUDGE_INTERVAL_S:
+            if now - max(one.since, one.checked_at) < _CHECK_INTERVAL_S:
                 continue
-            one.judged_at, in_reach = now, is_in_reach(claim, holders, free, coming)
-            one.hindrance = hindrance(claim, holders, is_in_reach=in_reach)
+            one.checked_at, in_reach = now, is_in_reach(claim, holders, free, coming)
+            one.shortage = shortage(claim, holders, is_in_reach=in_reach)
             if in_reach:
                 continue
             if one.account.is_estimated:
-                one.account.ask_for_less()
-            if now - one.since >= _REFUSE_AFTER_S and not one.patient and not self._may_change(one):
+                one.account.lower_estimate()
+            if (
+                now - one.since >= _REFUSE_AFTER_S
+                and not one.is_background
+                and not self._may_change(one)
+            ):
                 one.account.refuse(one)
 
     def _may_change(self, waiting: PendingClaim) -> bool:
-        """Whether other models may soon free memory without being suspended."""
+        """Whether other models may soon free memory without being suspended for this claim."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.keys.values())
-        return ending or bool(self._falling) or any(one.is_changing for one in others)
+        return ending or bool(self._suspending) or any(one.is_changing for one in others)
 
     # ── measurements ─────────────────────────────────────────────────────────────────────────────
 
@@ -248,7 +260,7 @@ class MemoryBudget:
         if not self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()
-        free = added(self.free(), *(one.gives for one in self._holders(now) if one.idle))
+        free = added(self.free(), *(one.frees for one in self._holders(now) if one.idle))
         memory = machine.memory
         if MEMORY in self._accounts.limits:
             memory = free[MEMORY] if memory is None else min(memory, free[MEMORY])
@@ -279,16 +291,16 @@ class MemoryBudget:
             pids = {one.pid for one in pool.infos() if one.pid is not None}
             sizes = {pid: self.memory(pid) for pid in pids}
             for size in sizes.values():
-                account.seen(size)
+                account.record_size(size)
             holders = {
                 digest: {one.pid for one in entry.holders} for digest, entry in entries.items()
             }
             own = {digest: entries[digest].size for digest in entries if holders[digest] & pids}
-            account.alone = sum(own[digest] for digest in own if holders[digest] <= pids)
+            account.exclusive = sum(own[digest] for digest in own if holders[digest] <= pids)
             serving = [worker.pid for worker in map(pool.worker, pool.ready_workers()) if worker]
             if serving:
                 account.shared = own
-                account.loaded(max(sizes.get(pid, Size()) for pid in serving))
+                account.record_loaded(max(sizes.get(pid, Size()) for pid in serving))
 
     # ── candidates for suspension ─────────────────────────────────────────────────────────────────────
 
@@ -297,21 +309,23 @@ class MemoryBudget:
         for number, (account, worker) in enumerate(self._prestarted.items()):
             if account not in waits:
                 size = self.memory(worker.pid).memory
-                yield MemoryHolder(f"{_PARKED}{worker.name}", {MEMORY: size}, number - 1e9, True)
-        uses: dict[str, _Use] = {}
+                yield MemoryHolder(
+                    f"{_PRESTARTED}{worker.name}", {MEMORY: size}, number - 1e9, True
+                )
+        uses: dict[str, _ModelUse] = {}
         for key, registration in self._registry.keys.items():
-            use = uses[key] = self._uses.get(key) or _Use(now)
-            is_idle = use.look(registration, now)
-            if key in self._falling or not registration.pool.account.granted:
+            use = uses[key] = self._uses.get(key) or _ModelUse(now)
+            is_idle = use.update(registration, now)
+            if key in self._suspending or not registration.pool.account.granted:
                 continue
             suspendable = self._is_suspendable(registration.spec)
             idle = is_idle and suspendable and self._may_suspend_now(registration)
-            yield MemoryHolder(key, registration.pool.gives, use.at, idle, suspendable)
+            yield MemoryHolder(key, registration.pool.frees, use.at, idle, suspendable)
         self._uses = uses
 
     def _is_suspendable(self, spec: messages.ModelSpec) -> bool:
-        says_so = spec.lazy or (spec.autoscale is not None and spec.autoscale.least == 0)
-        return (says_so or self._suspend_any) and not why_it_cannot_suspend(spec)
+        opted_in = spec.lazy or (spec.autoscale is not None and spec.autoscale.least == 0)
+        return (opted_in or self._suspend_any) and not why_it_cannot_suspend(spec)
 
     def _may_suspend_now(self, registration: Registration) -> bool:
         pool = registration.pool
@@ -324,28 +338,28 @@ class MemoryBudget:
 
     # ── suspending models ──────────────────────────────────────────────────────────────────
 
-    def _begin_sleep(self, key: str, gives: Amounts, for_whom: str, now: float) -> None:
-        self._falling[key] = gives
+    def _start_suspension(self, key: str, frees: Amounts, for_whom: str, now: float) -> None:
+        self._suspending[key] = frees
         why = f"model {for_whom} needs its memory" if for_whom else "the budget is exceeded"
-        if key.startswith(_PARKED):
-            doing = self._prestarted.drop_named(key[len(_PARKED) :])
+        if key.startswith(_PRESTARTED):
+            suspension = self._prestarted.drop_named(key[len(_PRESTARTED) :])
         else:
-            doing = self._put_to_sleep(self._registry.keys[key], gives, why, now)
-        task = asyncio.get_running_loop().create_task(doing)
+            suspension = self._suspend(self._registry.keys[key], frees, why, now)
+        task = asyncio.get_running_loop().create_task(suspension)
         self._tasks.add(task)
-        task.add_done_callback(partial(self._slept, key))
+        task.add_done_callback(partial(self._finish_suspension, key))
 
-    async def _put_to_sleep(
-        self, registration: Registration, gives: Amounts, why: str, now: float
+    async def _suspend(
+        self, registration: Registration, frees: Amounts, why: str, now: float
     ) -> None:
         idle_s = max(0.0, now - self._uses[registration.key].at)
-        why = f"{why}: this frees {amounts_text(gives)}, and it had no requests for {idle_s:.1f} s"
+        why = f"{why}: this frees {amounts_text(frees)}, and it had no requests for {idle_s:.1f} s"
         if await self._registry.adaptations.put_to_sleep(registration, idle_s, why):
             self._accounts.suspended += 1
 
-    def _slept(self, key: str, task: asyncio.Task[None]) -> None:
+    def _finish_suspension(self, key: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._falling.pop(key, None)
+        self._suspending.pop(key, None)
         if not task.cancelled() and task.exception() is not None:
             _log.error("could not suspend a model", registration=key, exc_info=task.exception())
         self._accounts.changes.notify()
@@ -353,7 +367,7 @@ class MemoryBudget:
     def _report_waiting(
         self, one: PendingClaim, free: Mapping[str, int], victims: list[str]
     ) -> None:
-        names = [key.partition("#")[0] for key in victims if not key.startswith(_PARKED)]
+        names = [key.partition("#")[0] for key in victims if not key.startswith(_PRESTARTED)]
         why = (
             f"{', '.join(names)} is suspended for it"
             if names
@@ -374,7 +388,7 @@ class MemoryBudget:
         return Size(own, self.gpu.get(pid, 0))
 
 
-def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
+def accounts_of(config: DaemonConfig, size_store: SizeStore) -> MemoryAccounts:
     """Create the daemon's memory accounts with the configured budgets and the persisted sizes."""
     limits: dict[str, int] = {}
     names: dict[str, str] = {}
@@ -391,5 +405,5 @@ def accounts_of(config: DaemonConfig, kept: SizeStore) -> MemoryAccounts:
             )
     accounts = MemoryAccounts(limits, names)
     if limits:
-        accounts.sizes.update(kept.read())
+        accounts.sizes.update(size_store.read())
     return accounts

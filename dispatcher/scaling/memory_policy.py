@@ -1,11 +1,13 @@
-"""Memory scheduling under a budget: which models may load, and which ones are suspended for them. Pure functions.
+"""The rules of the memory budget: which models may load, and which ones are suspended for them. Pure functions.
 
-Claims are considered in order of arrival. A claim that fits into the free memory is granted. Otherwise the least
-recently used models that are idle and allowed to be suspended are suspended. A claim that cannot be satisfied yet waits.
-Later claims may overtake it, but only for `PATIENCE_S`. After that, all freed memory is reserved for the oldest claim,
-so that it is granted eventually however large it is, unless it would not fit even with every other model suspended.
+- Claims are considered in order of arrival. A claim that fits into the free memory is granted.
+- Otherwise the models that are idle and may be suspended are suspended, the least recently used first, until there is
+  enough. If not even that would be enough, none is suspended and the claim waits.
+- Later claims may overtake a waiting one, but only for `PATIENCE_S`. After that, all freed memory is reserved for it.
+  So it is granted eventually, however large it is, unless it would not fit even with every other model suspended.
+- Grants never exceed the budget. If a loaded model grows beyond it, idle models are suspended.
 
-Grants never exceed the budget. If a loaded model grows and exceeds the budget by itself, other models are suspended.
+`plan` applies these rules once; `scaling/memory_budget.py` calls it with measurements, and carries the plan out.
 """
 
 from __future__ import annotations
@@ -44,6 +46,24 @@ class Size(NamedTuple):
         return Size(max(self.memory, other.memory), max(self.gpu, other.gpu))
 
 
+class KnownSize(msgspec.Struct, frozen=True):
+    """The size of one registration's workers when they were last loaded. Persisted, and handed over in an upgrade.
+
+    Attributes:
+        registration: Identifies the registration among others of the same model name.
+        memory: Bytes of host memory of one worker.
+        gpu: Bytes of one worker on each of its GPUs.
+        shared: Mappings that the workers shared, digest -> bytes.
+        lived: Whether a worker has been observed from its load to its exit.
+    """
+
+    registration: str
+    memory: int
+    gpu: int = 0
+    shared: dict[str, int] = {}
+    lived: bool = False
+
+
 class Claim(NamedTuple):
     """A model's claim for memory to load.
 
@@ -65,14 +85,14 @@ class MemoryHolder(NamedTuple):
 
     Attributes:
         key: Key of the holder.
-        gives: Memory that is freed when it is suspended.
+        frees: Memory that is freed when it is suspended.
         used_at: Time of its last request or load.
         idle: Whether it could be suspended now: it is allowed to be suspended and runs no requests.
         suspendable: Whether it is allowed to be suspended at all.
     """
 
     key: str
-    gives: Amounts
+    frees: Amounts
     used_at: float
     idle: bool
     suspendable: bool = True
@@ -110,18 +130,20 @@ def plan(
     idle = sorted((one for one in holders if one.idle), key=lambda one: (one.used_at, one.key))
     suspend: dict[str, str] = {}
 
-    def have_sleep(lacking: Amounts, candidates: Iterable[MemoryHolder], key: str) -> None:
+    def suspend_until_enough(
+        lacking: Amounts, candidates: Iterable[MemoryHolder], key: str
+    ) -> None:
         for one in candidates:
             if not any(lacks > left.soon(kind) for kind, lacks in lacking.items()):
                 break
             if any(
-                one.gives.get(kind, 0) > 0 and n > left.soon(kind) for kind, n in lacking.items()
+                one.frees.get(kind, 0) > 0 and n > left.soon(kind) for kind, n in lacking.items()
             ):
                 idle.remove(one)
                 suspend[one.key] = key
-                left.comes(one.gives)
+                left.add_coming(one.frees)
 
-    have_sleep(dict.fromkeys(free, 0), list(idle), "")
+    suspend_until_enough(dict.fromkeys(free, 0), list(idle), "")
     granted = []
     for claim in claims:
         needs = {kind: count for kind, count in claim.needs.items() if kind in free}
@@ -129,13 +151,13 @@ def plan(
             left.take(needs)
             granted.append(claim.key)
             continue
-        patient = now - claim.since < PATIENCE_S
-        ready = [one for one in idle if not patient or now - one.used_at >= QUIET_S]
+        is_young = now - claim.since < PATIENCE_S
+        ready = [one for one in idle if not is_young or now - one.used_at >= QUIET_S]
         others = [one for one in _suspendable_for(claim, holders) if one.key not in suspend]
         # Memory of busy models may be collected over time. If even that is not enough, suspend no model.
-        if left.reaches(needs, ready) or (not patient and left.reaches(needs, others)):
-            have_sleep(needs, ready, claim.key)
-            left.set_aside(needs)
+        if left.reaches(needs, ready) or (not is_young and left.reaches(needs, others)):
+            suspend_until_enough(needs, ready, claim.key)
+            left.reserve(needs)
     return MemoryPlan(granted, suspend)
 
 
@@ -147,12 +169,12 @@ def is_in_reach(
     return _FreeMemory(free, coming).reaches(needs, _suspendable_for(claim, holders))
 
 
-def hindrance(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bool) -> str:
-    """Return a sentence about which models hold the memory that a claim needs, and what would help."""
+def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bool) -> str:
+    """Explain which models hold the memory that a claim needs, and what would help, in a sentence."""
     others = [
         one
         for one in holders
-        if one.key != claim.of and any(one.gives.get(kind, 0) > 0 for kind in claim.needs)
+        if one.key != claim.of and any(one.frees.get(kind, 0) > 0 for kind in claim.needs)
     ]
     not_suspendable = _names(one.key for one in others if not one.suspendable)
     busy = _names(one.key for one in others if one.suspendable and not one.idle)
@@ -197,11 +219,11 @@ class _FreeMemory:
     def has(self, needs: Amounts) -> bool:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
-    def reaches(self, needs: Amounts, sleepers: Collection[MemoryHolder]) -> bool:
+    def reaches(self, needs: Amounts, suspended: Collection[MemoryHolder]) -> bool:
         """Return whether the memory suffices once these models are suspended, too."""
         return all(
             count <= 0
-            or count <= self.soon(kind) + sum(max(0, one.gives.get(kind, 0)) for one in sleepers)
+            or count <= self.soon(kind) + sum(max(0, one.frees.get(kind, 0)) for one in suspended)
             for kind, count in needs.items()
         )
 
@@ -209,12 +231,12 @@ class _FreeMemory:
         for kind, count in needs.items():
             self._free[kind] -= count
 
-    def comes(self, gives: Amounts) -> None:
-        for kind, count in gives.items():
+    def add_coming(self, frees: Amounts) -> None:
+        for kind, count in frees.items():
             if kind in self._coming:
                 self._coming[kind] += max(0, count)
 
-    def set_aside(self, needs: Amounts) -> None:
+    def reserve(self, needs: Amounts) -> None:
         """Reserve memory so that later claims do not get it: first free memory, then memory about to be freed."""
         for kind, count in needs.items():
             now = min(max(0, self._free[kind]), count)
@@ -265,24 +287,3 @@ def amounts_text(amounts: Amounts) -> str:
         f"{size_text(count)} of {resource_text(kind)}" for kind, count in amounts.items() if count
     ]
     return " and ".join(texts) or "no memory"
-
-
-# ── The persistent record of a model's size when it was last loaded, kept in a file and across upgrades ──
-
-
-class KnownSize(msgspec.Struct, frozen=True):
-    """The known size of one registration's workers.
-
-    Attributes:
-        registration: Identifies the registration among others of the same model name.
-        memory: Bytes of host memory of one worker.
-        gpu: Bytes of one worker on each of its GPUs.
-        shared: Mappings that the workers shared, digest -> bytes.
-        lived: Whether a worker has been observed from its load to its exit.
-    """
-
-    registration: str
-    memory: int
-    gpu: int = 0
-    shared: dict[str, int] = {}
-    lived: bool = False

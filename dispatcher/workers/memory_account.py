@@ -1,7 +1,16 @@
-"""The memory account of one pool: what its workers use of the memory budgets, and its claims for more.
+"""The memory account of each pool: what its workers hold of the memory budgets, and its claims for more.
 
-a pool claims ──▶ waits ──▶ granted: the expected size of its workers ──▶ loaded: their measured size
-its workers stop ──▶ leaving ──▶ gone
+acquire ──▶ pending claim ──▶ granted: the estimated size of its workers ──▶ loaded: their measured size
+                 └──▶ refused, or not granted in time
+begin_stop ──▶ stopping ──▶ finish_stop: the memory is free again
+
+A pool acquires memory before it starts workers, and waits until its claim is granted. It never decides itself: a loop,
+`scaling/memory_budget.py`, records measured sizes in the accounts and grants or refuses the claims, by the rules of
+`scaling/memory_policy.py`. Without a budget, all claims are granted at once.
+
+The size of a worker is what was declared or measured after the last load, whichever is larger, and never less than what
+its workers hold now. Until it is known, it is estimated (`memory_policy.estimate`). Known sizes survive a restart of the
+daemon (`KnownSize`).
 """
 
 from __future__ import annotations
@@ -46,8 +55,8 @@ class Account:
         bounded: Whether a budget applies to the pool.
         registration: Identifies the registration among others of the same model name, also after a daemon restart.
         granted: Number of workers that it has memory for.
-        beside: Number of additional workers that it has memory for while they replace others.
-        alone: Bytes of shared mappings that only its workers use, set by `MemoryBudget`.
+        extra: Number of additional workers that it has memory for, each of which is about to replace another one.
+        exclusive: Bytes of shared mappings that only its workers use, as measured by `MemoryBudget`.
         known: Size of a worker when the model was last loaded; None if it never was.
         shared: Mappings that its workers shared when the model was last loaded: digest -> bytes.
     """
@@ -60,15 +69,15 @@ class Account:
         *,
         bounded: bool = False,
         registration: str = "",
-        patient: bool = False,
+        background: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
         self.spec = spec
         self.bounded = bounded
         self.registration = registration
-        self._patient = patient
-        self.granted = self.beside = self.alone = 0
-        self._leaving: list[Amounts] = []
+        self._is_background = background
+        self.granted = self.extra = self.exclusive = 0
+        self._stopping: list[Amounts] = []
         self._accounts = accounts
         self._payload = payload
         self._events = events
@@ -76,22 +85,22 @@ class Account:
         self.shared: dict[str, int] = {}
         self._peak = Size()
         #: Whether a worker has served since the pool last had none, and whether one was observed from load to exit.
-        self._serves = self._lived = False
+        self._has_served = self._lived = False
         #: Whether to use a low estimate while the size is unknown.
-        self._modest = False
+        self._uses_low_estimate = False
 
     # ── sizes ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def each(self) -> Size:
+    def worker_size(self) -> Size:
         """The size of one worker: declared or measured, otherwise an estimate."""
-        known = self._known_or_declared
+        known = self._known_size
         memory = self._estimate(MEMORY, self._payload) if not known.memory else 0
         gpu = self._estimate(self._gpus(0)[0]) if not known.gpu and self._gpus(0) else 0
-        return self._certain.at_least(Size(memory, gpu))
+        return self._minimum_size.at_least(Size(memory, gpu))
 
     @property
-    def _known_or_declared(self) -> Size:
+    def _known_size(self) -> Size:
         """The larger of the declared size and the one measured after loading; 0 if neither is known."""
         declared = Size(self.spec.memory_request or 0, self.spec.gpu_memory_request or 0)
         return declared.at_least(self.known or Size())
@@ -99,7 +108,7 @@ class Account:
     @property
     def is_estimated(self) -> bool:
         """Whether the size of a worker is neither declared nor measured."""
-        known = self._known_or_declared
+        known = self._known_size
         return not known.memory or (not known.gpu and bool(self._gpus(0)))
 
     @property
@@ -108,61 +117,63 @@ class Account:
         autoscale = self.spec.autoscale
         may_shrink = autoscale is not None and self.granted > max(1, autoscale.least)
         is_guess = self.granted > 0 and self.is_estimated
-        return bool(self._leaving or self.beside) or is_guess or may_shrink
+        return bool(self._stopping or self.extra) or is_guess or may_shrink
 
     @property
-    def _certain(self) -> Size:
+    def _minimum_size(self) -> Size:
         """A lower bound of a worker's size: what is declared or was measured, also while it is loading."""
         peak = self._peak
         if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
-        return self._known_or_declared.at_least(peak)
+        return self._known_size.at_least(peak)
 
     def _estimate(self, kind: str, payload: int = 0) -> int:
         """Estimate the size of one worker, limiting the sum of all workers to a share of the budget."""
         limit = self._accounts.limits.get(kind, 0)
         most = round(limit * _MAX_ESTIMATED_SHARE) // max(1, slots.count(self.spec))
-        if self._modest:
+        if self._uses_low_estimate:
             return min(most, max(MIN_ESTIMATE, 2 * payload))
-        return min(most, estimate(self._accounts.usual(self, kind), payload, limit))
+        return min(most, estimate(self._accounts.other_sizes(self, kind), payload, limit))
 
-    def ask_for_less(self) -> None:
+    def lower_estimate(self) -> None:
         """Use a low estimate for a model of unknown size, because the usual estimate can never be granted."""
-        self._modest = True
+        self._uses_low_estimate = True
 
     @property
     def worker_bytes(self) -> int | None:
         """The memory of one worker; None without a budget."""
-        return self.each.memory if self.bounded else None
+        return self.worker_size.memory if self.bounded else None
 
     @property
-    def held(self) -> Amounts:
-        """The size of all workers, used or granted, including workers that are stopping."""
-        coming = {MEMORY: self._not_mapped() if self.granted else 0}
-        beside = [self.of_one] * self.beside
-        return added(self._of_slots(0, self.granted), coming, *beside, *self._leaving)
+    def used(self) -> Amounts:
+        """The memory used by or granted to all workers, including workers that are stopping."""
+        unmapped = {MEMORY: self._unmapped_bytes() if self.granted else 0}
+        extra = [self.one_worker] * self.extra
+        return added(self._size_of_slots(0, self.granted), unmapped, *extra, *self._stopping)
 
     @property
-    def of_one(self) -> Amounts:
+    def one_worker(self) -> Amounts:
         """The size of the worker in slot 0."""
-        return self._of_slots(0, 1)
+        return self._size_of_slots(0, 1)
 
     def needs(self, count: int) -> Amounts:
         """Return the additional memory needed for a total of `count` workers."""
-        coming = {MEMORY: 0 if self.granted else self._not_mapped()}
-        return added(self._of_slots(self.granted, count), coming)
+        unmapped = {MEMORY: 0 if self.granted else self._unmapped_bytes()}
+        return added(self._size_of_slots(self.granted, count), unmapped)
 
-    def gives(self, staying: int) -> Amounts:
+    def frees(self, staying: int) -> Amounts:
         """Return the memory that is freed when only `staying` workers remain."""
-        return added(self._of_slots(staying, self.granted), {MEMORY: 0 if staying else self.alone})
+        return added(
+            self._size_of_slots(staying, self.granted), {MEMORY: 0 if staying else self.exclusive}
+        )
 
-    def _not_mapped(self) -> int:
+    def _unmapped_bytes(self) -> int:
         """Return the bytes of shared weights that are not mapped yet. The first worker will create them."""
         mapped = self._accounts.mapped
         return sum(size for digest, size in self.shared.items() if digest not in mapped)
 
-    def _of_slots(self, first: int, end: int, each: Size | None = None) -> dict[str, int]:
-        each, total = each or self.each, {MEMORY: 0}
+    def _size_of_slots(self, first: int, end: int, each: Size | None = None) -> dict[str, int]:
+        each, total = each or self.worker_size, {MEMORY: 0}
         for slot in range(first, end):
             total[MEMORY] += each.memory
             for gpu in self._gpus(slot):
@@ -177,11 +188,11 @@ class Account:
         names = [name.strip() for name in (device or "").split(",") if name.strip()]
         return [self._accounts.gpus.get(name, name) for name in names]
 
-    def seen(self, size: Size) -> None:
+    def record_size(self, size: Size) -> None:
         """Record the current size of one of its workers."""
         self._peak = self._peak.at_least(size)
 
-    def loaded(self, now: Size | None = None) -> None:
+    def record_loaded(self, now: Size | None = None) -> None:
         """Record that a worker is serving, so that its measured size replaces the estimate.
 
         Args:
@@ -189,13 +200,13 @@ class Account:
         """
         if not self._peak.memory:
             return
-        if not self._serves and now is not None and any(self.shared.values()):
+        if not self._has_served and now is not None and any(self.shared.values()):
             # The worker that created the shared weights held them twice while loading; the others do not.
             self._peak = self._peak._replace(memory=now.memory)
-        self._serves = True
+        self._has_served = True
         if self.known is None:
             self.known = self._peak
-            self._accounts.note(self)
+            self._accounts.remember_size(self)
 
     @property
     def size(self) -> KnownSize | None:
@@ -204,14 +215,14 @@ class Account:
             return None
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
 
-    def recall(self, size: KnownSize) -> None:
+    def restore_size(self, size: KnownSize) -> None:
         """Restore the size known before a daemon restart, unless it exceeds the budget.
 
         In that case the size is measured again, so that a restart never refuses a model that was served before.
         """
         self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
         self._lived = size.lived
-        if self._beyond(slots.count(self.spec)):
+        if self._exceeded(slots.count(self.spec)):
             self.known, self.shared, self._lived = None, {}, False
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────
@@ -226,23 +237,23 @@ class Account:
             return
         self.spec = spec
         shared = sum(self.shared.values())
-        for kind, needed in self._beyond(count).items():
+        for kind, needed in self._exceeded(count).items():
             limit = self._accounts.limits[kind]
-            each = self._certain.memory if kind == MEMORY else self._certain.gpu
+            each = self._minimum_size.memory if kind == MEMORY else self._minimum_size.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
             if count > 1 and shared and kind == MEMORY:
                 what += f", plus {size_text(shared)} that they share,"
             text = f"model {spec.name} needs {what} of {setting_text(kind)}, which is {size_text(limit)} for all models"
-            self._refused(text, needed, limit)
+            self._report_refusal(text, needed, limit)
             raise RemoteFailure(ErrorKind.INVALID, text)
 
-    def _beyond(self, count: int) -> Amounts:
+    def _exceeded(self, count: int) -> Amounts:
         """Return the needs of `count` workers, at least, for each budget that is too small for them."""
         limits, shared = self._accounts.limits, sum(self.shared.values())
-        needs = added(self._of_slots(0, count, self._certain), {MEMORY: shared})
+        needs = added(self._size_of_slots(0, count, self._minimum_size), {MEMORY: shared})
         return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
 
-    async def take(
+    async def acquire(
         self, spec: messages.ModelSpec, timeout_s: float, *, is_wake: bool = False
     ) -> None:
         """Wait until memory for all workers of `spec` is granted, including those that already have it.
@@ -258,18 +269,18 @@ class Account:
             self.granted = max(self.granted, count)
             return
         if not self.granted:
-            self._modest = False
-        patient = self._patient and not self._serves and not is_wake
+            self._uses_low_estimate = False
+        is_background = self._is_background and not self._has_served and not is_wake
         before, waiting = self.granted, PendingClaim(self, count)
         try:
-            await self._wait(waiting, timeout_s, patient=patient)
+            await self._wait(waiting, timeout_s, is_background=is_background)
         except asyncio.CancelledError:
             if waiting.done.done():
                 self.granted = min(self.granted, before)
             raise
 
-    async def beside_others(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Wait for memory for one additional worker, then call `load`. The memory is held until `give_beside`.
+    async def load_extra(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
+        """Wait for memory for one additional worker, then call `load`. The memory is kept until `release_extra`.
 
         Raises:
             RemoteFailure: The memory was not free in time. Exceptions of `load` are passed on.
@@ -282,75 +293,75 @@ class Account:
             return await load()
         except BaseException:
             if waiting.done.done():
-                self.give_beside()
+                self.release_extra()
             raise
 
-    def give_beside(self) -> None:
-        """Return the memory of an additional worker once it has replaced another one."""
-        if self.beside:
-            self.beside -= 1
+    def release_extra(self) -> None:
+        """Release the memory of one worker after an additional one has replaced it."""
+        if self.extra:
+            self.extra -= 1
             self._accounts.changes.notify()
 
-    def want_less(self, count: int) -> None:
+    def reduce_claims(self, count: int) -> None:
         """Lower pending claims to a total of `count` workers."""
         for one in self._accounts.waiting:
             if one.account is self:
                 one.count = min(one.count, count)
 
-    def within(self, count: int) -> int:
+    def granted_of(self, count: int) -> int:
         """Return how many of `count` workers have memory."""
         return min(count, self.granted) if self.bounded else count
 
     @property
-    def crowded(self) -> bool:
+    def is_scarce(self) -> bool:
         """Whether memory is too scarce for optional uses such as prestarted workers."""
-        return self.bounded and self._accounts.crowded
+        return self.bounded and self._accounts.is_scarce
 
     async def _wait(
-        self, waiting: PendingClaim, timeout_s: float, *, patient: bool = False
+        self, waiting: PendingClaim, timeout_s: float, *, is_background: bool = False
     ) -> None:
-        """Wait until a claim is granted. `patient`: restart the timeout whenever any claim is granted."""
+        """Wait until a claim is granted. `is_background`: restart the timeout whenever any claim is granted."""
         accounts, clock = self._accounts, asyncio.get_running_loop().time
-        waiting.patient = patient
+        waiting.is_background = is_background
         accounts.waiting.append(waiting)
         accounts.changes.notify()
         try:
             left_s = timeout_s
             while not waiting.done.done() and left_s > 0:
                 await asyncio.wait([waiting.done], timeout=left_s)
-                since = max(waiting.since, accounts.last_grant) if patient else waiting.since
+                since = max(waiting.since, accounts.last_grant) if is_background else waiting.since
                 left_s = since + timeout_s - clock()
         finally:
             if waiting in accounts.waiting:
                 accounts.waiting.remove(waiting)
             accounts.changes.notify()
         if not waiting.done.done():
-            raise self._no_room(waiting)
+            raise self._shortage_failure(waiting)
         waiting.done.result()
 
     def refuse(self, waiting: PendingClaim) -> None:
         """Refuse a claim of this account before its timeout, because it can never be granted."""
         self._accounts.waiting.remove(waiting)
-        waiting.done.set_exception(self._no_room(waiting))
+        waiting.done.set_exception(self._shortage_failure(waiting))
 
-    def leave(self, staying: int) -> Amounts:
-        """Mark all but `staying` workers as stopping. Return their memory, to be passed to `gone` when they exited."""
-        leaving = self._of_slots(staying, self.granted)
+    def begin_stop(self, staying: int) -> Amounts:
+        """Mark all but `staying` workers as stopping. Return their memory, to be passed to `finish_stop` when they exited."""
+        leaving = self._size_of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
-        self._leaving.append(leaving)
+        self._stopping.append(leaving)
         if not self.granted and self._peak.memory:
             # Lower the known size only gradually: this time there may have been no demanding requests.
             known = self.known or Size()
             self.known = self._peak.at_least(Size(known.memory * 9 // 10, known.gpu * 9 // 10))
             self._lived = True
-            self._accounts.note(self)
+            self._accounts.remember_size(self)
         return leaving
 
-    def gone(self, leaving: Amounts) -> None:
+    def finish_stop(self, leaving: Amounts) -> None:
         """Release the memory of workers that have exited."""
-        self._leaving = [one for one in self._leaving if one is not leaving]
-        if not self.granted and not self._leaving:
-            self._peak, self._serves = Size(), False
+        self._stopping = [one for one in self._stopping if one is not leaving]
+        if not self.granted and not self._stopping:
+            self._peak, self._has_served = Size(), False
         self._accounts.changes.notify()
 
     def withdraw(self, why: str) -> None:
@@ -378,7 +389,7 @@ class Account:
             numbers={"needs": needs.get(MEMORY, 0), "free": free.get(MEMORY, 0)},
         )
 
-    def _no_room(self, waiting: PendingClaim) -> RemoteFailure:
+    def _shortage_failure(self, waiting: PendingClaim) -> RemoteFailure:
         needs, waited_s = waiting.needs(), asyncio.get_running_loop().time() - waiting.since
         name, limits, used = self.spec.name, self._accounts.limits, self._accounts.used()
         kind, needed, free = MEMORY, needs.get(MEMORY, 0), 0
@@ -388,12 +399,12 @@ class Account:
         text = (
             f"model {name} needs {size_text(needed)} of {setting_text(kind)}, but only {size_text(free)} of "
             f"{size_text(limits.get(kind, 0))} were free for {waited_s:.0f} s: "
-            f"{waiting.hindrance or 'all others are busy, or may not be suspended; try again later'}"
+            f"{waiting.shortage or 'all others are busy, or may not be suspended; try again later'}"
         )
-        self._refused(text, needed, limits.get(kind, 0))
+        self._report_refusal(text, needed, limits.get(kind, 0))
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)
 
-    def _refused(self, why: str, needed: int, limit: int) -> None:
+    def _report_refusal(self, why: str, needed: int, limit: int) -> None:
         self._accounts.refusals += 1
         self._events.emit(
             kinds.INSUFFICIENT_MEMORY, reason=why, numbers={"needs": needed, "budget": limit}
@@ -412,10 +423,10 @@ class PendingClaim:
         since: When the claim was made.
         done: Resolves when the claim is granted.
         is_reported: Whether the wait has been reported as an event.
-        put_off: Whether the claim was considered and not granted.
-        patient: Whether no client waits for the claim, so that it may wait for long.
-        judged_at: When it was last checked whether the claim can ever be granted.
-        hindrance: A sentence about which models hold the memory and what would help; "" until the first check.
+        is_deferred: Whether the claim was considered and not granted yet.
+        is_background: Whether no client waits for the claim, so that it may wait for long.
+        checked_at: When it was last checked whether the claim can ever be granted.
+        shortage: Which models hold the memory, and what would help, as a sentence; "" until the first check.
     """
 
     def __init__(self, account: Account, count: int) -> None:
@@ -425,13 +436,13 @@ class PendingClaim:
         self.since = loop.time()
         self.done: asyncio.Future[None] = loop.create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.is_reported = self.put_off = self.patient = False
-        self.judged_at = 0.0
-        self.hindrance = ""
+        self.is_reported = self.is_deferred = self.is_background = False
+        self.checked_at = 0.0
+        self.shortage = ""
 
     def needs(self) -> Amounts:
         """Return the additional memory that the claim needs."""
-        return self.account.needs(self.count) if self.count else self.account.of_one
+        return self.account.needs(self.count) if self.count else self.account.one_worker
 
     def grant(self) -> None:
         """Reserve the memory in the account and wake the waiting caller."""
@@ -439,7 +450,7 @@ class PendingClaim:
         if self.count:
             account.granted = max(account.granted, self.count)
         else:
-            account.beside += 1
+            account.extra += 1
         self.done.set_result(None)
 
 
@@ -486,7 +497,7 @@ class MemoryAccounts:
         payload: int = 0,
         hosted: bool = False,
         registration: str = "",
-        patient: bool = False,
+        background: bool = False,
         events: Events = LOG_ONLY,
     ) -> Account:
         """Open and return the account of a new pool.
@@ -495,7 +506,7 @@ class MemoryAccounts:
             spec: The pool's model.
             registration: Identifies the registration among others of the same model name, also after a daemon restart.
             payload: Size of a worker's pickled callable in bytes.
-            patient: Whether no client waits for the first load, so that it may wait while other claims are granted.
+            background: Whether no client waits for the first load, so that it may wait while other claims are granted.
             hosted: Whether the workers are threads of the registrant, whose memory does not count.
             events: Receives the events about the model's memory.
         """
@@ -505,17 +516,17 @@ class MemoryAccounts:
             payload,
             bounded=bool(self.limits) and not hosted,
             registration=registration,
-            patient=patient,
+            background=background,
             events=events,
         )
         if account.bounded:
             self.open_accounts.append(account)
             size = self.sizes.get(spec.name)
             if size is not None and size.registration == registration:
-                account.recall(size)
+                account.restore_size(size)
         return account
 
-    def note(self, account: Account) -> None:
+    def remember_size(self, account: Account) -> None:
         """Remember the known size of a model unless it has been replaced. The oldest sizes beyond a limit are dropped."""
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
@@ -526,31 +537,31 @@ class MemoryAccounts:
         while len(self.sizes) > _MAX_SIZES:
             del self.sizes[next(iter(self.sizes))]
 
-    async def until_put_off(
+    async def until_deferred(
         self, loading: asyncio.Task[bool] | asyncio.Task[None], model: str
     ) -> None:
-        """Wait until `loading` is done or the model waits for memory, so that the next load can start."""
+        """Wait until `loading` is done, or its model waits for memory and so the next load can start."""
         if not self.limits:
             await asyncio.wait([loading])
             return
-        waits = asyncio.ensure_future(self._until_waits(model))
+        waits = asyncio.ensure_future(self._until_model_waits(model))
         try:
             await asyncio.wait([loading, waits], return_when=asyncio.FIRST_COMPLETED)
         finally:
             waits.cancel()
 
-    async def _until_waits(self, model: str) -> None:
+    async def _until_model_waits(self, model: str) -> None:
         while True:
             change = self.changes.next
-            if any(one.put_off and one.account.spec.name == model for one in self.waiting):
+            if any(one.is_deferred and one.account.spec.name == model for one in self.waiting):
                 return
             await change.wait()
 
     def used(self) -> dict[str, int]:
         """Return the memory used by or granted to all workers, by resource."""
         shared = {MEMORY: sum(self.mapped.values())}
-        held = (one.held for one in self.open_accounts)
-        return added(dict.fromkeys(self.limits, 0), shared, *held)
+        used = (one.used for one in self.open_accounts)
+        return added(dict.fromkeys(self.limits, 0), shared, *used)
 
     def claims(self) -> list[Claim]:
         """Return the pending claims."""
@@ -566,14 +577,14 @@ class MemoryAccounts:
                 return
 
     @property
-    def crowded(self) -> bool:
+    def is_scarce(self) -> bool:
         """Whether memory is too scarce for optional uses such as prestarted workers."""
         if self.waiting or not self.limits:
             return bool(self.waiting)
         return self.used()[MEMORY] + MIN_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
 
-    def usual(self, account: Account, kind: str) -> list[int]:
-        """Return the known worker sizes of all other accounts, including the model's previous registration."""
+    def other_sizes(self, account: Account, kind: str) -> list[int]:
+        """Return the known worker sizes of the other accounts, including that of the model's previous registration."""
         others = [one.known for one in self.open_accounts if one is not account and one.known]
         sizes = (one.memory if kind == MEMORY else one.gpu for one in others)
         return [size for size in sizes if size]

@@ -166,7 +166,7 @@ class Pool:
         supervisors = self._instances.supervisors
         await self._stop_supervisors(supervisors[count:], 0)
         del supervisors[count:]
-        self.account.gone(self.account.leave(count))
+        self.account.finish_stop(self.account.begin_stop(count))
         if was_suspended:
             self.suspension.back()
         await self._notify(None)  # no proxy may keep waiting for the removed workers
@@ -176,10 +176,10 @@ class Pool:
         instances = self._instances
         instances.spec = spec
         leaving = instances.supervisors[slots.count(spec) :]
-        self.account.want_less(slots.count(spec))
-        room = self.account.leave(slots.count(spec))
+        self.account.reduce_claims(slots.count(spec))
+        room = self.account.begin_stop(slots.count(spec))
         await self._stop_supervisors(leaving, grace_s, "scale")
-        self.account.gone(room)
+        self.account.finish_stop(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
         if not self.suspension.suspended and not instances.stopping:
             self._fill_up()  # a failed wake-up may have left fewer instances
@@ -193,12 +193,12 @@ class Pool:
             self._waking.cancel()  # the remaining workers are not needed any more
         self.suspension.lacks_room = False
         del instances.supervisors[staying:]
-        room = self.account.leave(staying)
+        room = self.account.begin_stop(staying)
         self.suspension.begin(idle_s, len(leaving), why)
         self.proxies.release_workers([one.worker.name for one in leaving if one.worker])
         await self._stop_supervisors(leaving, grace_s, "idle")
-        self.account.gone(room)
-        if not staying and not self.account.crowded:
+        self.account.finish_stop(room)
+        if not staying and not self.account.is_scarce:
             await self._starts.prestart(
                 instances.spec, lambda: self.suspension.suspended and not instances.stopping
             )
@@ -209,7 +209,7 @@ class Pool:
             return
         self.suspension.wake(why)
         spec = self._instances.spec
-        if self.account.within(slots.count(spec)) == slots.count(spec):
+        if self.account.granted_of(slots.count(spec)) == slots.count(spec):
             self._fill_up()
         else:
             self.suspension.lacks_room = True
@@ -229,7 +229,7 @@ class Pool:
         wait_s = self._policy.wake_bounds.seconds
         while True:
             try:
-                await self.account.take(spec, wait_s, is_wake=True)
+                await self.account.acquire(spec, wait_s, is_wake=True)
             except RemoteFailure as failure:
                 if self._standby_workers_serve and failure.kind is ErrorKind.UNAVAILABLE:
                     # The standby workers serve all requests, so the bound on their waiting time (may be 0) does not apply.
@@ -255,9 +255,9 @@ class Pool:
         Raises:
             RemoteFailure: The memory was not free in time, or the workers can never fit.
         """
-        if self.account.within(slots.count(spec)) < slots.count(spec):
+        if self.account.granted_of(slots.count(spec)) < slots.count(spec):
             await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
-        await self.account.take(spec, self._policy.wake_bounds.seconds)
+        await self.account.acquire(spec, self._policy.wake_bounds.seconds)
 
     @property
     def _staying_workers(self) -> int:
@@ -265,13 +265,13 @@ class Pool:
         return self._instances.spec.standby_workers * max(1, len(self._instances.own_versions))
 
     @property
-    def gives(self) -> Amounts:
+    def frees(self) -> Amounts:
         """The memory that is freed when the model is suspended."""
-        return self.account.gives(self._staying_workers)
+        return self.account.frees(self._staying_workers)
 
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
-        for slot in range(len(supervisors), self.account.within(slots.count(spec))):
+        for slot in range(len(supervisors), self.account.granted_of(slots.count(spec))):
             supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
@@ -301,9 +301,9 @@ class Pool:
         self.account.withdraw(f"model {self._instances.spec.name} is being stopped")
         await self._notify(None)
         await self._starts.stop_prestarted()
-        room = self.account.leave(0)
+        room = self.account.begin_stop(0)
         await self._stop_supervisors(self._instances.supervisors, grace_s, reason)
-        self.account.gone(room)
+        self.account.finish_stop(room)
         self.account.close()
 
     def answered_if_idle(self) -> int | None:

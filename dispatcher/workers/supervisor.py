@@ -322,16 +322,14 @@ class Supervisor:
         if old.exited.done():
             return
         try:
-            new = await self._account.beside_others(
-                self._start_replacement, _RECYCLE_MEMORY_TIMEOUT_S
-            )
+            new = await self._account.load_extra(self._start_replacement, _RECYCLE_MEMORY_TIMEOUT_S)
         except Exception as error:
             why = self._as_failure(error).text
             self._events.emit(kinds.RECYCLE_FAILED, worker=old.name, reason=why)
             await asyncio.wait([old.exited], timeout=self._policy.longest_delay_s)
             return
         # A callback, because the instance may be stopped before the old worker exits.
-        old.exited.add_done_callback(lambda _: self._account.give_beside())
+        old.exited.add_done_callback(lambda _: self._account.release_extra())
         self.worker, self._ready_at = new, self._loop.time()
         self._restarts += 1
         await self._on_change(new.name)

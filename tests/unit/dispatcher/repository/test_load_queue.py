@@ -42,7 +42,7 @@ class Loads(list[Any]):
         self.reported: list[str] = []
         self.waits_for_memory: set[str] = set()
         self.hangs: set[str] = set()
-        self.load_slots = LoadSlots(self.until_put_off, most=4)
+        self.load_slots = LoadSlots(self.until_deferred, most=4)
         anyone = cast(Any, self)
         self.known = ModelRecords(anyone, anyone)
         self.loads = LoadQueue(self.load, self.known, anyone, anyone, anyone)
@@ -83,7 +83,7 @@ class Loads(list[Any]):
         self.ready = True
         self.changes.notify()
 
-    async def until_put_off(self, loading: asyncio.Task[Any], name: str) -> None:
+    async def until_deferred(self, loading: asyncio.Task[Any], name: str) -> None:
         if name not in self.waits_for_memory:
             await asyncio.wait([loading])
 

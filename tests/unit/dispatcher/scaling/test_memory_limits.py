@@ -83,7 +83,7 @@ def claims() -> Iterator[Claims]:
 
 
 @pytest.mark.parametrize(
-    ("count", "needs", "granted", "beside"),
+    ("count", "needs", "granted", "extra"),
     [
         (5, 300, 5, 0),
         (2, 0, 2, 0),
@@ -92,18 +92,18 @@ def claims() -> Iterator[Claims]:
     ],
 )
 def test_a_claim_needs_what_its_model_lacks(
-    claims: Claims, count: int, needs: int, granted: int, beside: int
+    claims: Claims, count: int, needs: int, granted: int, extra: int
 ) -> None:
     waiting = claims.claim(count)
     assert waiting.needs().get(MEMORY, 0) == needs * MIB
     claims.loop.advance(7.0)
     claims.grant(waiting)
     assert waiting.done.done()
-    assert (claims.account.granted, claims.account.beside) == (granted, beside)
+    assert (claims.account.granted, claims.account.extra) == (granted, extra)
     assert claims.accounts.waiting == []
     assert claims.accounts.last_grant == 7.0
     claims.grant(waiting)  # a plan that was made before: nothing happens
-    assert claims.account.beside == beside
+    assert claims.account.extra == extra
 
 
 def test_memory_granted_in_the_meantime_reduces_the_claim(claims: Claims) -> None:
@@ -117,7 +117,7 @@ def test_a_model_that_is_to_have_fewer_waits_for_fewer(
     claims: Claims, wants: int, needs: int
 ) -> None:
     waiting, beside = claims.claim(5), claims.claim(0)
-    claims.account.want_less(wants)
+    claims.account.reduce_claims(wants)
     assert waiting.needs().get(MEMORY, 0) == needs * MIB
     assert beside.count == 0
 

@@ -38,22 +38,22 @@ def test_estimates_of_all_workers_take_half_the_budget_at_most() -> None:
 def test_declared_and_measured_sizes_are_no_estimates() -> None:
     accounts = MemoryAccounts(LIMITS)
     account = opened(accounts, memory_request=100 * MIB)
-    assert account.each == Size(100 * MIB)
-    account.seen(Size(50 * MIB))
-    assert account.each == Size(100 * MIB)
-    account.seen(Size(150 * MIB))
+    assert account.worker_size == Size(100 * MIB)
+    account.record_size(Size(50 * MIB))
+    assert account.worker_size == Size(100 * MIB)
+    account.record_size(Size(150 * MIB))
     account.granted = 1
-    assert account.held == {MEMORY: 150 * MIB}
+    assert account.used == {MEMORY: 150 * MIB}
 
 
 def test_a_worker_that_nobody_has_seen_end_may_grow() -> None:
     async def history() -> None:
         account = opened(MemoryAccounts(LIMITS))
-        account.seen(Size(100 * MIB))
+        account.record_size(Size(100 * MIB))
         account.granted = 1
-        account.loaded()
-        assert account.held == {MEMORY: 109 * MIB}
-        account.gone(account.leave(0))
+        account.record_loaded()
+        assert account.used == {MEMORY: 109 * MIB}
+        account.finish_stop(account.begin_stop(0))
         assert account.needs(1) == {MEMORY: 100 * MIB}
 
     run(history)
@@ -66,9 +66,9 @@ def test_each_worker_counts_on_its_gpus() -> None:
         accounts, instances=5, devices=devices, memory_request=10, gpu_memory_request=100 * MIB
     )
     assert account.needs(5) == {MEMORY: 50, "0": 200 * MIB, "1": 200 * MIB}
-    assert account.gives(1) == {MEMORY: 0}
+    assert account.frees(1) == {MEMORY: 0}
     account.granted = 3
-    assert account.gives(1) == {MEMORY: 20, "1": 200 * MIB, "0": 100 * MIB}
+    assert account.frees(1) == {MEMORY: 20, "1": 200 * MIB, "0": 100 * MIB}
 
 
 def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
@@ -76,22 +76,22 @@ def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
     assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
     account = opened(accounts, devices=["0"], memory_request=10)
     assert account.needs(1)["0"] == 200 * MIB
-    account.seen(Size(10))  # nobody tells what is used of the GPU
-    account.loaded()
+    account.record_size(Size(10))  # nobody tells what is used of the GPU
+    account.record_loaded()
     assert account.needs(1)["0"] == 200 * MIB
-    account.seen(Size(10, 300 * MIB))
+    account.record_size(Size(10, 300 * MIB))
     assert account.needs(1)["0"] == 300 * MIB
 
 
 def test_an_estimate_holds_until_it_has_loaded() -> None:
     account = opened(MemoryAccounts(LIMITS))
     account.granted = 1
-    account.seen(Size(20 * MIB))  # an interpreter, and not yet the model
-    assert account.held == {MEMORY: 250 * MIB}
-    account.seen(Size(100 * MIB))
-    assert account.held == {MEMORY: 250 * MIB}
-    account.loaded()
-    assert account.held == {MEMORY: 109 * MIB}
+    account.record_size(Size(20 * MIB))  # an interpreter, and not yet the model
+    assert account.used == {MEMORY: 250 * MIB}
+    account.record_size(Size(100 * MIB))
+    assert account.used == {MEMORY: 250 * MIB}
+    account.record_loaded()
+    assert account.used == {MEMORY: 109 * MIB}
 
 
 def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
@@ -110,12 +110,12 @@ def test_a_replacement_is_not_assumed_to_have_the_same_size() -> None:
         accounts = MemoryAccounts(LIMITS)
         former, new = opened(accounts), opened(accounts)
         former.granted = 1
-        former.seen(Size(1100 * MIB))
-        former.gone(former.leave(0))
+        former.record_size(Size(1100 * MIB))
+        former.finish_stop(former.begin_stop(0))
         with pytest.raises(RemoteFailure, match="needs 1,100 MiB"):
             former.check(former.spec, 1)
         new.check(new.spec, 1)
-        assert new.each.memory == 250 * MIB
+        assert new.worker_size.memory == 250 * MIB
         former.close()
         new.close()
         assert accounts.used() == {MEMORY: 0, "0": 0, "1": 0}
@@ -140,31 +140,31 @@ def test_known_sizes_decay() -> None:
         account = opened(accounts)
         for peak in (100, 10):
             account.granted = 1
-            account.seen(Size(peak * MIB))
-            account.gone(account.leave(0))
+            account.record_size(Size(peak * MIB))
+            account.finish_stop(account.begin_stop(0))
         assert account.known == Size(90 * MIB)
 
     run(history)
 
 
-@pytest.mark.parametrize("patient", [True, False])
-def test_restored_models_wait_while_others_get_memory(patient: bool) -> None:
+@pytest.mark.parametrize("background", [True, False])
+def test_restored_models_wait_while_others_get_memory(background: bool) -> None:
     loop = VirtualLoop()
     accounts = MemoryAccounts(LIMITS)
 
     async def take(account: Account) -> None:
-        await account.take(account.spec, 60.0)
+        await account.acquire(account.spec, 60.0)
 
     spec = model_spec("m", memory_request=100 * MIB)
-    waiting = loop.create_task(take(accounts.open(spec, patient=patient)))
+    waiting = loop.create_task(take(accounts.open(spec, background=background)))
     for name in "abc":
         loop.create_task(take(opened(accounts, name, memory_request=100 * MIB)))
         loop.settle()
         loop.ask(lambda: accounts.grant(accounts.claims()[-1].key))
         loop.advance(50.0)
-    assert waiting.done() is not patient
+    assert waiting.done() is not background
     loop.advance(11.0)
-    with pytest.raises(RemoteFailure, match=f"were free for {160 if patient else 60} s"):
+    with pytest.raises(RemoteFailure, match=f"were free for {160 if background else 60} s"):
         waiting.result()
     loop.close()
 
@@ -173,7 +173,7 @@ def test_a_cancelled_claim_keeps_nothing() -> None:
     async def history() -> None:
         accounts = MemoryAccounts(LIMITS)
         account = opened(accounts, memory_request=100 * MIB)
-        task = asyncio.ensure_future(account.take(account.spec, 60.0))
+        task = asyncio.ensure_future(account.acquire(account.spec, 60.0))
         await asyncio.sleep(0)
         (claim,) = accounts.claims()
         assert claim.needs == {MEMORY: 100 * MIB}

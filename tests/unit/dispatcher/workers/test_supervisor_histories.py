@@ -348,10 +348,10 @@ def test_a_recycling_interrupted_by_a_stop_keeps_no_memory(
 
     monkeypatch.setattr(one.supervisor, "_on_change", report)
     one.do("w1 serves")
-    assert account.beside == 1
+    assert account.extra == 1
     one.stop()
     assert not any(worker.alive for worker in one.workers)
-    assert account.beside == 0
+    assert account.extra == 0
 
 
 def test_the_start_of_a_fork_server_counts_as_the_start_of_the_worker(loop: VirtualLoop) -> None:
