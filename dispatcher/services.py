@@ -231,7 +231,7 @@ class Services(ABC):
         self.ending = ShutdownController(
             self._status, self.events, self.rundir, self._server, self.registry
         )
-        self._workers.on_given_up = self.ending.given_up
+        self._workers.on_unrecoverable = self.ending.given_up
         self.draining = DrainController(
             self._status,
             self._readiness,

@@ -84,7 +84,7 @@ async def worker_ended(
     """Record that a hosted worker has exited."""
     worker = daemon.registry.worker(message.worker)[1]
     if isinstance(worker, HostedWorker):  # the kernel reports the exit of a process
-        worker.has_ended(message.how)
+        worker.mark_ended(message.how)
 
 
 async def load_other(

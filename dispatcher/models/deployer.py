@@ -113,7 +113,7 @@ class ModelDeployer:
         """Apply changed settings. Worker settings apply to models registered from now on."""
         self._config = config
         self._policy = _policy(config)
-        self.prestarted.most = config.prestarted_workers
+        self.prestarted.max_workers = config.prestarted_workers
 
     def server_wait(self, name: str, done: str, report: ReportProgress) -> ServerWait:
         """Return the wait policy of a request; `done` completes "model m was not ..."."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers.worker_process import share_of
+from pytriton.dispatcher.workers.worker_process import thread_share
 
 
 def info_of(
@@ -25,5 +25,5 @@ def info_of(
         registered_at=registered_at,
         isolation=spec.isolation,
         lease=spec.lease,
-        threads=share_of(spec),
+        threads=thread_share(spec),
     )

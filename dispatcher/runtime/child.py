@@ -105,7 +105,7 @@ class Child:
         try:
             return cls(popen.pid, popen.stdout, on_line, kill_on_death)
         except BaseException:
-            put_away(popen.pid)
+            kill_and_reap(popen.pid)
             raise
 
     @classmethod
@@ -191,7 +191,7 @@ class Child:
                 printed.set_result(line)
 
 
-def put_away(pid: int) -> None:
+def kill_and_reap(pid: int) -> None:
     """Kill a child that is not supervised. It has just started, so it exits quickly."""
     os.kill(pid, signal.SIGKILL)  # not yet reaped, so the pid cannot have been reused
     os.waitpid(pid, 0)

@@ -62,7 +62,7 @@ class BatchRetry:
         self._events = events
         #: Workers that were idle while a batch waited for them, and how many batches they had started.
         self._idle_at: dict[str, int] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     def forget(self, worker: str) -> None:
         """Forget a worker that proxies no longer ask about."""
@@ -81,7 +81,9 @@ class BatchRetry:
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
             self._counters.poison += 1
-            text += f"; so did {lost.losses - 1} more before, so this batch is blamed for it and is not retried"
+            text += (
+                f"; so did {lost.losses - 1} more before, so this batch is blamed and not retried"
+            )
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
         verdict = self._failed(lost, text, _MAX_CRASHES)
@@ -92,8 +94,10 @@ class BatchRetry:
         """Whether a batch is blamed for crashing workers: it did so twice, or more often if it overlapped others."""
         worker = self._workers.get(lost.worker)
         reading = None if worker is None else worker.reading()
-        beside = reading is not None and reading.overlaps and reading.begun - reading.answered > 1
-        return lost.losses >= (_POISON_LOSSES_OVERLAPPED if beside else _POISON_LOSSES)
+        overlapped = (
+            reading is not None and reading.overlaps and reading.begun - reading.answered > 1
+        )
+        return lost.losses >= (_POISON_LOSSES_OVERLAPPED if overlapped else _POISON_LOSSES)
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
         """Decide about a batch that was not answered in time: its worker may be busy or hung."""
@@ -109,7 +113,7 @@ class BatchRetry:
             return Verdict("wait", wait_s=_RESPONSE_S)
         if taken and self._has_answered(stats, overdue.taken_ms / 1000):
             what = "it finished a batch, but its response never arrived"
-            return self._hangs(worker, overdue, what)
+            return self._on_hang(worker, overdue, what)
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
         if busy_s is None and taken:  # the response may be on its way
@@ -121,7 +125,7 @@ class BatchRetry:
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
-        return self._hangs(worker, overdue, what)
+        return self._on_hang(worker, overdue, what)
 
     def _has_answered(self, stats: StatsReading, taken_s: float) -> bool:
         """Whether a worker has finished a batch it accepted `taken_s` seconds ago, and its response is overdue."""
@@ -136,7 +140,7 @@ class BatchRetry:
         # Otherwise it is running a later batch.
         return stats.busy_s is not None and stats.busy_s < taken_s - _BATCH_START_S
 
-    def _hangs(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
+    def _on_hang(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
         name, taken = overdue.worker, overdue.taken
         limit_s = self.spec.execution_timeout_s or 0.0
         self._emit(
@@ -152,7 +156,7 @@ class BatchRetry:
             self._may_retry
             and not overdue.final
             and overdue.losses == 0
-            and self._had_company(overdue, worker)
+            and self._may_be_another_request(overdue, worker)
         ):
             self._counters.retries += overdue.requests
             return Verdict("retry")
@@ -166,17 +170,17 @@ class BatchRetry:
         return verdict
 
     def _count_failed(
-        self, how: str, asked: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
+        self, how: str, batch: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
     ) -> None:
         """Count the failed requests: one if the batch's requests are being tried one by one, otherwise all."""
-        apart = asked.in_row > 0 and not verdict.whole
-        self._counters.failed[how] += 1 if apart else asked.requests
+        one_by_one = batch.in_row > 0 and not verdict.whole
+        self._counters.failed[how] += 1 if one_by_one else batch.requests
 
     @property
     def _may_retry(self) -> bool:
         return self.spec.on_crash == "retry" and not self.stopping and self.disabled_reason is None
 
-    def _had_company(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
+    def _may_be_another_request(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
         """Whether another request, in the same batch or running concurrently, may be the one that hangs."""
         if worker.stats.read().overlaps:
             return True
@@ -186,21 +190,21 @@ class BatchRetry:
         return overdue.requests > 1 or merges
 
     def _failed(
-        self, asked: messages.LaneLost | messages.BatchOverdue, text: str, most: int
+        self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
         """Fail a request or a batch. The event names the request, as the proxy's error does."""
-        in_row = asked.in_row
+        in_row = batch.in_row
         whole = in_row >= most
         if whole:
             text += (
                 f"; {in_row} requests of one batch, tried one by one, failed like this in a row, so the model is taken "
                 "to be broken and the rest of the batch is not tried"
             )
-        reason = with_id(text, clean(asked.request_id))
-        if asked.losses >= _POISON_LOSSES:
-            self._emit(kinds.POISON, asked.worker, reason, numbers={"losses": asked.losses})
+        reason = with_id(text, clean(batch.request_id))
+        if batch.losses >= _POISON_LOSSES:
+            self._emit(kinds.POISON, batch.worker, reason, numbers={"losses": batch.losses})
         else:
-            self._emit(kinds.BATCH_FAILED, asked.worker, reason, numbers={"in_row": in_row})
+            self._emit(kinds.BATCH_FAILED, batch.worker, reason, numbers={"in_row": in_row})
         return Verdict("fail", text, whole=whole)
 
     def _emit(
@@ -220,7 +224,7 @@ class BatchRetry:
             return worker.describe_end()
         return f"worker {name} closed its lane"
 
-    def _run_in_background(self, doing: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(doing)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)

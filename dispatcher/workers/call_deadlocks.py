@@ -34,11 +34,11 @@ class PendingCalls:
         workers = {model: workers_of(model) for models in waits.values() for model in models}
         stuck = set(waits)
 
-        def in_vain(model: str) -> bool:
+        def never_responds(model: str) -> bool:
             return bool(workers[model]) and stuck.issuperset(workers[model])
 
         while True:
-            still = {name for name in stuck if any(in_vain(model) for model in waits[name])}
+            still = {name for name in stuck if any(never_responds(model) for model in waits[name])}
             if still == stuck:
-                return sorted(filter(in_vain, waits[worker])) if worker in stuck else []
+                return sorted(filter(never_responds, waits[worker])) if worker in stuck else []
             stuck = still

@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from pytriton._protocol.fork_protocol import BEGUN, FORKS, GO, LARGEST, ForkAnswer, Order
-from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, put_away
+from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, kill_and_reap
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
 _log = structlog.get_logger(__name__)
@@ -231,7 +231,7 @@ class ForkServers:
 
     async def _start(self, setup: InterpreterSetup, entry: _Entry) -> None:
         entry.server = await ForkServer.launch(setup, self._boot(setup.python), self._kill_on_death)
-        await entry.server.begun(self._start_s)
+        await entry.server.wait_until_ready(self._start_s)
 
     def _has_started(self, setup: InterpreterSetup, entry: _Entry) -> None:
         if entry.starting.cancelled():
@@ -283,7 +283,7 @@ class ForkServers:
             try:
                 child = Child(pid, pipe, on_line, self._kill_on_death)
             except BaseException:
-                put_away(pid)
+                kill_and_reap(pid)
                 raise
             ours.pop_all()
             return child, connection
@@ -358,7 +358,7 @@ class ForkServer:
     async def launch(
         cls, setup: InterpreterSetup, boot: list[str], kill_on_death: KillOnDeath
     ) -> ForkServer:
-        """Start a fork server. The caller must await `begun` before using it, and finally `end`.
+        """Start a fork server. The caller must await `wait_until_ready` before using it, and finally `end`.
 
         Args:
             setup: The interpreter, directory and environment to start with.
@@ -385,7 +385,7 @@ class ForkServer:
                 raise
         return cls(child, ours)
 
-    async def begun(self, limit_s: float) -> None:
+    async def wait_until_ready(self, limit_s: float) -> None:
         """Wait until it has imported everything.
 
         Raises:
@@ -469,7 +469,7 @@ class ForkServer:
             message = await _received(worker, _FORK_TIMEOUT_S)  # a fork survives its fork server
         finally:
             if pid and not message:
-                put_away(pid)
+                kill_and_reap(pid)
         if not message:
             raise self._gone() if reported is None else Ended("its forks exit at once")
         return pid or _child(message[len(BEGUN) :])

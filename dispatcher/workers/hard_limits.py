@@ -23,30 +23,25 @@ _POLL_INTERVAL_S = 0.5
 
 
 async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events = LOG_ONLY) -> None:
-    """Kill a worker and all processes it started if it exceeds a hard limit. Return when the worker has exited.
-
-    Return at once if the model has no hard limits.
-    """
-    if limits.memory_limit is None and limits.processes is None:
-        return
+    """Kill a worker and all processes it started if it exceeds a hard limit. Return when the worker has exited."""
     reported = None
     while worker.alive:
         why, family = None, set[int]()
         try:
             family = _family(worker.pid)
-            why = _passed(worker.pid, family, limits)
+            why = _exceeded_limit(worker.pid, family, limits)
         except (psutil.Error, OSError) as error:  # may be temporary, such as a lack of descriptors
             if reported != str(error):
                 reported = str(error)
                 _log.warning(
                     "could not measure a worker's resources", worker=worker.name, error=reported
                 )
-        if why is not None and worker.condemned is None and worker.alive:
+        if why is not None and worker.kill_reason is None and worker.alive:
             events.emit(
                 kinds.LIMIT_EXCEEDED, worker=worker.name, reason=why, numbers={"pid": worker.pid}
             )
-            worker.end_now(why)
-            _end_others(worker.pid, family)
+            worker.kill_now(why)
+            _kill_others(worker.pid, family)
         await asyncio.wait([worker.exited], timeout=_POLL_INTERVAL_S)
 
 
@@ -75,7 +70,7 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str | None:
+def _exceeded_limit(pid: int, family: Collection[int], limits: messages.Limits) -> str | None:
     """Describe the limit that a worker has exceeded, or return None."""
     if limits.processes is not None and len(family) > limits.processes:
         return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
@@ -86,7 +81,7 @@ def _passed(pid: int, family: Collection[int], limits: messages.Limits) -> str |
     return None
 
 
-def _end_others(group: int, family: Collection[int]) -> None:
+def _kill_others(group: int, family: Collection[int]) -> None:
     """Kill the processes outside the worker's process group. The group itself is killed as a whole."""
     for pid in family:
         with contextlib.suppress(ProcessLookupError, PermissionError):

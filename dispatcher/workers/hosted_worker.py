@@ -22,7 +22,7 @@ from pytriton.dispatcher.workers.worker import Worker
 _log = structlog.get_logger(__name__)
 
 #: Minimum grace period of a thread, even where a process would be killed at once: a thread cannot be killed.
-_END_S = 2.0
+_MIN_GRACE_S = 2.0
 
 
 class HostedWorker(Worker):
@@ -37,7 +37,7 @@ class HostedWorker(Worker):
         registrant: Registrant,
         lane_path: Path,
         stats: WorkerStatsPage,
-        gauge_path: Path,
+        stats_path: Path,
     ) -> None:
         loop = asyncio.get_running_loop()
         exited: asyncio.Future[int] = loop.create_future()
@@ -52,10 +52,10 @@ class HostedWorker(Worker):
         )
         self.log_hint = ""  # its output belongs to the registrant's process
         self._registrant = registrant
-        self._stats_path = gauge_path
+        self._stats_path = stats_path
         self._how = ""
         registrant.ended.add_done_callback(self._registrant_ended)
-        start = messages.StartWorker(name, instance, str(lane_path), str(gauge_path))
+        start = messages.StartWorker(name, instance, str(lane_path), str(stats_path))
         # Sent from a task, so that this worker is registered before its first message arrives.
         self._starting = loop.create_task(registrant.send(start))
 
@@ -72,20 +72,20 @@ class HostedWorker(Worker):
         """Ask the registrant to run a worker, and return it. The worker then says hello.
 
         Raises:
-            RemoteFailure: The registrant has exited, or the gauge file cannot be written.
+            RemoteFailure: The registrant has exited, or the file of the statistics page cannot be written.
         """
         if registrant.ended.done():
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED,
-                f"model {spec.name}: process {registrant.pid}, in whose threads it ran, has ended",
+                f"model {spec.name}: process {registrant.pid}, in whose threads it ran, has exited",
             )
-        gauge_path = lane_path.with_suffix(".stats")
+        stats_path = lane_path.with_suffix(".stats")
         try:
-            stats = WorkerStatsPage.create_file(gauge_path)
+            stats = WorkerStatsPage.create_file(stats_path)
         except OSError as error:
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED,
-                f"model {spec.name}: cannot write {gauge_path} in the runtime directory: {error.strerror}",
+                f"model {spec.name}: cannot write {stats_path} in the runtime directory: {error.strerror}",
             ) from error
         return cls(
             name,
@@ -94,24 +94,24 @@ class HostedWorker(Worker):
             registrant=registrant,
             lane_path=lane_path,
             stats=stats,
-            gauge_path=gauge_path,
+            stats_path=stats_path,
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. It already has its callable and has opened its gauge; raises as `Worker.hello`."""
+        """Record the worker's hello. It has its callable and has opened its statistics page; raises as `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
 
-    def has_ended(self, how: str) -> None:
+    def mark_ended(self, how: str) -> None:
         """Record that the worker or its registrant has ended; `how` completes "worker w1 …"."""
         if not self.exited.done():
             self._how = how
             self._stats_path.unlink(missing_ok=True)
             self.exited.set_result(0)
 
-    def is_deaf(self) -> None:
-        """Treat the worker as ended, because a proxy cannot connect to it, for example after an exec."""
-        self.has_ended("does not listen any longer")
+    def connection_failed(self) -> None:
+        """Treat the worker as ended, for example after its process called exec."""
+        self.mark_ended("no longer listens")
 
     def describe_end(self) -> str:
         """Describe how the worker ended, for `status` and for the clients of its last batch."""
@@ -137,8 +137,8 @@ class HostedWorker(Worker):
 
     async def end_hung(self, why: str) -> None:
         """Ask a hung worker to end. A thread cannot be killed."""
-        self.condemned = why
-        self.leave("hang")
+        self.kill_reason = why
+        self.expect_exit("hang")
         await self.stop(0)
 
     async def stop(self, grace_s: float) -> None:
@@ -146,7 +146,7 @@ class HostedWorker(Worker):
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
             # A worker that has not said hello may never have been started by its registrant.
-            grace_s = max(grace_s, _END_S) if self.greeted.done() else _END_S
+            grace_s = max(grace_s, _MIN_GRACE_S) if self.greeted.done() else _MIN_GRACE_S
             await asyncio.wait([self.exited], timeout=grace_s)
         if self.alive:
             _log.warning(
@@ -155,16 +155,16 @@ class HostedWorker(Worker):
                 worker=self.name,
                 worker_pid=self.pid,
             )
-            self.has_ended("did not end when it was asked to: its batch is still running")
+            self.mark_ended("did not end when asked to: its batch is still running")
 
     def _registrant_ended(self, ended: asyncio.Future[None]) -> None:
         if not ended.cancelled():
-            self.has_ended("ended with it")
+            self.mark_ended("ended with it")
 
 
 # ── A process that runs its model's workers in its own threads: its identity, and detection of its exit ──
 
-_INSTEAD = 'Use isolation="process", the default, or run it'
+_USE_PROCESSES = 'Use isolation="process", the default, or run it'
 
 
 class Registrant:
@@ -189,13 +189,13 @@ class Registrant:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"{what}: the daemon cannot see the process of {sender.name}: it is on another machine or in "
-                f"another PID namespace. {_INSTEAD} beside the daemon.",
+                f"another PID namespace. {_USE_PROCESSES} beside the daemon.",
             )
         if sender.uid != os.geteuid():
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"{what}: only processes of the daemon's own user ({os.geteuid()}) share memory with it, this "
-                f"is one of user {sender.uid}. {_INSTEAD} as that user.",
+                f"is one of user {sender.uid}. {_USE_PROCESSES} as that user.",
             )
         self.pid = sender.pid
         self._peer = peer
@@ -204,7 +204,7 @@ class Registrant:
         try:
             self._pidfd = linux.pidfd_open(sender.pid)
         except ProcessLookupError:
-            raise RemoteFailure(ErrorKind.INVALID, f"{what}: its process has ended") from None
+            raise RemoteFailure(ErrorKind.INVALID, f"{what}: its process has exited") from None
         self._loop.add_reader(self._pidfd, self._end)
 
     async def send(self, message: messages.AnyMessage) -> None:

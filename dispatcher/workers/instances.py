@@ -1,4 +1,4 @@
-"""The instances of one registration, and queries over all their supervisors."""
+"""The instances of one registration: its supervisors, and what `status` and the routing ask about all of them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Instances:
         ]
 
     def degradations(self) -> list[str]:
-        """Return one sentence for each instance that is degraded. Spares do not count."""
+        """Return one sentence for each instance that is degraded. Standby workers do not count."""
         found = []
         for one in self.supervisors:
             if self._is_standby(one):
@@ -103,7 +103,7 @@ class Instances:
                 found.append(text)
         return found
 
-    def why_nobody(self, version: int | None = None) -> str:
+    def why_no_worker(self, version: int | None = None) -> str:
         """Explain why no worker is available or expected soon, optionally for one version."""
         name = self.spec.name
         if self.disabled_reason is not None:

@@ -73,14 +73,14 @@ class ModelCounters:
         poison: Requests blamed for crashing workers.
         resumes: Number of resumes.
         failed: Requests that failed because their worker was "lost" or "hung".
-        begun: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
+        started_at: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
         records_logged, records_left_out: Requests written to the access log, and requests dropped from it.
     """
 
     def __init__(self) -> None:
         self.instances: dict[tuple[int, int], InstanceCounters] = {}
         self.former = NOTHING
-        self.begun: float | None = time.monotonic()
+        self.started_at: float | None = time.monotonic()
         self.retries = 0
         self.poison = 0
         self.resumes = 0
@@ -88,7 +88,7 @@ class ModelCounters:
         self.records_logged = 0
         self.records_left_out = 0
         #: Uncollected records of workers that have exited.
-        self._left: deque[_Records] = deque(maxlen=_MAX_UNCOLLECTED)
+        self._uncollected: deque[_Records] = deque(maxlen=_MAX_UNCOLLECTED)
         #: The limits of the last call of `records`. New workers get them at once.
         self._wanted = _INITIAL_RECORD_LIMITS
 
@@ -102,12 +102,12 @@ class ModelCounters:
 
     def _make_room(self, version: int) -> None:
         """Merge the oldest version without workers into `former` if there are too many versions."""
-        living = {key[0]: False for key in self.instances}
-        if version in living or len(living) < _MAX_VERSIONS:
+        has_workers = {key[0]: False for key in self.instances}
+        if version in has_workers or len(has_workers) < _MAX_VERSIONS:
             return
         for (one, _), counters in self.instances.items():
-            living[one] = living[one] or bool(counters.workers)
-        oldest = next((one for one, lives in living.items() if not lives), None)
+            has_workers[one] = has_workers[one] or bool(counters.workers)
+        oldest = next((one for one, lives in has_workers.items() if not lives), None)
         for key in [key for key in self.instances if key[0] == oldest]:
             self.former = self.former.plus(self.instances.pop(key).ended)
 
@@ -133,7 +133,7 @@ class ModelCounters:
 
     def adopt(self, state: ModelCountersState) -> None:
         """Restore the counters from before an upgrade."""
-        self.begun = None
+        self.started_at = None
         for one in state.instances:
             instance = self.of(one.version, one.instance)
             instance.ended = _counts(one.counts)
@@ -166,8 +166,8 @@ class ModelCounters:
         From then on, workers record failed calls and calls that take at least `limit_ns`, at most `budget` of them.
         """
         self._wanted = limit_ns, budget
-        while self._left:
-            yield self._left.popleft()
+        while self._uncollected:
+            yield self._uncollected.popleft()
         for (version, number), instance in list(self.instances.items()):
             for worker in instance.workers:
                 if worker.alive:
@@ -183,14 +183,14 @@ class ModelCounters:
         if worker.alive:
             worker.stats.records.want(*self._wanted)
 
-        def ended(_: object) -> None:
+        def on_exit(_: object) -> None:
             counters.workers.remove(worker)
             counters.ended = counters.ended.plus(worker.counts())
             counters.exits[worker.exit_reason] += 1
             counters.user_series = with_ended(counters.user_series, worker.last_user_metrics)
-            self._left.append((worker.version, worker.instance, worker.last_records))
+            self._uncollected.append((worker.version, worker.instance, worker.last_records))
 
-        worker.exited.add_done_callback(ended)
+        worker.exited.add_done_callback(on_exit)
 
 
 def _bounded(counts: Counts) -> list[Union[int, list[int]]]:
@@ -203,8 +203,8 @@ def _bounded(counts: Counts) -> list[Union[int, list[int]]]:
     ]
 
 
-def _counts(handed: Sequence[Any]) -> Counts:
-    return Counts._make(tuple(count) if isinstance(count, list) else count for count in handed)
+def _counts(state: Sequence[Any]) -> Counts:
+    return Counts._make(tuple(count) if isinstance(count, list) else count for count in state)
 
 
 class CounterRegistry:

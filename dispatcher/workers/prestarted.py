@@ -18,26 +18,26 @@ class PrestartedWorkers:
     """The prestarted workers of all models, by the account of the pool. The daemon has one of these.
 
     Attributes:
-        most: Maximum number of prestarted workers. Beyond it, the worker of the model that has been suspended longest is
-            stopped.
+        max_workers: Maximum number of prestarted workers. Beyond it, the worker of the model that has been suspended
+            longest is stopped.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_workers: int) -> None:
+        self.max_workers = max_workers
         self._workers: dict[Account, Worker] = {}
         self._held = False
-        self._ending = 0
-        self._cleaning: set[asyncio.Task[None]] = set()
+        self._stopping = 0
+        self._cleanup_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def room(self) -> int:
-        """Maximum number of prestarted workers at the moment; 0 while held."""
-        return 0 if self._held else self.most
+        """Maximum number of prestarted workers now; 0 while held."""
+        return 0 if self._held else self.max_workers
 
     @property
     def is_quiescent(self) -> bool:
         """Whether no worker is being stopped, and, while held, none is left."""
-        return not self._ending and not (self._held and self._workers)
+        return not self._stopping and not (self._held and self._workers)
 
     async def hold(self) -> None:
         """Stop all prestarted workers, and keep none until `release`."""
@@ -53,7 +53,7 @@ class PrestartedWorkers:
         """Keep a worker for a suspended model, and stop the oldest workers beyond the limit."""
         await self.drop(owner)
         self._workers[owner] = worker
-        worker.exited.add_done_callback(lambda _: self._ended(owner, worker))
+        worker.exited.add_done_callback(lambda _: self._on_exit(owner, worker))
         while len(self._workers) > self.room:
             await self.drop(next(iter(self._workers)))
 
@@ -61,26 +61,26 @@ class PrestartedWorkers:
         """Remove and return a model's prestarted worker if it is alive, otherwise None."""
         worker = self._workers.get(owner)
         if worker is None or not worker.alive:
-            return None  # `_ended` removes a worker that exited
+            return None  # `_on_exit` removes a worker that exited
         return self._workers.pop(owner)
 
-    def _ended(self, owner: Account, worker: Worker) -> None:
+    def _on_exit(self, owner: Account, worker: Worker) -> None:
         """Clean up after a worker that exited unexpectedly, for example killed by the OOM killer."""
         if self._workers.get(owner) is worker:
             task = asyncio.get_running_loop().create_task(self.drop(owner))
-            self._cleaning.add(task)
-            task.add_done_callback(self._cleaning.discard)
+            self._cleanup_tasks.add(task)
+            task.add_done_callback(self._cleanup_tasks.discard)
 
     async def drop(self, owner: Account) -> None:
         """Stop a model's prestarted worker, if it has one."""
         worker = self._workers.pop(owner, None)
         if worker is not None:
-            worker.leave("idle")
-            self._ending += 1
+            worker.expect_exit("idle")
+            self._stopping += 1
             try:
                 await worker.stop(0)
             finally:
-                self._ending -= 1
+                self._stopping -= 1
 
     async def drop_named(self, name: str) -> None:
         """Stop the prestarted worker with this name, if there is one, because its memory is needed."""

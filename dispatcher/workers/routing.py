@@ -122,7 +122,7 @@ class ProxyRouter:
         self._forget(proxy)
         wake = 0  # number of the wake-up it waits for
         if lost is not None and lost in self._workers:
-            self._workers[lost].is_deaf()
+            self._workers[lost].connection_failed()
         async with self._changed:
             while True:
                 if self._requests.get(proxy) is not request:
@@ -143,7 +143,7 @@ class ProxyRouter:
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
                 if instances.stopping or instances.is_crash_looping(version):
-                    raise RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
+                    raise RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
                 if avoid and present:
                     text = f"model {spec.name}: all its workers wait for this very request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
@@ -155,7 +155,7 @@ class ProxyRouter:
         """Return the failure for an outdated request. The proxy may still have the batch, and reports the text."""
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
-            return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_nobody(version))
+            return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
         text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked again"
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 

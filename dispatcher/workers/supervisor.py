@@ -333,7 +333,7 @@ class Supervisor:
         self.worker, self._ready_at = new, self._loop.time()
         self._restarts += 1
         await self._on_change(new.name)
-        old.leave("recycle")
+        old.expect_exit("recycle")
         self._run_in_background(old.end_after_batch())
 
     async def _start_replacement(self) -> Worker:
@@ -391,7 +391,7 @@ class Supervisor:
         `reason` is one of EXIT_REASONS.
         """
         for worker in self._workers:
-            worker.leave(reason)
+            worker.expect_exit(reason)
         self._task.cancel()
         text = f"model {self._spec.name}: instance {self.index} is being stopped"
         self._immediate_retry.finish(RemoteFailure(ErrorKind.UNAVAILABLE, text))

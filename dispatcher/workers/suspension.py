@@ -122,14 +122,14 @@ class Suspension:
         if not self.now:
             return
         now = asyncio.get_running_loop().time()
-        slept_s, took_s = self._woken_at - self._since, now - self._woken_at
+        suspended_s, took_s = self._woken_at - self._since, now - self._woken_at
         self.suspended = self.resuming = False
         self.queued = 0
         self._counters.resumes += 1
         self._events.emit(
             kinds.RESUMED,
-            reason=f"{self._why}, after {slept_s:.0f} s suspended",
-            numbers={"suspended_s": round(slept_s, 3), "took_s": round(took_s, 3)},
+            reason=f"{self._why}, after {suspended_s:.0f} s suspended",
+            numbers={"suspended_s": round(suspended_s, 3), "took_s": round(took_s, 3)},
         )
 
     def left_s(self) -> float | None:

@@ -33,14 +33,14 @@ class Worker:
         pid: The process that it is or runs in.
         exited: Resolves when the worker has ended.
         protocol: Protocol version that it speaks, possibly one from before an upgrade.
-        parked: Whether it waits for `unpark` before loading, because its model is suspended.
+        parked: Whether it is prestarted: it waits for `unpark` before it loads, because its model is suspended.
         greeted: Resolves when the worker has said hello.
         ready: Resolves when the callable is loaded. Raises RemoteFailure if it cannot be loaded.
         lane_path: Socket on which it accepts lanes once it is ready.
         stats: The worker's shared counters; closed when it has ended.
-        recycle_due: Resolves with the reason when the worker should be recycled.
-        condemned: Why the dispatcher kills it; None if it ends on its own or on request.
-        leaving: Why it is being ended, one of EXIT_REASONS; None if it ends on its own.
+        recycle_due: Resolves with the reason when the worker is due for recycling.
+        kill_reason: Why the dispatcher kills it; None if it ends on its own or on request.
+        expected_exit: Why it is being ended, one of EXIT_REASONS; None if it ends on its own.
         not_ready_reason: Why its model's `is_ready` reports that it is not ready; None if it is ready or has no `is_ready`.
         log_hint: Where to find its log; completes an error text.
     """
@@ -63,8 +63,8 @@ class Worker:
         self.stats = stats
         self.protocol = messages.PROTOCOL
         self.parked = False
-        self.condemned: str | None = None
-        self.leaving: str | None = None
+        self.kill_reason: str | None = None
+        self.expected_exit: str | None = None
         self.started_at = time.time()
         self.not_ready_reason: str | None = None
         self.log_hint = f"; its log: pytriton-daemon logs {spec.name}"
@@ -107,15 +107,15 @@ class Worker:
         """Return the latest custom metrics of its callable, undecoded; b"" if there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
-    def leave(self, reason: str) -> None:
+    def expect_exit(self, reason: str) -> None:
         """Record why the worker is being ended, one of EXIT_REASONS. The first reason is kept."""
-        self.leaving = self.leaving or reason
+        self.expected_exit = self.expected_exit or reason
 
     @property
     def exit_reason(self) -> str:
         """Why it ended, one of EXIT_REASONS."""
-        if self.leaving is not None:
-            return self.leaving
+        if self.expected_exit is not None:
+            return self.expected_exit
         ready = self.ready
         return "crash" if ready.done() and not (ready.cancelled() or ready.exception()) else "load"
 
@@ -147,12 +147,12 @@ class Worker:
             self.ready.set_exception(failure)
 
     def request_recycle(self, text: str) -> None:
-        """Record that the worker should be recycled, for the reason in `text`."""
+        """Record that the worker is due for recycling, for the reason in `text`."""
         if not self.recycle_due.done():
             self.recycle_due.set_result(text)
 
-    def is_deaf(self) -> None:
-        """Handle a failed connection to the worker. A process needs nothing: its exit is detected anyway."""
+    def connection_failed(self) -> None:
+        """Handle a failed connection of a proxy. A process needs nothing: its exit is detected anyway."""
 
     async def withdraw_lane(self) -> None:
         """Ask the worker to give up one of its proxies."""
@@ -172,7 +172,7 @@ class Worker:
         raise NotImplementedError
 
     @property
-    def gave_up(self) -> bool:
+    def is_unrecoverable(self) -> bool:
         """Whether it ended because its callable raised PyTritonUnrecoverableError."""
         return False
 
@@ -192,7 +192,7 @@ class Worker:
         pages = self.stats.user_metrics
         return pages.read() if pages is not None else b""
 
-    async def _drained(self) -> None:
+    async def _wait_for_output(self) -> None:
         """Wait until the last lines of its output have arrived."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
@@ -206,7 +206,7 @@ class Worker:
             asyncio.get_running_loop().create_task(self._report_early_end())
 
     async def _report_early_end(self) -> None:
-        await self._drained()  # the last lines contain the reason
+        await self._wait_for_output()  # the last lines contain the reason
         if not self.ready.done():
             text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
             self.ready.set_exception(

@@ -1,4 +1,4 @@
-"""The factory of workers: child processes of the dispatcher, and threads of registrants. The daemon has one."""
+"""The factory of workers: names them, and starts them as child processes or in threads of a registrant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton.dispatcher.workers.fork_servers import ForkServers
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 from pytriton.dispatcher.workers.worker import Worker
 from pytriton.dispatcher.workers.worker_process import (
-    WorkerPlace,
+    WorkerContext,
     WorkerProcess,
     boot_arguments,
 )
@@ -37,7 +37,7 @@ class WorkerStarter(Protocol):
 
 
 class WorkerFactory:
-    """Starts workers, each with a name that is unique for the lifetime of the daemon."""
+    """Starts workers, each with a name that is unique for the lifetime of the daemon, which has one factory."""
 
     def __init__(
         self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
@@ -49,7 +49,7 @@ class WorkerFactory:
         self.forks = ForkServers(
             config.max_fork_servers, boot, kill_on_death, config.worker_start_timeout_s
         )
-        self._place = WorkerPlace(
+        self._context = WorkerContext(
             rundir.control_endpoint,
             library,
             kill_on_death,
@@ -59,8 +59,8 @@ class WorkerFactory:
         )
         #: Number of the last worker.
         self.serial = 0
-        #: Called with the model of a worker that exited because its callable is unrecoverable.
-        self.on_given_up: Callable[[str], None] = lambda model: None
+        #: Called with the model of a worker that exited because its callable raised PyTritonUnrecoverableError.
+        self.on_unrecoverable: Callable[[str], None] = lambda model: None
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -87,7 +87,7 @@ class WorkerFactory:
         spec, instance = slots.taken_by(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(
-            state, spec, instance, place=self._place, on_line=on_line, peer=peer
+            state, spec, instance, context=self._context, on_line=on_line, peer=peer
         )
         return self._with_exit_callback(worker, spec.name)
 
@@ -97,16 +97,16 @@ class WorkerFactory:
         spec, instance = slots.taken_by(spec, slot)
         on_line = _log_lines(name, spec.name, instance)
         worker = await WorkerProcess.start(
-            name, spec, instance, place=self._place, lane_path=lane_path, on_line=on_line
+            name, spec, instance, context=self._context, lane_path=lane_path, on_line=on_line
         )
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report from its exit that a worker is unrecoverable. Its message could be lost during an upgrade."""
+        """Report an unrecoverable worker when it exits: its own message could be lost during an upgrade."""
 
         def ended(_: object) -> None:
-            if worker.gave_up:
-                self.on_given_up(model)
+            if worker.is_unrecoverable:
+                self.on_unrecoverable(model)
 
         worker.exited.add_done_callback(ended)
         return worker

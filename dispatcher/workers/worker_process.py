@@ -1,4 +1,7 @@
-"""A worker that is a child process of the dispatcher: started, stopped by signals, its exit explained."""
+"""A worker that is a child process of the dispatcher: how it is started, stopped and killed, and how it exited.
+
+The environment of the process, including the number of compute threads, is at the end.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,13 @@ _STACK_DUMP_TIMEOUT_S = 10.0
 #: Grace period of a hung worker between SIGTERM and SIGKILL. Few hung workers react to SIGTERM.
 _HUNG_GRACE_S = 0.5
 #: Time for an idle worker to react to SIGTERM; long enough for an overloaded machine.
-_UNRESPONSIVE_S = 5.0
+_UNRESPONSIVE_AFTER_S = 5.0
 #: Interval between checks of the statistics page, which is shared memory and cannot notify.
 _POLL_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True)
-class WorkerPlace:
+class WorkerContext:
     """What the daemon provides to all workers.
 
     Attributes:
@@ -99,7 +102,7 @@ class WorkerProcess(Worker):
         spec: messages.ModelSpec,
         instance: int,
         *,
-        place: WorkerPlace,
+        context: WorkerContext,
         lane_path: Path,
         on_line: OnLine,
     ) -> WorkerProcess:
@@ -111,7 +114,7 @@ class WorkerProcess(Worker):
         try:
             stats, stats_fd = WorkerStatsPage.create()
             try:
-                child = await _child(name, spec, instance, place, on_line, stats_fd)
+                child = await _start_child(name, spec, instance, context, on_line, stats_fd)
             except BaseException:
                 stats.close()
                 raise
@@ -119,7 +122,7 @@ class WorkerProcess(Worker):
                 os.close(stats_fd)
         except OSError as error:
             raise _not_started(spec, error) from error
-        tracing = place.tracing is not None
+        tracing = context.tracing is not None
         return cls(
             name,
             child,
@@ -128,7 +131,7 @@ class WorkerProcess(Worker):
             lane_path=lane_path,
             stats=stats,
             tracing=tracing,
-            clean_up_s=place.clean_up_s,
+            clean_up_s=context.clean_up_s,
         )
 
     @classmethod
@@ -138,16 +141,16 @@ class WorkerProcess(Worker):
         spec: messages.ModelSpec,
         instance: int,
         *,
-        place: WorkerPlace,
+        context: WorkerContext,
         on_line: OnLine,
         peer: Peer,
     ) -> WorkerProcess:
         """Adopt a serving worker that was started before an upgrade.
 
         Raises:
-            OSError: The process is not a child of this one, or its gauge page is missing.
+            OSError: The process is not a child of this one, or its statistics page is missing.
         """
-        child = Child.adopt(state.child, on_line, place.kill_on_death)
+        child = Child.adopt(state.child, on_line, context.kill_on_death)
         worker = cls(
             state.name,
             child,
@@ -155,8 +158,8 @@ class WorkerProcess(Worker):
             instance,
             lane_path=Path(state.lane_path),
             stats=WorkerStatsPage.adopt(state.stats),
-            tracing=place.tracing is not None,
-            clean_up_s=place.clean_up_s,
+            tracing=context.tracing is not None,
+            clean_up_s=context.clean_up_s,
         )
         worker._peer = peer
         worker.started_at, worker.not_ready_reason = state.started_at, state.not_ready_reason
@@ -209,8 +212,8 @@ class WorkerProcess(Worker):
         """Describe how the worker ended, for `status` and for the clients of its last batch."""
         code = self.exited.result()
         how = describe_exit(code)
-        if self.condemned is not None:
-            how += f" by the daemon: {self.condemned}"
+        if self.kill_reason is not None:
+            how += f" by the daemon: {self.kill_reason}"
         elif code == -signal.SIGKILL and linux.oom_kills() > self._oom_kills:
             how += ", probably by the kernel for lack of memory"
         return f"worker {self.name} (pid {self.pid}) {how}"
@@ -233,7 +236,7 @@ class WorkerProcess(Worker):
         )
 
     @property
-    def gave_up(self) -> bool:
+    def is_unrecoverable(self) -> bool:
         """Whether it ended because its callable raised PyTritonUnrecoverableError."""
         failed = dict(zip(FAILURES, self.counts().failed))
         return self.exited.result() == WORKER_UNRECOVERABLE and failed["unrecoverable"] > 0
@@ -245,27 +248,25 @@ class WorkerProcess(Worker):
 
     async def end_hung(self, why: str) -> None:
         """Write a hung worker's stacks to the model's log, then kill it."""
-        if self.condemned is not None:
+        if self.kill_reason is not None:
             return
-        self.condemned = why
-        self.leave("hang")
+        self.kill_reason = why
+        self.expect_exit("hang")
         if self.alive:  # not reaped yet, so the pid cannot have been reused
             stacks = self._child.next_line_with(_STACK)
             os.kill(self.pid, signal.SIGQUIT)
-            if not process_state(self.pid).startswith(
-                "T"
-            ):  # a stopped process cannot dump its stacks
+            if not process_state(self.pid).startswith("T"):  # a stopped one cannot dump its stacks
                 either: list[asyncio.Future[Any]] = [stacks, self.exited]
                 await asyncio.wait(
                     either, timeout=_STACK_DUMP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
                 )
         await self._child.stop(_HUNG_GRACE_S)
 
-    def end_now(self, why: str) -> None:
+    def kill_now(self, why: str) -> None:
         """Kill the worker and all processes that it started at once."""
-        if self.condemned is None and self.alive:
-            self.condemned = why
-            self.leave("limit")
+        if self.kill_reason is None and self.alive:
+            self.kill_reason = why
+            self.expect_exit("limit")
             self._child.kill()
 
     async def stop(self, grace_s: float) -> None:
@@ -290,14 +291,14 @@ class WorkerProcess(Worker):
         clock = asyncio.get_running_loop().time
         now = clock()
         deadline, clean_up_deadline = now + grace_s, now + self._clean_up_s
-        unresponsive_at = now + _UNRESPONSIVE_S
+        unresponsive_at = now + _UNRESPONSIVE_AFTER_S
         while self.alive and now < min(deadline, unresponsive_at, clean_up_deadline):
             await asyncio.wait([self.exited], timeout=min(_POLL_INTERVAL_S, deadline - now))
             now = clock()
             if self.alive:
                 reading = self.stats.read()
                 if reading.ending or not reading.idle:
-                    unresponsive_at = now + _UNRESPONSIVE_S
+                    unresponsive_at = now + _UNRESPONSIVE_AFTER_S
                 if not (reading.ending and reading.idle):
                     clean_up_deadline = now + self._clean_up_s
         if self.alive and now >= clean_up_deadline:
@@ -315,36 +316,36 @@ class WorkerProcess(Worker):
                 worker_pid=self.pid,
             )
 
-    async def _drained(self) -> None:
+    async def _wait_for_output(self) -> None:
         await self._child.drained()
 
 
 def _not_started(spec: messages.ModelSpec, error: OSError) -> RemoteFailure:
     text = f"model {spec.name}: cannot start a worker"
     if error.filename is None:  # out of descriptors, processes or memory
-        text += f": {error.strerror}. That is a limit of the daemon's, or of the machine."
+        text += f": {error.strerror}. This is a limit of the daemon or of the machine."
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)
-    place = error.filename == spec.world.cwd
-    what, option = ("working directory", "cwd") if place else ("interpreter", "python")
+    is_cwd = error.filename == spec.world.cwd
+    what, option = ("working directory", "cwd") if is_cwd else ("interpreter", "python")
     text += f", its {what} {error.filename} cannot be used by the daemon: {error.strerror}."
     return RemoteFailure(ErrorKind.LOAD_FAILED, f"{text} Give another one with {option}=.")
 
 
-async def _child(
+async def _start_child(
     name: str,
     spec: messages.ModelSpec,
     instance: int,
-    place: WorkerPlace,
+    context: WorkerContext,
     on_line: OnLine,
     stats_fd: int,
 ) -> Child:
     """Start the process, forked from a fork server if possible, otherwise as a new interpreter; raises OSError."""
     world = spec.world
-    env = _environment(spec, place)
+    env = _environment(spec, context)
     # Set per fork: frameworks read it on import, and a fork server has imported none.
     device = _device(spec, instance)
-    if place.forks is not None:
-        forked = await place.forks.start(
+    if context.forks is not None:
+        forked = await context.forks.start(
             InterpreterSetup.of(world.python, world.cwd, env),
             name,
             device,
@@ -354,13 +355,13 @@ async def _child(
         )
         if forked is not None:
             return forked
-    boot = boot_arguments(place.library, place.endpoint, world.python)
+    boot = boot_arguments(context.library, context.endpoint, world.python)
     return await Child.start(
         [world.python, *boot, name, str(os.getpid()), str(stats_fd)],
         env={**env, **device},
         cwd=world.cwd,
         on_line=on_line,
-        kill_on_death=place.kill_on_death,
+        kill_on_death=context.kill_on_death,
         pass_fds=[stats_fd],
     )
 
@@ -371,18 +372,18 @@ def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
 
 
-def _environment(spec: messages.ModelSpec, place: WorkerPlace) -> Mapping[str, str]:
+def _environment(spec: messages.ModelSpec, context: WorkerContext) -> Mapping[str, str]:
     env = {name: os.environ[name] for name in _DAEMON_DEFAULTS if name in os.environ}
-    if place.tracing is not None and not exports_elsewhere(spec.world.env):
-        env.update(place.tracing)
-    env.update(variables_for(spec))
+    if context.tracing is not None and not exports_elsewhere(spec.world.env):
+        env.update(context.tracing)
+    env.update(thread_variables(spec))
     env.update(spec.world.env)
-    shared = str(place.library.parent / "shared")
+    shared = str(context.library.parent / "shared")
     return {**with_direct_loopback(env), ENV_SHARED_DIR: shared}
 
 
 def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
-    # Spares are numbered after the instances and use the same devices in turn.
+    # Standby workers are numbered after the instances and use the same devices in turn.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
     return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
 
@@ -391,7 +392,7 @@ def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
 
 
 #: OpenMP (torch, scikit-learn, XGBoost), OpenBLAS and MKL (numpy, scipy), BLIS, numexpr (pandas).
-VARIABLES = (
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -399,7 +400,7 @@ VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 #: The other libraries fall back to this variable, so a user who sets it decides for all of them.
-_FOR_ALL = VARIABLES[0]
+_FOR_ALL = THREAD_VARIABLES[0]
 
 
 def usable_cpus() -> float:
@@ -413,19 +414,19 @@ def usable_cpus() -> float:
         return cpus
 
 
-def share_of(spec: messages.ModelSpec) -> int:
+def thread_share(spec: messages.ModelSpec) -> int:
     """Return the number of threads for each library of a worker; 0 keeps the library's default."""
     if spec.isolation == "thread" or _FOR_ALL in spec.world.env:
         return 0
-    theirs = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
-    cores = min(theirs, usable_cpus())
+    allowed = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
+    cores = min(allowed, usable_cpus())
     workers = spec.instances if spec.autoscale is None else max(spec.autoscale.most, 1)
     share = max(1, int(cores // workers))
-    return share if share < theirs else 0
+    return share if share < allowed else 0
 
 
-def variables_for(spec: messages.ModelSpec) -> Mapping[str, str]:
+def thread_variables(spec: messages.ModelSpec) -> Mapping[str, str]:
     """Return the environment variables that set a worker's share, except those that the user has set."""
-    share = share_of(spec)
-    wanted = VARIABLES if share else ()
+    share = thread_share(spec)
+    wanted = THREAD_VARIABLES if share else ()
     return {name: str(share) for name in wanted if name not in spec.world.env}

@@ -104,7 +104,7 @@ class _Model:
         #: Period in which the access log is enabled. Records may arrive later than the requests ended.
         self.logged = (0, 0)
         self.registration: Registration | None = None
-        self.outcomes = RecentOutcomes(counters, time.monotonic(), begun=counters.begun)
+        self.outcomes = RecentOutcomes(counters, time.monotonic(), begun=counters.started_at)
 
     @property
     def logs_all(self) -> bool:

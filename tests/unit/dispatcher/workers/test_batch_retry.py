@@ -49,7 +49,7 @@ def overdue(
         batch_retry = BatchRetry(spec, {"w": worker})
         asked = messages.BatchOverdue("r", "w", **{"taken": True, **facts})
         verdict = batch_retry.on_overdue(asked)
-        await asyncio.gather(*batch_retry._aside)
+        await asyncio.gather(*batch_retry._background_tasks)
         return verdict
 
     return asyncio.run(judge()), worker
@@ -90,7 +90,7 @@ def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
         lost = messages.LaneLost("r", "gone", 2, in_row=1, request_id="order\n17")
         overdue = messages.BatchOverdue("r", "w", taken=True, request_id="order-18")
         found = [await batch_retry.on_loss(lost), batch_retry.on_overdue(overdue)]
-        await asyncio.gather(*batch_retry._aside)
+        await asyncio.gather(*batch_retry._background_tasks)
         return found
 
     poison, hang = asyncio.run(judge())

@@ -10,10 +10,10 @@ import pytest
 from pytriton._protocol import messages
 from pytriton.dispatcher.workers import worker_process
 from pytriton.dispatcher.workers.worker_process import (
-    VARIABLES,
-    share_of,
+    THREAD_VARIABLES,
+    thread_share,
+    thread_variables,
     usable_cpus,
-    variables_for,
 )
 
 
@@ -49,15 +49,17 @@ def test_the_share_of_a_worker(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(worker_process, "usable_cpus", lambda: quota)
     spec = spec_of(**fields)
-    assert share_of(spec) == share
-    assert variables_for(spec) == (dict.fromkeys(VARIABLES, str(share)) if share else {})
+    assert thread_share(spec) == share
+    assert thread_variables(spec) == (dict.fromkeys(THREAD_VARIABLES, str(share)) if share else {})
 
 
 def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(worker_process, "usable_cpus", lambda: 8.0)
-    given = variables_for(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))
-    assert given == dict.fromkeys([name for name in VARIABLES if name != "MKL_NUM_THREADS"], "4")
+    given = thread_variables(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))
+    assert given == dict.fromkeys(
+        [name for name in THREAD_VARIABLES if name != "MKL_NUM_THREADS"], "4"
+    )
 
 
 def test_the_cores_of_this_machine() -> None:

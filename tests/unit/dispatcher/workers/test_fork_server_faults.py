@@ -343,7 +343,7 @@ def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, rep
         server = ForkServer(child, ours)
         with theirs:
             theirs.send(msgspec.msgpack.encode(ForkAnswer(pid=child.pid)))
-            await server.begun(60)
+            await server.wait_until_ready(60)
             making = asyncio.ensure_future(server.fork(Order("w1", None), stage.stats, stage.stats))
             while not server.orders:
                 await asyncio.sleep(0)

@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.name = "w1"
-        self.condemned: str | None = None
+        self.kill_reason: str | None = None
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.why: str | None = None
 
@@ -43,7 +43,7 @@ class Worker:
     def alive(self) -> bool:
         return not self.exited.done()
 
-    def end_now(self, why: str) -> None:
+    def kill_now(self, why: str) -> None:
         self.why = why
         self.exited.set_result(-9)
 
@@ -67,10 +67,6 @@ async def _guarded(pid: int, limits: Limits) -> str | None:
     worker = Worker(pid)
     await asyncio.wait_for(guard(cast(WorkerProcess, worker), limits), 30)
     return worker.why
-
-
-def test_a_worker_without_hard_limits_is_not_looked_at() -> None:
-    assert asyncio.run(_guarded(-1, Limits())) is None
 
 
 def test_too_many_processes_end_it(family: int) -> None:

@@ -56,8 +56,8 @@ class Scene:
     def says_hello(self) -> None:
         self.loop.run(self.worker.hello(_PEER, lambda _: []))
 
-    def has_ended(self, how: str = "ended") -> None:
-        self.loop.ask(lambda: self.worker.has_ended(how))
+    def mark_ended(self, how: str = "ended") -> None:
+        self.loop.ask(lambda: self.worker.mark_ended(how))
         self.loop.settle()
 
 
@@ -80,7 +80,7 @@ def test_its_registrant_is_asked_to_start_it(scene: Scene) -> None:
     start = messages.StartWorker("w1", 3, str(scene.lane), str(scene.stats))
     assert scene.process.got == [start]
     assert (scene.worker.pid, scene.worker.alive, scene.worker.log_hint) == (4242, True, "")
-    scene.has_ended()
+    scene.mark_ended()
 
 
 def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
@@ -94,7 +94,7 @@ def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
     scene.loop.ask(scene.worker.loaded)
     own.end(begun_ns)
     own.close()
-    scene.has_ended("returned")
+    scene.mark_ended("returned")
     record = scene.worker.end_record()
     assert (record.how, record.batches, record.in_batch) == (
         "worker w1, a thread of process 4242, returned",
@@ -107,8 +107,8 @@ def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
     ("end", "how"),
     [
         (lambda one: one.loop.ask(lambda: one.process.ended.set_result(None)), "ended with it"),
-        (lambda one: one.loop.ask(one.worker.is_deaf), "does not listen any longer"),
-        (lambda one: one.has_ended("raised"), "raised"),
+        (lambda one: one.loop.ask(one.worker.connection_failed), "no longer listens"),
+        (lambda one: one.mark_ended("raised"), "raised"),
     ],
     ids=["its process has ended", "no proxy reaches it", "it says so"],
 )
@@ -122,7 +122,7 @@ def test_its_end(scene: Scene, end: Any, how: str) -> None:
     assert failure.text == (
         f"model m: worker w1, a thread of process 4242, {how} before its callable was loaded"
     )
-    scene.has_ended("and again")  # it ends once
+    scene.mark_ended("and again")  # it ends once
     assert scene.worker.describe_end().endswith(how)
 
 
@@ -130,7 +130,7 @@ def test_a_registration_that_is_over_is_no_end_of_its_process(scene: Scene) -> N
     scene.loop.ask(scene.process.ended.cancel)
     scene.loop.settle()
     assert scene.worker.alive
-    scene.has_ended()
+    scene.mark_ended()
 
 
 @pytest.mark.parametrize(
@@ -155,14 +155,14 @@ def test_one_that_does_not_end_is_left_behind(
 
 def test_one_that_ends_when_it_is_asked_to(scene: Scene) -> None:
     scene.says_hello()
-    scene.loop.call_later(5.0, scene.worker.has_ended, "returned")
+    scene.loop.call_later(5.0, scene.worker.mark_ended, "returned")
     scene.loop.run(scene.worker.stop(30.0))
     assert scene.loop.time() == 5.0
     assert scene.worker.describe_end().endswith("returned")
 
 
 def test_a_batch_is_waited_for_however_long_it_takes(scene: Scene) -> None:
-    scene.loop.call_later(5000.0, scene.worker.has_ended, "returned")
+    scene.loop.call_later(5000.0, scene.worker.mark_ended, "returned")
     scene.loop.run(scene.worker.end_after_batch())
     assert scene.loop.time() == 5000.0
     assert scene.process.got[1:] == [messages.EndWorker("w1")]
@@ -170,7 +170,7 @@ def test_a_batch_is_waited_for_however_long_it_takes(scene: Scene) -> None:
 
 def test_one_that_hangs_is_asked_and_the_reason_is_kept(scene: Scene) -> None:
     scene.loop.run(scene.worker.end_hung("its batch took longer than execution_timeout_s"))
-    assert scene.worker.condemned == "its batch took longer than execution_timeout_s"
+    assert scene.worker.kill_reason == "its batch took longer than execution_timeout_s"
     assert not scene.worker.alive
 
 
@@ -181,7 +181,7 @@ def test_a_registrant_that_has_ended_runs_nothing(loop: VirtualLoop, tmp_path: P
         HostedWorker.start("w1", _SPEC, 0, registrant=process, lane_path=tmp_path / "w1.lane")
 
     with pytest.raises(
-        RemoteFailure, match="process 4242, in whose threads it ran, has ended"
+        RemoteFailure, match="process 4242, in whose threads it ran, has exited"
     ) as e:
         loop.ask(start)
     assert e.value.kind is ErrorKind.LOAD_FAILED

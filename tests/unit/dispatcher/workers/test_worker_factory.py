@@ -77,7 +77,7 @@ def test_that_a_worker_gave_up_is_known_from_its_end(
 
     async def scene(factory: WorkerFactory) -> None:
         heard: list[str] = []
-        factory.on_given_up = heard.append
+        factory.on_unrecoverable = heard.append
         worker = await factory.start(_spec(), 0, None)
         worker.stats.failed(failed, 1)
         await asyncio.wait([worker.exited])
@@ -144,7 +144,7 @@ def test_a_registrant_s_thread_is_asked_for(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         (start,) = process.got
         assert (start.worker, start.instance) == ("w1", 2)
-        worker.has_ended("is over")
+        worker.mark_ended("is over")
 
     play(tmp_path, scene)
 
@@ -183,7 +183,7 @@ def test_a_limit_of_the_daemon_is_reported_as_such(
             await factory.start(_spec(), 0, None)
         assert failure.value.kind is ErrorKind.UNAVAILABLE
         assert failure.value.text == (
-            "model m: cannot start a worker: Too many open files. That is a limit of the daemon's, or of the machine."
+            "model m: cannot start a worker: Too many open files. This is a limit of the daemon or of the machine."
         )
 
     play(tmp_path, scene)

@@ -123,7 +123,7 @@ def test_a_spent_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
 def test_a_hung_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
     worker = serve(sim, execution_timeout_s=1.0)
     worker.begin()
-    worker.leave("hang")  # as both kinds of worker do in `end_hung`
+    worker.expect_exit("hang")  # as both kinds of worker do in `end_hung`
     worker.end()
     sim.advance(5.0)
     assert instance(sim).exits == {"hang": 1}

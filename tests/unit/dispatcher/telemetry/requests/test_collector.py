@@ -130,8 +130,8 @@ def test_outcomes_of_the_first_requests_are_known(stage: Stage) -> None:
     """Those before the first look at it, too; what a former version of the daemon has counted is of another time."""
     stage.counter_registry.of("new").failed["lost"] += 2
     stage.counter_registry.of("old").failed["lost"] += 2
-    stage.counter_registry.of("new").begun = time.monotonic() - 5
-    stage.counter_registry.of("old").begun = None
+    stage.counter_registry.of("new").started_at = time.monotonic() - 5
+    stage.counter_registry.of("old").started_at = None
     found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
     assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
     # Else the last one to fail did so before the time that is told of, and `explain` does not name it.
@@ -248,7 +248,7 @@ def test_its_files_are_rotated(stage: Stage) -> None:
 def test_records_left_by_an_ended_worker_are_collected(stage: Stage) -> None:
     stage.serve("last words")
     stage.worker.alive = False
-    stage.counters._left.append((3, 1, stage.stats.records.take()))
+    stage.counters._uncollected.append((3, 1, stage.stats.records.take()))
     eventually(lambda: [one.id for one in stage.reported().slowest] == ["last words"], "records")
 
 
