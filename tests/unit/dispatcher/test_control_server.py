@@ -260,7 +260,10 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
     ("sizes", "why"),
     [
         ((100, 9 << 20, 1), None),
-        ((100, (10 << 20) + 1, 1), r"model m: .*of 10485761 bytes.*at most 10485760\. .*factory=True"),
+        (
+            (100, (10 << 20) + 1, 1),
+            r"model m: .*of 10485761 bytes.*at most 10485760\. .*factory=True",
+        ),
         (((8 << 20) + 1, 0, 1), "8388609 bytes without its payloads"),
         ((100, 1, MAX_PAYLOADS + 1), "1025 payloads"),
     ],
