@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "lane/memory.h"
-#include "proxy/attachment.h"
+#include "proxy/proxy.h"
 #include "translation/request_check.h"
 #include "translation/requests.h"
 #include "translation/responses.h"

@@ -7,7 +7,7 @@
 #include "proxy/proxy.h"
 #include "streams/stream_send.h"
 #include "streams/worker_lost.h"
-#include "streams/streams.h"
+#include "streams/state.h"
 #include "wire/protocol.h"
 
 #include <poll.h>

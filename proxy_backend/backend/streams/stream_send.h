@@ -1,7 +1,7 @@
 /* Messages of a lane's reader to the worker. */
 #ifndef PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
 #define PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
-#include "streams/streams.h"
+#include "streams/state.h"
 
 /* Send a message about one request: Cancel, Hold or Go. */
 LaneState streams_send_flight_event(Streams *streams, const char *what, const Flight *flight, uint32_t index);

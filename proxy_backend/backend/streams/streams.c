@@ -10,7 +10,6 @@
  * `execute` has not returned: tritonserver waits until then. Requests that lost a worker together are retried
  * individually (batch.c).
  */
-
 #define _GNU_SOURCE
 #include "streams/streams.h"
 
@@ -18,8 +17,9 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "lane/memory.h"
-#include "proxy/attachment.h"
+#include "proxy/proxy.h"
 #include "streams/reader.h"
+#include "streams/state.h"
 #include "translation/request_check.h"
 #include "translation/requests.h"
 #include "triton/errors.h"
@@ -27,38 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-Streams *streams_new(Proxy *proxy)
-{
-    Streams *streams = calloc(1, sizeof *streams);
-    if (streams == NULL)
-        return NULL;
-    streams->wakeup = wakeup_new();
-    if (streams->wakeup == NULL) {
-        free(streams);
-        return NULL;
-    }
-    streams->proxy = proxy;
-    streams->waits_for_return = proxy->model->is_triton_python;
-    pthread_mutex_init(&streams->lock, NULL);
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&streams->changed, &clock);
-    pthread_condattr_destroy(&clock);
-    return streams;
-}
-
-void streams_free(Streams *streams)
-{
-    streams->proxy->streams = NULL;
-    metrics_free(&streams->metrics);
-    free(streams->fault);
-    wakeup_unref(streams->wakeup);
-    pthread_cond_destroy(&streams->changed);
-    pthread_mutex_destroy(&streams->lock);
-    free(streams);
-}
 
 /* With the lock held. */
 static void add(Streams *streams, Flight *flight)

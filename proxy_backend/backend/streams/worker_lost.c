@@ -2,7 +2,6 @@
 #include "streams/worker_lost.h"
 
 #include "base/text.h"
-#include "proxy/attachment.h"
 #include "proxy/proxy.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Batches that have lost their worker, or take too long. */
 #ifndef PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
 #define PYTRITON_BACKEND_STREAMS_WORKER_LOST_H
-#include "streams/streams.h"
+#include "streams/state.h"
 
 /* Ask the dispatcher for a verdict about a batch that has taken too long. */
 void flight_report_overdue(Streams *streams, Flight *flight, uint64_t now_ns);

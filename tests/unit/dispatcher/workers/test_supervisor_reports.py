@@ -30,7 +30,7 @@ def test_the_last_five_exits_are_recorded(loop: VirtualLoop) -> None:
         (["w0 serves"], None),
         (["w0 cannot load"], "model m could not be loaded: no file"),
         (["w0 crashes"], "model m: worker w0 exited before its callable was loaded"),
-        (["after 10 s"], "model m: worker w0 did not start within 10 s"),
+        (["after 10 s"], "model m: worker w0 did not start within 10 s (worker_start_timeout_s)"),
         (
             ["after 9 s", "w0 says hello", "after 99 s", "after 1 s"],
             "model m: worker w0 did not load its callable within 100 s (load_timeout_s)",
