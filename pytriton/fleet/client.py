@@ -8,24 +8,27 @@ nodes that lack them. The addresses are resolved again for each call, so nodes m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
 
 from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton._register.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
-from pytriton.daemon import DaemonClient
+from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import (
+    DaemonNotRunningError,
     FleetError,
     ModelNotFoundError,
     PyTritonBadParameterError,
 )
-from pytriton.fleet.broadcast import Change, FleetModelExistsError, ask_each
+from pytriton.fleet.addresses import Nodes, addresses_of
+from pytriton.fleet.broadcast import Change, FleetModelExistsError, NodeAnswers, ask_each
 from pytriton.fleet.canary import Canary, canary_of
-from pytriton.fleet.fleet_status import Clients, FleetView, raise_first
-from pytriton.fleet.placement_status import FleetModel
+from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 from pytriton.fleet.rollout import Rollout
 from pytriton.fleet.sync import carry_out, plan_sync
 from pytriton.run_options import RegisterOptions
@@ -36,12 +39,28 @@ if TYPE_CHECKING:
     from pytriton._register.message import Target
     from pytriton.model_config import ModelConfig, Tensor
 
+Clients = dict[str, DaemonClient]
 
-class FleetClient(FleetView, Closeable):
+
+class FleetClient(Closeable):
     """The daemons of several nodes. Thread-safe. Created by ``connect(nodes=...)``.
 
     Every method that makes a change first connects to every node, and changes nothing if one does not answer.
+
+    Args:
+        nodes: as for `addresses.addresses_of`
+        timeout_s: seconds within which a healthy daemon responds
+        key_file: the file written by `pytriton-daemon keys add`; all nodes must have the same keys
     """
+
+    def __init__(
+        self, nodes: Nodes, timeout_s: float = 5.0, key_file: Union[str, Path, None] = None
+    ) -> None:
+        self._nodes = nodes
+        self._timeout_s = timeout_s
+        self._key_file = key_file
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
     @takes(RegisterOptions)
     def register(
@@ -60,8 +79,7 @@ class FleetClient(FleetView, Closeable):
 
         The callable is pickled once, and each node gets the same bytes. Each node runs `instances` of it.
         Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes. If this process dies during the call,
-        the
-        nodes undo the registration by themselves.
+        the nodes undo the registration by themselves.
 
         Args:
             infer_fn: this and all other arguments are as for `DaemonClient.register`
@@ -189,8 +207,7 @@ class FleetClient(FleetView, Closeable):
         """Copy registrations to nodes that lack them; return a sentence for each step.
 
         Without `source`, every node gets the union of all registrations; nothing is replaced or removed. With it,
-        every
-        node becomes a copy of that one: different models are replaced, and models that it lacks are removed.
+        every node becomes a copy of that one: different models are replaced, and models that it lacks are removed.
 
         Args:
             source: the address of a node, as in `nodes`
@@ -225,6 +242,69 @@ class FleetClient(FleetView, Closeable):
             )
         with reporter(progress, "sync") as report:
             return carry_out(plan, clients, report)
+
+    # ── queries ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes' current addresses.
+
+        Raises:
+            DaemonNotRunningError: the nodes' name does not resolve.
+        """
+        return addresses_of(self._nodes)
+
+    def models(self) -> list[FleetModel]:
+        """Return the models that any node serves, in the order of the first such node.
+
+        Raises:
+            DaemonNotRunningError: no node answers.
+        """
+        answers = self._ask_those_that_answer(lambda client: client.status().models)
+        return models_of(self, answers.done, everywhere=True)
+
+    def model(self, name: str) -> FleetModel:
+        """Return a model by its name.
+
+        Raises:
+            ModelNotFoundError: no node serves it.
+        """
+        models = self.models()
+        for one in models:
+            if one.name == name:
+                return one
+        known = ", ".join(one.name for one in models) or "none"
+        raise ModelNotFoundError(
+            f"no node serves a model {name!r}; models of the fleet: {known}", model_name=name
+        )
+
+    def status(self) -> list[NodeStatus]:
+        """Return the status of each node, or the reason why it is missing; a node that is down is not an error here."""
+        answers = self._ask(lambda client: client.status())
+        return [
+            NodeStatus(node, answers.done[node])
+            if node in answers.done
+            else NodeStatus(node, error=str(answers.failed[node]))
+            for node in sorted({*answers.done, *answers.failed})
+        ]
+
+    def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
+        """Return the newest log lines of a model on all nodes, or of the daemons: JSON sorted by time, with `node`.
+
+        Raises:
+            ModelNotFoundError: no node serves it.
+            DaemonNotRunningError: no node answers.
+        """
+        answers = self._ask_those_that_answer(
+            lambda client: client.logs(name, lines), ModelNotFoundError
+        )
+        if not answers.done:
+            raise_first(answers)
+        records = [with_node(line, node) for node, found in answers.done.items() for line in found]
+        # The sort is stable: it preserves the order within a node.
+        records.sort(key=lambda one: str(one.get("timestamp", "")))
+        newest = records[-lines:] if lines > 0 else []
+        return [json.dumps(one, ensure_ascii=False) for one in newest]
 
     def close(self) -> None:
         """Do nothing, for symmetry with `DaemonClient`: each call closes its own connections."""
@@ -282,3 +362,62 @@ class FleetClient(FleetView, Closeable):
             )
         raise_first(answers)
         return {node: found[0].spec for node, found in answers.done.items()}
+
+    # ── nodes ────────────────────────────────────────────────────────────────────────────────────
+
+    def _all(self) -> Clients:
+        """Return a client of each node.
+
+        Raises:
+            DaemonNotRunningError: a node does not answer; names all of them.
+        """
+        answers = self._ask(lambda client: client)
+        if answers.failed:
+            texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
+            raise DaemonNotRunningError(
+                f"{len(answers.failed)} of {len(answers.failed) + len(answers.done)} nodes do not answer, and a change "
+                f"has to reach all of them. Nothing was changed.\n{texts}"
+            )
+        return answers.done
+
+    def _ask(self, act: Callable[[DaemonClient], Any]) -> NodeAnswers[Any]:
+        def one(node: str, _: None) -> Any:
+            return act(connect(node, self._timeout_s, key_file=self._key_file))
+
+        return ask_each(dict.fromkeys(self.nodes), one)
+
+    def _ask_those_that_answer(
+        self, act: Callable[[DaemonClient], Any], *expected: type[Exception]
+    ) -> NodeAnswers[Any]:
+        """Query all nodes; omit those that do not answer.
+
+        Raises:
+            DaemonNotRunningError: none answers.
+            Exception: any other error of a node, unless `expected`.
+        """
+        answers = self._ask(act)
+        for error in answers.failed.values():
+            if not isinstance(error, (DaemonNotRunningError, *expected)):
+                raise error
+        down = [one for one in answers.failed.values() if isinstance(one, DaemonNotRunningError)]
+        if down and len(down) == len(answers.failed) + len(answers.done):
+            texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
+            raise DaemonNotRunningError(f"No node answers.\n{texts}")
+        return answers
+
+
+def raise_first(answers: NodeAnswers[Any]) -> None:
+    """Raise the error of the first node that failed."""
+    for error in answers.failed.values():
+        raise error
+
+
+def with_node(line: str, node: str) -> dict[str, Any]:
+    """Return a log line as a record with its node."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        record = {"event": line}
+    return {**record, "node": node}

@@ -25,7 +25,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
-from pytriton.fleet.canary_analysis import Seen, seen_of
+from pytriton.fleet.canary import Seen, seen_of
 from pytriton.fleet.on_ray import import_ray
 from pytriton.fleet.on_ray.environments import Environments, registered_as
 from pytriton.fleet.on_ray.runtime_env import digest_with, split

@@ -23,7 +23,7 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.fleet.canary import Canary, canary_of
-from pytriton.fleet.fleet_status import with_node
+from pytriton.fleet.client import with_node
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.runtime_env import check, checked, uploaded, with_environment
 from pytriton.fleet.on_ray.versions import MAX_INSTANCES

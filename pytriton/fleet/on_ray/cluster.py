@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional, TypeVar
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary_analysis import Seen
+from pytriton.fleet.canary import Seen
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import NodeActor, ResourceHolder
 from pytriton.fleet.on_ray.environments import named_actors

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary import Canary
-from pytriton.fleet.canary_analysis import Seen
+from pytriton.fleet.canary import Canary, Seen
 from pytriton.fleet.on_ray import versions
 from pytriton.fleet.on_ray.balancers import Balancers
 from pytriton.fleet.on_ray.cluster import ALL_MODELS, Cluster, departing

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary_analysis import CanaryWatch, Seen
+from pytriton.fleet.canary import CanaryWatch, Seen
 from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 

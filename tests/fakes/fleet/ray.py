@@ -13,8 +13,7 @@ from fakes.fake_dispatcher import status
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet import NodeStatus
-from pytriton.fleet.canary import Canary
-from pytriton.fleet.canary_analysis import Seen
+from pytriton.fleet.canary import Canary, Seen
 from pytriton.fleet.on_ray.cluster import Cluster, Look, members
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore

@@ -189,7 +189,7 @@ def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
 ) -> None:
     (tmp_path / "rolling_out.py").write_text(
         "import sys\n"
-        "import pytriton.fleet.lease as lease\n"
+        "import pytriton.fleet.rollout as lease\n"
         "lease.LEASE_S, lease._RENEW_S = 2.0, 0.5\n"
         "import pytriton\n"
         "from pytriton.fleet import Canary\n"

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pytriton.fleet.canary_analysis import Seen
+from pytriton.fleet.canary import Seen
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.cluster import Cluster
 

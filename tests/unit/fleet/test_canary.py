@@ -9,15 +9,17 @@ import pytest
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.canary import Canary, canary_of, waves_of
-from pytriton.fleet.canary_analysis import (
+from pytriton.fleet.canary import (
+    Canary,
     CanaryWatch,
     Seen,
+    canary_of,
     failing,
     seen_of,
     since,
     slower,
     together,
+    waves_of,
 )
 
 
