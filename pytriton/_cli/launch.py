@@ -16,10 +16,11 @@ from pytriton._cli.daemon_connection import ask_status, former_end
 from pytriton._cli.errors import CliError
 from pytriton._cli.logs import own_event
 from pytriton._cli.output import Spinner, say
-from pytriton._cli.settings import Given, private
+from pytriton._cli.settings import private, save_flags
 from pytriton._host import exit_record
 from pytriton._host.log_files import rotated
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol import linux, messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.private_files import open_private
@@ -35,14 +36,14 @@ _SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCod
 _MIN_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 0.05, 0.5
 
 
-def run_here(config: DaemonConfig, given: Given) -> int:
+def run_here(config: DaemonConfig, flags: StartFlags) -> int:
     """Run the daemon in this process, or in a child if this is a container's first process; return its exit code."""
     rundir = private(config)
     _report_previous_exit(rundir)
-    return start.run_here(config, lambda status: given.keep(rundir))
+    return start.run_here(config, lambda status: save_flags(flags, rundir))
 
 
-def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
+def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
     """Start a daemon in its own session, and return its status once it is ready.
 
     Raises:
@@ -56,7 +57,7 @@ def run_detached(config: DaemonConfig, given: Given) -> messages.Status:
             status = _wait_ready(rundir, process, words, spinner)
         if status is None:
             raise _failure(rundir, process, words)
-    given.keep(rundir)
+    save_flags(flags, rundir)
     return status
 
 

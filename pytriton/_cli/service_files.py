@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytriton._cli.settings import Given
 from pytriton._host.settings.declarations import DaemonConfig, flag_name, options
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import FINAL, ExitCode
 
 NAME = "pytriton-daemon"
@@ -41,7 +41,7 @@ class Service:
     """The facts that the files are generated from."""
 
     program: list[str]  #: the command of this installation
-    given: Given  #: the daemon's flags, with absolute paths
+    start_flags: StartFlags  #: the daemon's flags, with absolute paths
     config: DaemonConfig  #: the current settings with these flags, for time-outs
     account: str  #: user that the system's daemon runs as
     sockets: bool = False  #: systemd listens for the daemon
@@ -51,8 +51,10 @@ class Service:
 
     def argv(self, *more: str) -> list[str]:
         """Return the command that starts the daemon."""
-        config = [] if self.given.config is None else ["--config", self.given.config]
-        flags = [word for name, value in self.given.flags.items() for word in _words(name, value)]
+        config = [] if self.start_flags.config is None else ["--config", self.start_flags.config]
+        flags = [
+            word for name, value in self.start_flags.flags.items() for word in _words(name, value)
+        ]
         return [*self.program, "start", *config, *flags, *more]
 
     @property
@@ -238,13 +240,13 @@ def socket_unit(service: Service) -> str:
 def _unit(service: Service, *, account: str, hardening: str, target: str, network: str) -> str:
     lines, specified = [], []
     for name, (directive, root) in _FOLDERS.items():
-        if name not in options() or name in service.given.flags:
+        if name not in options() or name in service.start_flags.flags:
             continue
         lines += [f"{directive}={NAME}", f"{directive}Mode=0700"]
         specified.append(f"{flag_name(name)}={root}/{NAME}")
         if name == "runtime_dir":  # logs and the exit record must survive a stop
             lines.append("RuntimeDirectoryPreserve=yes")
-    where = service.given.flags.get("runtime_dir")
+    where = service.start_flags.flags.get("runtime_dir")
     rundir = f"%t/{NAME}" if where is None else _quoted(str(where))
     return _UNIT.format(
         mark=MARK,

@@ -1,11 +1,11 @@
-"""Flags generated from the daemon's settings, and the flags of `start`, saved for `restart`."""
+"""Flags generated from the daemon's settings, and the settings that they and the other sources give."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -22,51 +22,19 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
 
 
-@dataclass(frozen=True)
-class Given:
-    """The flags passed to `start`; a restart keeps them and reads all other settings again."""
+def load_settings(flags: StartFlags) -> LoadedSettings:
+    """Read all sources of settings; exit if one is invalid."""
+    try:
+        return load(flags.flags, os.environ, Path(flags.cwd), flags.config)
+    except ConfigError as error:
+        raise CliError(ExitCode.USAGE, str(error)) from None
 
-    flags: Mapping[str, Any]
-    config: Optional[str] = None  #: the file named by --config
-    cwd: str = "."
 
-    def load(self) -> LoadedSettings:
-        """Read all sources; exit if a setting is invalid."""
-        try:
-            return load(self.flags, os.environ, Path(self.cwd), self.config)
-        except ConfigError as error:
-            raise CliError(ExitCode.USAGE, str(error)) from None
-
-    def load_to_serve(self) -> LoadedSettings:
-        """Like `load`, and check that the directories exist that a daemon on this machine serves."""
-        loaded = self.load()
-        _check_repositories(loaded)
-        return loaded
-
-    def over(self, earlier: Given) -> Given:
-        """Return these flags merged over those of an earlier start, with absolute paths."""
-        mine, theirs = self.absolute(), earlier.absolute()
-        return Given({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
-
-    def keep(self, rundir: RuntimeDir) -> None:
-        """Save the flags for `restart`; a failure is reported and ignored."""
-        kept = self.absolute()
-        flags = StartFlags(kept.flags, kept.config, str(Path.cwd() / kept.cwd))
-        try:
-            flags.write(rundir)
-        except OSError as error:
-            say(f"pytriton-daemon: cannot save the flags for `restart`: {error}")
-
-    def absolute(self) -> Given:
-        """Return these flags with absolute paths."""
-        base = Path.cwd() / self.cwd
-        flags = {
-            name: kind.placed(kind.read(value), base) if kind.is_path else value
-            for name, value in self.flags.items()
-            for kind in (options()[name].kind,)
-        }
-        config = None if self.config is None else str(base / Path(self.config).expanduser())
-        return Given(flags, config, self.cwd)
+def load_to_serve(flags: StartFlags) -> LoadedSettings:
+    """Like `load_settings`, and check that the directories exist that a daemon on this machine serves."""
+    loaded = load_settings(flags)
+    _check_repositories(loaded)
+    return loaded
 
 
 def _check_repositories(loaded: LoadedSettings) -> None:
@@ -85,13 +53,21 @@ def _check_repositories(loaded: LoadedSettings) -> None:
             ) from None
 
 
-def kept(rundir: RuntimeDir) -> Given:
-    """Return the flags that `Given.keep` saved in this runtime directory; none if nothing was saved."""
+def save_flags(flags: StartFlags, rundir: RuntimeDir) -> None:
+    """Save the flags for `restart`, with absolute paths; a failure is reported and ignored."""
+    absolute = flags.absolute()
     try:
-        flags = start_flags.read(rundir)
+        replace(absolute, cwd=str(Path.cwd() / absolute.cwd)).write(rundir)
+    except OSError as error:
+        say(f"pytriton-daemon: cannot save the flags for `restart`: {error}")
+
+
+def saved_flags(rundir: RuntimeDir) -> StartFlags:
+    """Return the flags of the last start in this runtime directory; none if nothing was saved."""
+    try:
+        return start_flags.read(rundir) or StartFlags({})
     except ConfigError as error:
         raise CliError(ExitCode.USAGE, str(error)) from None
-    return Given({}) if flags is None else Given(flags.flags, flags.config, flags.cwd)
 
 
 def private(config: DaemonConfig) -> RuntimeDir:

@@ -9,7 +9,8 @@ import typer
 
 from pytriton._cli.errors import CliError, command
 from pytriton._cli.flags import ConfigFlag, RuntimeDirFlag
-from pytriton._cli.settings import Given, kept, with_setting_flags
+from pytriton._cli.settings import load_settings, load_to_serve, saved_flags, with_setting_flags
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 
@@ -55,21 +56,21 @@ def start(
     ] = False,
 ) -> None:
     """Start a daemon in the foreground, or with --detach in the background."""
-    given = Given(flags, config)
-    loaded = given.load() if print_config else given.load_to_serve()
+    start_flags = StartFlags(flags, config)
     if print_config:
         from pytriton._host.settings.rendering import config_as_toml
 
-        typer.echo(config_as_toml(loaded), nl=False)
+        typer.echo(config_as_toml(load_settings(start_flags)), nl=False)
         return
+    loaded = load_to_serve(start_flags)
     from pytriton._cli import launch
 
     if detach:
-        _print_started(launch.run_detached(loaded.config, given), wait_models)
+        _print_started(launch.run_detached(loaded.config, start_flags), wait_models)
     elif wait_models:
         raise CliError(ExitCode.USAGE, "--wait-models needs --detach")
     else:
-        raise typer.Exit(launch.run_here(loaded.config, given))
+        raise typer.Exit(launch.run_here(loaded.config, start_flags))
 
 
 @command
@@ -190,9 +191,9 @@ def restart(
     if force:
         raise CliError(ExitCode.USAGE, "--force needs restart --server")
     pinned = {**flags, "runtime_dir": str(rundir.path)}
-    given = Given(pinned, config).over(kept(rundir))
+    start_flags = StartFlags(pinned, config).merged_over(saved_flags(rundir))
     # Loaded before the stop, so that invalid settings leave the old daemon running.
-    settings = given.load_to_serve()
+    settings = load_to_serve(start_flags)
     pid = daemon_connection.running_pid(rundir)
     if pid is not None and daemon_connection.is_service(pid):
         text = (
@@ -202,7 +203,7 @@ def restart(
         raise CliError(ExitCode.USAGE, text)
     if pid is not None:
         typer.echo(f"stopped the daemon (pid {daemon_connection.stop(rundir, timeout)})")
-    _print_started(launch.run_detached(settings.config, given), wait_models)
+    _print_started(launch.run_detached(settings.config, start_flags), wait_models)
 
 
 def _replace_server(rundir: RuntimeDir, force: bool) -> None:

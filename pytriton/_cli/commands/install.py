@@ -11,7 +11,8 @@ import typer
 from pytriton._cli.errors import CliError, command
 from pytriton._cli.flags import ConfigFlag, JsonFlag
 from pytriton._cli.output import print_json, say
-from pytriton._cli.settings import Given, with_setting_flags
+from pytriton._cli.settings import load_settings, load_to_serve, with_setting_flags
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
     """Check whether a daemon with these settings can work here, and suggest fixes."""
     from pytriton._host.doctor.diagnosis import checks_for
 
-    checks = checks_for(Given(flags, config).load_to_serve().config)
+    checks = checks_for(load_to_serve(StartFlags(flags, config)).config)
     if as_json:
         print_json([one.as_dict() for one in checks])
     else:
@@ -58,7 +59,7 @@ def install_server(
 ) -> None:
     """Download tritonserver and what its proxy needs now instead of at the first start."""
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
-    for line in _install(Given(flags, config).load().config, wheel, python_backend):
+    for line in _install(load_settings(StartFlags(flags, config)).config, wheel, python_backend):
         typer.echo(line)
 
 
@@ -118,7 +119,7 @@ def cache(
     """Show the entries of the cache directory, their size and use; remove unused ones with --prune."""
     given = {"cache_dir": cache_dir, "state_dir": state_dir}
     flags = {name: value for name, value in given.items() if value is not None}
-    entries = cache_entries(Given(flags, config).load().config)
+    entries = cache_entries(load_settings(StartFlags(flags, config)).config)
     gone = []
     for entry in _prune(entries, unused_for) if prune else ():
         gone.append(entry)

@@ -12,8 +12,9 @@ import typer
 from pytriton._cli.errors import CliError, command
 from pytriton._cli.flags import ConfigFlag, JsonFlag
 from pytriton._cli.output import print_json
-from pytriton._cli.settings import Given
+from pytriton._cli.settings import load_settings
 from pytriton._cli.typer_adapter import PlainFlags
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -92,6 +93,6 @@ def _keys_of(config: str | None, keys_dir: str | None) -> Iterator[KeyStore]:
 
     flags = {} if keys_dir is None else {"keys_dir": keys_dir}
     try:
-        yield key_store(Given(flags, config).load().config)
+        yield key_store(load_settings(StartFlags(flags, config)).config)
     except KeyStoreError as error:
         raise CliError(ExitCode.USAGE, str(error)) from None

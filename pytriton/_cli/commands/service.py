@@ -16,8 +16,9 @@ from pytriton._cli.errors import CliError, command
 from pytriton._cli.flags import ConfigFlag
 from pytriton._cli.output import say
 from pytriton._cli.service_files import Service
-from pytriton._cli.settings import Given, with_setting_flags
+from pytriton._cli.settings import load_settings, with_setting_flags
 from pytriton._cli.typer_adapter import PlainFlags
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 
 service = typer.Typer(
@@ -71,10 +72,15 @@ def install(
         raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: remove one.")
     if sockets and kind == "supervisord":
         raise CliError(ExitCode.USAGE, "--sockets: only systemd can listen for a service.")
-    given = Given(flags, config).absolute()
+    start_flags = StartFlags(flags, config).absolute()
     path = _path(kind, folder)
     described = Service(
-        _program(), given, given.load().config, _account(run_as), sockets, _log_folder(folder)
+        _program(),
+        start_flags,
+        load_settings(start_flags).config,
+        _account(run_as),
+        sockets,
+        _log_folder(folder),
     )
     files = {path: service_files.TEXTS[kind](described)}
     if sockets:

@@ -73,12 +73,12 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
 
 
 def _load(rundir: RuntimeDir) -> DaemonConfig:
-    kept = start_flags.read(rundir)
-    if kept is None:
+    saved = start_flags.read(rundir)
+    if saved is None:
         raise ConfigError(
             f"{start_flags.path(rundir)} does not exist: this daemon was not started by "
             "`pytriton-daemon start`, so its flags are not known"
         )
     # A running daemon cannot change its runtime directory.
-    flags = {**kept.flags, "runtime_dir": str(rundir.path)}
-    return load(flags, os.environ, Path(kept.cwd), kept.config).config
+    flags = {**saved.flags, "runtime_dir": str(rundir.path)}
+    return load(flags, os.environ, Path(saved.cwd), saved.config).config

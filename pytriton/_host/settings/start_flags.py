@@ -1,4 +1,4 @@
-"""The flags of the last `pytriton-daemon start` in a runtime directory, for `restart` and reload."""
+"""The flags of `pytriton-daemon start`, saved in the runtime directory for `restart` and reload."""
 
 from __future__ import annotations
 
@@ -20,8 +20,24 @@ class StartFlags:
     """The command-line flags only; the settings file and the environment are read again."""
 
     flags: Mapping[str, Any]
-    config: str | None  #: the file named by --config
-    cwd: str  #: the directory that relative paths start from
+    config: str | None = None  #: the file named by --config
+    cwd: str = "."  #: the directory that relative paths start from
+
+    def absolute(self) -> StartFlags:
+        """Return these flags with absolute paths."""
+        base = Path.cwd() / self.cwd
+        flags = {
+            name: kind.placed(kind.read(value), base) if kind.is_path else value
+            for name, value in self.flags.items()
+            for kind in (options()[name].kind,)
+        }
+        config = None if self.config is None else str(base / Path(self.config).expanduser())
+        return StartFlags(flags, config, self.cwd)
+
+    def merged_over(self, earlier: StartFlags) -> StartFlags:
+        """Return these flags merged over those of an earlier start, with absolute paths."""
+        mine, theirs = self.absolute(), earlier.absolute()
+        return StartFlags({**theirs.flags, **mine.flags}, mine.config or theirs.config, mine.cwd)
 
     def write(self, rundir: RuntimeDir) -> None:
         """Write the flags to the runtime directory.

@@ -21,7 +21,8 @@ from support.forks.prefork import command
 
 from pytriton._cli.errors import CliError
 from pytriton._cli.logs import own_event, pretty
-from pytriton._cli.settings import Given, kept
+from pytriton._cli.settings import save_flags, saved_flags
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 
@@ -218,22 +219,22 @@ def test_every_setting_is_a_flag_of_start(cli: Cli) -> None:
 def test_flags_are_kept_for_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = RuntimeDir(tmp_path)
     monkeypatch.chdir(tmp_path)
-    Given({"http_port": "1", "cache_dir": "c", "grpc_port": "2"}, "x.toml").keep(rundir)
+    save_flags(StartFlags({"http_port": "1", "cache_dir": "c", "grpc_port": "2"}, "x.toml"), rundir)
     monkeypatch.chdir("/")
-    again = Given({"http_port": "3"}).over(kept(rundir))
+    again = StartFlags({"http_port": "3"}).merged_over(saved_flags(rundir))
     assert again.flags == {"http_port": "3", "grpc_port": "2", "cache_dir": f"{tmp_path}/c"}
     assert again.config == f"{tmp_path}/x.toml"
 
 
 def test_without_an_earlier_start_nothing_is_kept(tmp_path: Path) -> None:
-    assert kept(RuntimeDir(tmp_path)) == Given({}, None, ".")
+    assert saved_flags(RuntimeDir(tmp_path)) == StartFlags({})
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"flags": 3}', "\x00"])
 def test_invalid_flags_are_reported(content: str, tmp_path: Path) -> None:
     (tmp_path / "start.json").write_text(content)
     with pytest.raises(CliError, match="Delete it"):
-        kept(RuntimeDir(tmp_path))
+        saved_flags(RuntimeDir(tmp_path))
 
 
 # ── logs ─────────────────────────────────────────────────────────────────────────────────────────

@@ -17,8 +17,8 @@ import pytest
 from support.forks.prefork import command
 
 from pytriton._cli.service_files import TEXTS, Service, socket_unit
-from pytriton._cli.settings import Given
 from pytriton._host.settings.declarations import DaemonConfig, options
+from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import FINAL, ExitCode
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ needs_systemd_analyze = pytest.mark.skipif(
 
 def _text(kind: str, account: str = "root", **flags: object) -> str:
     config = DaemonConfig(grace_period_s=100)
-    return TEXTS[kind](Service([str(PROGRAM)], Given(flags), config, account))
+    return TEXTS[kind](Service([str(PROGRAM)], StartFlags(flags), config, account))
 
 
 def _cli(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -101,7 +101,7 @@ def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
 
 def test_with_sockets_wrong_settings_are_tried_again() -> None:
     """Where systemd does not start it again, the next connection does, and the one after it."""
-    reported = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    reported = Service([str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", sockets=True)
     unit = TEXTS["system"](reported)
     assert "RestartPreventExitStatus" not in unit
     assert "Restart=on-failure\nRestartSec=2\n" in unit
@@ -127,11 +127,13 @@ def test_the_unit_waits_for_the_network_only_where_it_is_needed(
     settings: dict[str, Any], why: str
 ) -> None:
     """A machine without a network may wait two minutes for it at boot."""
-    unit = TEXTS["system"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    unit = TEXTS["system"](
+        Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root")
+    )
     waits = "Wants=network-online.target\nAfter=network-online.target\n"
     assert (waits in unit, "network-online" in unit) == (bool(why), bool(why))
     assert f"# {why}.\n" in unit if why else "\nAfter=network.target\n" in unit
-    user = TEXTS["user"](Service([str(PROGRAM)], Given({}), DaemonConfig(**settings), "root"))
+    user = TEXTS["user"](Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root"))
     assert "network" not in user  # the system's targets are not known there
 
 
@@ -145,7 +147,7 @@ def test_a_section_is_what_supervisord_reads() -> None:
     assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
     assert section["stdout_logfile"] == "%(here)s/pytriton-daemon.log"
     reported = Service(
-        [str(PROGRAM)], Given({}), DaemonConfig(), "root", log_folder="/var/log/100%"
+        [str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", log_folder="/var/log/100%"
     )
     parser.read_string(TEXTS["supervisord"](reported))
     log = parser["program:pytriton-daemon"]["stdout_logfile"]
@@ -172,16 +174,16 @@ def test_uninstall_removes_only_what_was_installed(tmp_path: Path) -> None:
 def test_systemd_listens_on_the_ports_of_the_settings() -> None:
     def listens(**settings: Any) -> list[str]:
         reported = Service(
-            [str(PROGRAM)], Given({}), DaemonConfig(**settings), "root", sockets=True
+            [str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root", sockets=True
         )
         return re.findall(r"^ListenStream=(.*)$", socket_unit(reported), re.MULTILINE)
 
     assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
     assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
-    reported = Service([str(PROGRAM)], Given({}), DaemonConfig(), "root", sockets=True)
+    reported = Service([str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", sockets=True)
     assert "FreeBind" not in socket_unit(reported)
     config = DaemonConfig(http_address="10.0.0.1")  # the network may come up later
-    reported = Service([str(PROGRAM)], Given({}), config, "root", sockets=True)
+    reported = Service([str(PROGRAM)], StartFlags({}), config, "root", sockets=True)
     assert "ListenStream=10.0.0.1:8000\n" in socket_unit(reported)
     assert "FreeBind=yes\n" in socket_unit(reported)
     with pytest.raises(ValueError, match="contain no port"):
