@@ -16,10 +16,10 @@ from typing import IO, NamedTuple
 import structlog
 
 from pytriton._host import exit_record
-from pytriton._host.install.server_choice import choice_of
 from pytriton._host.install.server_runtime import (
     ServerRuntime,
     ServerRuntimeError,
+    choice_of,
     find_or_install_server,
 )
 from pytriton._host.service_manager import socket_activation

@@ -86,9 +86,9 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
         state = upgrade_snapshot.decode(document)
         config = DaemonConfig.from_json(state.config)
         # Check what the takeover needs: all imports, the programs that it starts, the files that it reads and writes.
-        from pytriton._host.install.server_choice import choice_of
         from pytriton._host.install.server_runtime import (
             ServerRuntimeError,
+            choice_of,
             find_or_install_server,
         )
         from pytriton.dispatcher import run

@@ -22,8 +22,7 @@ from pytriton._host.install import compiled_frontend, compiled_proxy
 from pytriton._host.install.cache import CACHE_DIR_VARIABLE, ServerRuntimeError, cache_dir
 from pytriton._host.install.interpreters import PROXY_VERSIONS, find_interpreter
 from pytriton._host.install.proxy_compiler import compiler
-from pytriton._host.install.server_choice import ServerChoice, choice_of
-from pytriton._host.install.server_runtime import find_server
+from pytriton._host.install.server_runtime import ServerChoice, choice_of, find_server
 from pytriton._host.install.server_tree import LIBRARY_NAME, ServerTree
 from pytriton._host.install.wheel import PINNED
 from pytriton._host.ports import PortError, check_port_free, is_held_by

@@ -44,10 +44,11 @@ from pytriton._host.install.proxy_env import (
     make_proxy_environment,
     still_serves,
 )
-from pytriton._host.install.server_choice import ServerChoice, choice_of
 from pytriton._host.install.server_tree import NoServer, ServerTree, read_tree
 from pytriton._host.install.wheel import PINNED, install_wheel, is_unpacked, wheel_tree
-from pytriton._host.settings.triton_options import refuse_unknown
+from pytriton._host.settings import frontend_choice
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.triton_options import beyond_pinned, refuse_unknown
 from pytriton._protocol.env_variables import with_direct_loopback
 from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR
 
@@ -85,6 +86,45 @@ CONTAINER_ROOT = Path("/opt/tritonserver")
 BACKEND_NAME = "pytriton"
 _PROXY_PACKAGES = ("pytriton._protocol", "pytriton.proxy_backend")
 _MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noqa: F401\n"
+
+
+@dataclass(frozen=True)
+class ServerChoice:
+    """The user's choice of tritonserver; every field is optional."""
+
+    #: a binary or an installation's directory; no other one is tried
+    tritonserver: Path | None = None
+    proxy_python: Path | None = None  #: the interpreter for the proxy; no other one is tried
+    wheel: Path | None = None  #: a local wheel of the binaries, used instead of downloading it
+    cache_dir: Path | None = None
+    proxy: str = (
+        "auto"  #: which proxy serves models: "auto", "native" (the compiled one) or "python"
+    )
+    frontend: str = "auto"  #: the program around Triton's core: "auto", "native" or "triton"
+    options: tuple[str, ...] = ()  #: options of tritonserver that not every version has
+    allow_client_shm: bool = True
+    python_backend: bool = False  #: whether Triton's own python backend is needed from the start
+
+
+def choice_of(
+    config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
+) -> ServerChoice:
+    """Return the choice in a daemon's settings, with these additions."""
+    return ServerChoice(
+        tritonserver=_optional_path(config.tritonserver),
+        proxy_python=_optional_path(config.proxy_python),
+        wheel=wheel,
+        cache_dir=_optional_path(config.cache_dir),
+        proxy=config.proxy,
+        frontend=frontend_choice.chosen(config),
+        options=tuple(beyond_pinned(config.tritonserver_options)),
+        allow_client_shm=config.allow_client_shm,
+        python_backend=python_backend,
+    )
+
+
+def _optional_path(setting: str | None) -> Path | None:
+    return Path(setting) if setting else None
 
 
 @dataclass(frozen=True)

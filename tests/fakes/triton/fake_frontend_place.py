@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from pytriton._host.install.compiled_frontend import NativeProgram
-from pytriton._host.install.server_choice import ServerChoice
-from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.server.frontend import ServerPlace

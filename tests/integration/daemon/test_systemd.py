@@ -17,8 +17,7 @@ from support.real_daemon import eventually
 from support.systemd.debian import PROGRAM, USER, Machine, booted, why_not
 
 from pytriton._host.install.cache import cache_dir
-from pytriton._host.install.server_choice import choice_of
-from pytriton._host.install.server_runtime import find_or_install_server
+from pytriton._host.install.server_runtime import choice_of, find_or_install_server
 from pytriton._host.settings.declarations import DaemonConfig
 
 pytestmark = [

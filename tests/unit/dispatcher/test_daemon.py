@@ -19,8 +19,7 @@ from fakes.triton import fake_server_program
 from support.ports import lasting_port
 
 from pytriton._host import exit_record
-from pytriton._host.install.server_choice import ServerChoice
-from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton._host.service_manager.systemd import Notifier, ServiceState
 from pytriton._host.settings.declarations import DaemonConfig

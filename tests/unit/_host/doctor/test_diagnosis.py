@@ -16,7 +16,7 @@ from pytriton._host.doctor import diagnosis, machine_checks
 from pytriton._host.doctor.diagnosis import run_checks
 from pytriton._host.doctor.machine_checks import Check
 from pytriton._host.install import compiled_frontend, interpreters
-from pytriton._host.install.server_choice import ServerChoice, choice_of
+from pytriton._host.install.server_runtime import ServerChoice, choice_of
 from pytriton._host.settings.declarations import DaemonConfig
 
 HOST = "127.0.0.1"

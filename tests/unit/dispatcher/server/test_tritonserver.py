@@ -15,8 +15,7 @@ from fakes.triton import fake_server_program
 from support.ports import lasting_port
 from support.real_daemon import eventually
 
-from pytriton._host.install.server_choice import ServerChoice
-from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure

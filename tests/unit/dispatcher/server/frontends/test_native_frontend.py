@@ -17,8 +17,7 @@ import pytest
 from support.frontend import fake_program
 
 from pytriton._host.install.compiled_frontend import NativeProgram
-from pytriton._host.install.server_choice import ServerChoice
-from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton._host.ports import free_ports
 from pytriton._host.settings.declarations import DaemonConfig
