@@ -72,7 +72,7 @@ def running_pid(rundir: RuntimeDir) -> int | None:
         ) from None
 
 
-def former_end(rundir: RuntimeDir) -> str:
+def describe_last_exit(rundir: RuntimeDir) -> str:
     """Return how the last daemon in this directory exited; empty if that is unknown."""
     from pytriton._host import exit_record
 
@@ -84,7 +84,7 @@ def former_end(rundir: RuntimeDir) -> str:
 
 
 def _last(rundir: RuntimeDir) -> str:
-    end = former_end(rundir)
+    end = describe_last_exit(rundir)
     return f"The last one exited: {end}\n" if end else ""
 
 

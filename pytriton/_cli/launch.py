@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pytriton._cli.daemon_connection import ask_status, former_end
+from pytriton._cli.daemon_connection import ask_status, describe_last_exit
 from pytriton._cli.errors import CliError
-from pytriton._cli.logs import own_event
+from pytriton._cli.logs import daemon_event, pretty
 from pytriton._cli.output import Spinner, say
 from pytriton._cli.settings import private, save_flags
 from pytriton._host import exit_record
@@ -52,11 +52,11 @@ def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
     rundir = private(config)
     _refuse_second(rundir)
     _report_previous_exit(rundir)
-    with _Words(rundir) as words, _started(config, rundir) as process:
+    with _NewRecords(rundir) as records, _started(config, rundir) as process:
         with Spinner("starting the daemon") as spinner:
-            status = _wait_ready(rundir, process, words, spinner)
+            status = _wait_ready(rundir, process, records, spinner)
         if status is None:
-            raise _failure(rundir, process, words)
+            raise _failure(rundir, process, records)
     save_flags(flags, rundir)
     return status
 
@@ -66,7 +66,7 @@ def _report_previous_exit(rundir: RuntimeDir) -> None:
     end = exit_record.read(rundir)
     failed = end is not None and end.exit_code not in _SAID_AT_START
     if exit_record.killed_pid(rundir) is not None or failed:
-        say(f"the last daemon in {rundir.path} exited: {former_end(rundir)}")
+        say(f"the last daemon in {rundir.path} exited: {describe_last_exit(rundir)}")
 
 
 def _refuse_second(rundir: RuntimeDir) -> None:
@@ -93,7 +93,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
 
 
 def _wait_ready(
-    rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words, spinner: Spinner
+    rundir: RuntimeDir, process: subprocess.Popen[bytes], records: _NewRecords, spinner: Spinner
 ) -> messages.Status | None:
     """Return the daemon's status when it is ready, None if it exited before."""
     ended = linux.pidfd_open(process.pid)
@@ -101,7 +101,7 @@ def _wait_ready(
         for attempt in itertools.count():
             look_s = min(_MAX_POLL_INTERVAL_S, _MIN_POLL_INTERVAL_S * 1.5 ** min(attempt, 20))
             readable, _, _ = select.select([ended], [], [], look_s)
-            for text in words.new():
+            for text in records.new():
                 spinner.say(text)
             if readable:
                 return None
@@ -122,7 +122,9 @@ def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
         return None
 
 
-def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words) -> CliError:
+def _failure(
+    rundir: RuntimeDir, process: subprocess.Popen[bytes], records: _NewRecords
+) -> CliError:
     """Return the error of a failed start: the recorded reason, or the last log records."""
     code = process.wait()
     known = {int(one): one for one in ExitCode}
@@ -133,7 +135,7 @@ def _failure(rundir: RuntimeDir, process: subprocess.Popen[bytes], words: _Words
         return CliError(exit_code, f"the daemon did not start: {end.reason}")
     ended = f"with code {code}" if code >= 0 else f"by signal {-code}"
     why = f"{end.reason}\nIt" if end is not None and end.pid == process.pid else "it"
-    last = "\n".join(words.last())
+    last = "\n".join(records.last())
     return CliError(
         exit_code, f"the daemon did not start: {why} exited {ended}. Its last messages:\n{last}"
     )
@@ -143,7 +145,7 @@ def _startup_log(rundir: RuntimeDir) -> Path:
     return rundir.logs / "startup.log"
 
 
-class _Words:
+class _NewRecords:
     """The new lines in the log of a starting daemon, across rotations."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
@@ -154,7 +156,7 @@ class _Words:
         self._start = path.stat().st_size if path.exists() else 0
         self._rotated = len(rotated(path))
 
-    def __enter__(self) -> _Words:
+    def __enter__(self) -> _NewRecords:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -172,12 +174,10 @@ class _Words:
             return []
         lines = [line.decode("utf-8", "replace").rstrip("\n") for line in self._stream]
         self._records = [*self._records, *lines][-_LAST_RECORDS:]
-        return [text for line in lines if (text := own_event(line))]
+        return [text for line in lines if (text := daemon_event(line))]
 
     def last(self) -> list[str]:
         """Return the last records, and the output outside of the log."""
-        from pytriton._cli.logs import pretty
-
         self.new()
         printed = _startup_log(self._rundir).read_text(errors="replace").rstrip()
         return [*(pretty(line) for line in self._records), *([printed] if printed else [])]

@@ -104,7 +104,7 @@ def pretty(line: str, colors: bool = False) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if colors and color else text
 
 
-def own_event(line: str) -> str | None:
+def daemon_event(line: str) -> str | None:
     """Return the text of a record of the daemon itself; None for its children's output."""
     record = _record(line)
     if record is None or "source" in record:

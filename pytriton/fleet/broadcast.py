@@ -202,7 +202,7 @@ class MergedProgress:
 
 
 @contextmanager
-def naming(node: str) -> Iterator[None]:
+def errors_of_node(node: str) -> Iterator[None]:
     """Add the node to an error raised in the block."""
     try:
         yield

@@ -103,7 +103,7 @@ def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
     return waves
 
 
-class Seen(NamedTuple):
+class CanaryCounters(NamedTuple):
     """The counters of a model, or their increase.
 
     Attributes:
@@ -125,26 +125,26 @@ class Seen(NamedTuple):
         return self.busy_s / count if count else 0.0
 
 
-def seen_of(metrics: messages.MetricsSnapshot, model: str) -> Seen:
+def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters:
     """Return a node's counters of a model; zero if it has none."""
     for one in metrics.models:
         if one.name == model:
             work = one.work
             failed = sum(work.failed.values())
             # Requests lost before their call have failed, too, but were not started.
-            return Seen(
+            return CanaryCounters(
                 max(work.requests, failed), failed, work.call_s.sum, tuple(work.call_s.buckets)
             )
-    return Seen()
+    return CanaryCounters()
 
 
-def since(now: Seen, before: Seen) -> Seen:
+def increase_since(now: CanaryCounters, before: CanaryCounters) -> CanaryCounters:
     """Return the increase of counters; a restarted daemon has restarted at 0."""
     if now.requests < before.requests or sum(now.calls) < sum(before.calls):
         return now
     calls = (max(0, a - b) for a, b in zip_longest(now.calls, before.calls, fillvalue=0))
     failed = max(0, now.failed - before.failed)
-    return Seen(
+    return CanaryCounters(
         # Requests that were started before may have failed since.
         max(now.requests - before.requests, failed),
         failed,
@@ -153,12 +153,12 @@ def since(now: Seen, before: Seen) -> Seen:
     )
 
 
-def together(several: Iterable[Seen]) -> Seen:
+def total_of(several: Iterable[CanaryCounters]) -> CanaryCounters:
     """Return the sum of several nodes' counters."""
-    found = Seen()
+    found = CanaryCounters()
     for one in several:
         calls = (a + b for a, b in zip_longest(found.calls, one.calls, fillvalue=0))
-        found = Seen(
+        found = CanaryCounters(
             found.requests + one.requests,
             found.failed + one.failed,
             found.busy_s + one.busy_s,
@@ -167,7 +167,7 @@ def together(several: Iterable[Seen]) -> Seen:
     return found
 
 
-def failing(new: Seen, old: Seen, canary: Canary) -> str:
+def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> str:
     """Return a message if a new version's failure rate is significantly higher, else ""."""
     usual = old.failed / old.requests if old.requests else 0.0
     if new.failed < _FEWEST_FAILURES:
@@ -178,7 +178,7 @@ def failing(new: Seen, old: Seen, canary: Canary) -> str:
     return f"{new.failed} of its {new.requests} requests failed; {before}"
 
 
-def slower(new: Seen, old: Seen, canary: Canary) -> str:
+def duration_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> str:
     """Return a message if a new version's calls take longer, else "" (also if there were too few calls)."""
     if min(sum(new.calls), sum(old.calls)) < canary.calls:
         return ""
@@ -221,13 +221,15 @@ class CanaryWatch:
         before: each node's counters at the start
     """
 
-    def __init__(self, canary: Canary, begun: float, before: Mapping[str, Seen]) -> None:
+    def __init__(self, canary: Canary, begun: float, before: Mapping[str, CanaryCounters]) -> None:
         self._canary = canary
         self._begun = begun
         self._before = dict(before)
-        self._halfway: Optional[dict[str, Seen]] = None
+        self._halfway: Optional[dict[str, CanaryCounters]] = None
 
-    def judge(self, now: float, seen: Mapping[str, Seen], fresh: Container[str]) -> Judgement:
+    def judge(
+        self, now: float, seen: Mapping[str, CanaryCounters], fresh: Container[str]
+    ) -> Judgement:
         """Return the result of a check.
 
         Args:
@@ -245,25 +247,29 @@ class CanaryWatch:
                 self._halfway.setdefault(node, one)
         new, old = _grown(seen, self._before, fresh)
         over = passed >= canary.watch_s
-        fault = failing(new, old, canary)
+        fault = failure_fault(new, old, canary)
         if over and not fault and self._halfway is not None:
-            fault = slower(*_grown(seen, self._halfway, fresh), canary)
-        summary = f"{in_words(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
+            fault = duration_fault(*_grown(seen, self._halfway, fresh), canary)
+        summary = f"{describe(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
         return Judgement(fault, summary, over)
 
 
 def _grown(
-    now: Mapping[str, Seen], before: Mapping[str, Seen], fresh: Container[str]
-) -> tuple[Seen, Seen]:
+    now: Mapping[str, CanaryCounters], before: Mapping[str, CanaryCounters], fresh: Container[str]
+) -> tuple[CanaryCounters, CanaryCounters]:
     """Return the increase since then of the new version, and of the old one."""
     new, old = (
-        together(since(one, before[node]) for node, one in now.items() if (node in fresh) is is_new)
+        total_of(
+            increase_since(one, before[node])
+            for node, one in now.items()
+            if (node in fresh) is is_new
+        )
         for is_new in (True, False)
     )
     return new, old
 
 
-def in_words(new: Seen, old: Seen) -> str:
+def describe(new: CanaryCounters, old: CanaryCounters) -> str:
     """Return both versions' counters in one line."""
     return "; ".join(
         f"{name}: {one.requests} requests, {one.failed} failed, {one.mean_s * 1e3:.3g} ms a call"

@@ -24,7 +24,7 @@ from pytriton._protocol import messages
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError, ModelNotFoundError, PyTritonError
 from pytriton.fleet.broadcast import MAX_AT_ONCE, Change, NodeAnswers, ask_each
-from pytriton.fleet.canary import Canary, CanaryWatch, Seen, seen_of, waves_of
+from pytriton.fleet.canary import Canary, CanaryCounters, CanaryWatch, counters_of, waves_of
 
 _POLL_INTERVAL_S = 0.5
 #: Interval between progress reports of a watch.
@@ -92,7 +92,7 @@ class Rollout:
                     self._check({}, "")
                 self._lease.check()
             except BaseException as error:
-                undone = self._take_back()
+                undone = self._roll_back()
                 if isinstance(error, FleetError) and undone:
                     raise type(error)(
                         f"{error.message}\n{undone}", model_name=self._name, failures=error.failures
@@ -108,7 +108,7 @@ class Rollout:
 
         def make(node: str, client: DaemonClient, report: Report) -> messages.ModelInfo:
             info = client.register_prepared(message, self._payloads, report).info()
-            self._lease.made(node)
+            self._lease.record_made(node)
             return info
 
         change = Change(
@@ -121,7 +121,7 @@ class Rollout:
         )
         self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
 
-    def _take_back(self) -> str:
+    def _roll_back(self) -> str:
         """Roll it back on the nodes that have it; return a line for each."""
         there = {node: self._clients[node] for node in self._found}
         answers = ask_each(there, self._lease.roll_back)
@@ -137,11 +137,11 @@ class Rollout:
     def _watch(self) -> None:
         canary = self._canary
         assert canary is not None
-        watch = CanaryWatch(canary, self._clock(), self._look().done)
+        watch = CanaryWatch(canary, self._clock(), self._read_counters().done)
         reported_at = -math.inf
         while True:
             self._pause(_POLL_INTERVAL_S)
-            seen, now = self._look(), self._clock()
+            seen, now = self._read_counters(), self._clock()
             fault, summary, over = watch.judge(now, seen.done, self._found)
             self._check(seen.failed, fault)
             if over or now - reported_at >= _REPORT_INTERVAL_S:
@@ -163,8 +163,8 @@ class Rollout:
                 failures=lost,
             )
 
-    def _look(self) -> NodeAnswers[Seen]:
-        return ask_each(self._clients, lambda _, client: seen_of(client.metrics(), self._name))
+    def _read_counters(self) -> NodeAnswers[CanaryCounters]:
+        return ask_each(self._clients, lambda _, client: counters_of(client.metrics(), self._name))
 
     def _report_progress(self, stage: str, text: str) -> None:
         if self._report is not None:
@@ -209,7 +209,7 @@ class FleetLease:
         spec = msgspec.structs.replace(message.spec, lease=lease)
         return msgspec.structs.replace(message, spec=spec)
 
-    def made(self, node: str) -> None:
+    def record_made(self, node: str) -> None:
         """Record that a node has it: from now on, losing it is an error."""
         self._made.add(node)
 

@@ -17,7 +17,7 @@ from pytriton.fleet.balancer.configuration import (
 )
 from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
-from pytriton.fleet.balancer.layout import Node, seen
+from pytriton.fleet.balancer.layout import Node, update_nodes
 from pytriton.fleet.placement_status import NodeStatus
 
 #: Grace period for a request sent in the last moment of its connection.
@@ -68,7 +68,7 @@ class Balancer:
             PyTritonError: HAProxy rejects its files, or no node can be polled; the running configuration stays
         """
         wrong: list[str] = []
-        self._seen = seen(self._seen, self._look(), wrong.append)
+        self._seen = update_nodes(self._seen, self._look(), wrong.append)
         self._nodes = self._usable(self._seen, wrong.append)
         for text in wrong:
             if text not in self._wrong:

@@ -89,7 +89,7 @@ def node_of(
     )
 
 
-def seen(
+def update_nodes(
     before: Sequence[Node],
     now: Iterable[NodeStatus],
     report: Callable[[str], None] = lambda _: None,

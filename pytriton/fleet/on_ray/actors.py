@@ -25,7 +25,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
-from pytriton.fleet.canary import Seen, seen_of
+from pytriton.fleet.canary import CanaryCounters, counters_of
 from pytriton.fleet.on_ray import import_ray
 from pytriton.fleet.on_ray.environments import Environments, registered_as
 from pytriton.fleet.on_ray.runtime_env import digest_with, split
@@ -188,7 +188,7 @@ class NodeActor:
             needed = {key for _, _, key in known_as if key}
             self._kept = changed.state, kept, needed
         self._environments.keep(needed, mark)
-        facts = msgspec.msgpack.encode((_lasting(status), kept))
+        facts = msgspec.msgpack.encode((_balancer_view(status), kept))
         key = hashlib.sha256(facts).hexdigest()[:16]
         return msgspec.msgpack.encode(status), key, None if key == known else facts
 
@@ -214,13 +214,13 @@ class NodeActor:
         callables, packages = split(payloads, environment)
         around: AbstractContextManager[messages.ModelSpec] = nullcontext(spec)
         if environment:
-            around = self._environments.made(spec, environment, packages, digest)
+            around = self._environments.create(spec, environment, packages, digest)
         with around as inside:
             self._daemon().register_prepared(messages.Register(inside, replace=replace), callables)
 
-    def seen(self, model: str) -> Seen:
+    def canary_counters(self, model: str) -> CanaryCounters:
         """Return the daemon's counters of a model."""
-        return seen_of(self._daemon().metrics(), model)
+        return counters_of(self._daemon().metrics(), model)
 
     def scale(self, model: str, instances: int) -> None:
         """Change the number of instances."""
@@ -297,7 +297,7 @@ def _stop(runtime_dir: str) -> None:
     )  # fmt: skip
 
 
-def _lasting(status: messages.Status) -> messages.Status:
+def _balancer_view(status: messages.Status) -> messages.Status:
     """Return the facts that balancers depend on: where the daemon accepts requests, and for which models."""
     return messages.Status(
         status.version, status.pid, status.python, status.runtime_dir, status.state, status.started_at,

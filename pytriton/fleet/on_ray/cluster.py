@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional, TypeVar
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary import Seen
+from pytriton.fleet.canary import CanaryCounters
 from pytriton.fleet.on_ray import NAMESPACE, import_ray
 from pytriton.fleet.on_ray.actors import NodeActor, ResourceHolder
 from pytriton.fleet.on_ray.environments import named_actors
@@ -175,7 +175,7 @@ class Cluster:
         why = self.faults.get(node, "")
         return "its daemon does not answer (yet)" + (f": {why}" if why else "")
 
-    def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
+    def canary_counters(self, models: Sequence[str]) -> dict[str, dict[str, CanaryCounters]]:
         """Return each node's counters of these models, from the nodes that answer quickly.
 
         A late answer is used for the next poll, unless that is for other models.
@@ -185,8 +185,10 @@ class Cluster:
             for model in models:
                 key = node, model
                 late = key in former
-                self._counted[key] = former[key] if late else self.ask(node, "seen", model)
-        found: dict[str, dict[str, Seen]] = {model: {} for model in models}
+                self._counted[key] = (
+                    former[key] if late else self.ask(node, "canary_counters", model)
+                )
+        found: dict[str, dict[str, CanaryCounters]] = {model: {} for model in models}
         for (node, model), (seen, error) in self._answered(self._counted, _ANSWER_S).items():
             if not error:
                 found[model][node] = seen
@@ -437,7 +439,7 @@ def members(
     return Members(sorted(may[:most]), sorted(one for one in may[most:] if one in had))
 
 
-def departing(
+def nodes_to_clear(
     leaving: Collection[str],
     wanted: Mapping[str, Wanted],
     observed: Observed,

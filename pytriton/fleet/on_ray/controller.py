@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary import Canary, Seen
+from pytriton.fleet.canary import Canary, CanaryCounters
 from pytriton.fleet.on_ray import versions
 from pytriton.fleet.on_ray.balancers import Balancers
-from pytriton.fleet.on_ray.cluster import ALL_MODELS, Cluster, departing
+from pytriton.fleet.on_ray.cluster import ALL_MODELS, Cluster, nodes_to_clear
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore, RegisteredModel
 from pytriton.fleet.on_ray.environments import without_mark
 from pytriton.fleet.on_ray.placement import Placement
@@ -120,7 +120,7 @@ class Controller:
             why = versions.unusable(new, former, replace, canary, resources)
             if why:
                 return why
-            model = versions.made(new, list(payloads), resources, environment, request, former)
+            model = versions.new_model(new, list(payloads), resources, environment, request, former)
             self._state.note(new.name)
             with self._change(new.name):
                 if former is not None:
@@ -323,11 +323,11 @@ class Controller:
             self._steps.finish(self._state.models)
             names = watched(self._state.models)
         found = self._cluster.looks()
-        seen = self._cluster.seen(names)
+        seen = self._cluster.canary_counters(names)
         with self._lock:
             self._statuses = {node: look.status for node, look in found.items()}
             self._observed = {node: look.served for node, look in found.items()}
-            moved = self._placement.place_anew()
+            moved = self._placement.replace_misplaced()
             if moved is not None:
                 self._save(*moved)
             self._wanted = {
@@ -336,7 +336,9 @@ class Controller:
             self._advance_rollouts(seen)
             self._left = self._balancers.left()
             plan = reconcile(self._wanted, self._observed, self._left, self._state.knows)
-            going = departing(self._placement.draining, self._wanted, self._observed, plan.leaving)
+            going = nodes_to_clear(
+                self._placement.draining, self._wanted, self._observed, plan.leaving
+            )
             lasting = {node: look.lasting for node, look in found.items()}
             shown = with_shares(lasting, self._state.models)
             there = self._cluster.alive, shown, self._observed
@@ -348,7 +350,7 @@ class Controller:
                 self._steps.begin(step, self._state.models)
             self._settle()
 
-    def _advance_rollouts(self, seen: Mapping[str, Mapping[str, Seen]]) -> None:
+    def _advance_rollouts(self, seen: Mapping[str, Mapping[str, CanaryCounters]]) -> None:
         for name, model in self._state.models.items():
             if model.rolling is None:
                 continue
@@ -362,7 +364,9 @@ class Controller:
             self._wanted[name] = self._placement.wanted(model)
             self._save(name)
 
-    def _advance(self, name: str, model: RegisteredModel, seen: Mapping[str, Seen]) -> bool:
+    def _advance(
+        self, name: str, model: RegisteredModel, seen: Mapping[str, CanaryCounters]
+    ) -> bool:
         """Advance a rollout; one that cannot be judged is rolled back without affecting others."""
         try:
             return self._rollouts.advance(name, model, self._wanted[name], self._observed, seen)

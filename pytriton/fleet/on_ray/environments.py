@@ -70,7 +70,7 @@ class Environments:
         return RayEnvironment(*environment_holder.surroundings())
 
     @contextlib.contextmanager
-    def made(
+    def create(
         self, spec: messages.ModelSpec, environment: bytes, packages: Mapping[str, bytes], digest: str
     ) -> Iterator[messages.ModelSpec]:  # fmt: skip
         """Create an environment; it is kept for the block, and then as long as it is needed (`keep`).

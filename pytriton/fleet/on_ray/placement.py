@@ -65,7 +65,7 @@ class Placement:
         self.make_holders(model)
         return True
 
-    def place_anew(self) -> Optional[list[str]]:
+    def replace_misplaced(self) -> Optional[list[str]]:
         """Replace holders that Ray has placed, or may place, on unusable nodes.
 
         Returns the affected models; None if nothing has changed.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton.fleet.canary import CanaryWatch, Seen
+from pytriton.fleet.canary import CanaryCounters, CanaryWatch
 from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
@@ -43,7 +43,7 @@ class Rollouts:
         model: RegisteredModel,
         wanted: Wanted,
         observed: Observed,
-        seen: Mapping[str, Seen],
+        seen: Mapping[str, CanaryCounters],
     ) -> bool:
         """Take the next step of a rollout, if due; return whether the model's state has changed.
 
@@ -124,7 +124,7 @@ class Rollouts:
         name: str,
         model: RegisteredModel,
         rolling: Rolling,
-        now: Mapping[str, Seen],
+        now: Mapping[str, CanaryCounters],
     ) -> bool:
         if name not in self._watches:
             self._watches[name] = CanaryWatch(rolling.canary, self._clock(), now)
@@ -154,7 +154,9 @@ class Rollouts:
         return True
 
 
-def _mute(rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, Seen]) -> str:
+def _mute(
+    rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, CanaryCounters]
+) -> str:
     """Return a node that should have the new version, but does not answer; "": none."""
     silent = (
         node for node in there if node not in observed or not (rolling.watched or node in seen)

@@ -25,7 +25,7 @@ MAX_INSTANCES = 10_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 
-def made(
+def new_model(
     spec: messages.ModelSpec,
     payloads: list[bytes],
     resources: dict[str, Any],

@@ -13,7 +13,7 @@ from fakes.fake_dispatcher import status
 from pytriton._protocol import messages
 from pytriton._protocol.registration_digest import registration_digest
 from pytriton.fleet import NodeStatus
-from pytriton.fleet.canary import Canary, Seen
+from pytriton.fleet.canary import Canary, CanaryCounters
 from pytriton.fleet.on_ray.cluster import Cluster, Look, members
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore
@@ -76,7 +76,7 @@ class FakeCluster:
         self.looked: dict[str, Any] = {}
         #: What each node was told to serve a model in.
         self.environments: dict[str, dict[str, bytes]] = {node: {} for node in nodes}
-        self.counted = dict.fromkeys(nodes, Seen(100, 50))
+        self.counted = dict.fromkeys(nodes, CanaryCounters(100, 50))
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
         for node in self.dismissed:
@@ -122,7 +122,7 @@ class FakeCluster:
             del self.served[node][arguments[0]]
         return ""
 
-    def seen(self, models: Sequence[str]) -> dict[str, dict[str, Seen]]:
+    def canary_counters(self, models: Sequence[str]) -> dict[str, dict[str, CanaryCounters]]:
         answers = {node: self.counted[node] for node in self.alive if node not in self.silent}
         return dict.fromkeys(models, answers)
 
@@ -131,7 +131,7 @@ class FakeCluster:
         for node, served in self.served.items():
             failed = requests if served.get("m", ("",))[0] == failing else 0
             was = self.counted[node]
-            self.counted[node] = Seen(was.requests + requests, was.failed + failed)
+            self.counted[node] = CanaryCounters(was.requests + requests, was.failed + failed)
 
     def dismiss(self, node: str) -> None:
         self.dismissed.append(node)

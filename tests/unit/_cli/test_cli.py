@@ -20,7 +20,7 @@ import pytest
 from support.forks.prefork import command
 
 from pytriton._cli.errors import CliError
-from pytriton._cli.logs import own_event, pretty
+from pytriton._cli.logs import daemon_event, pretty
 from pytriton._cli.settings import save_flags, saved_flags
 from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import ExitCode
@@ -310,9 +310,9 @@ def test_control_sequences_in_child_output_are_escaped() -> None:
 
 
 def test_progress_of_a_start_is_what_the_daemon_says_itself() -> None:
-    assert own_event('{"event": "tritonserver is ready"}') == "tritonserver is ready"
-    assert own_event('{"event": "noise", "source": "tritonserver"}') is None
-    assert own_event("no JSON") is None
+    assert daemon_event('{"event": "tritonserver is ready"}') == "tritonserver is ready"
+    assert daemon_event('{"event": "noise", "source": "tritonserver"}') is None
+    assert daemon_event("no JSON") is None
 
 
 # ── version ──────────────────────────────────────────────────────────────────────────────────────

@@ -11,72 +11,78 @@ from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.canary import (
     Canary,
+    CanaryCounters,
     CanaryWatch,
-    Seen,
     canary_of,
-    failing,
-    seen_of,
-    since,
-    slower,
-    together,
+    counters_of,
+    duration_fault,
+    failure_fault,
+    increase_since,
+    total_of,
     waves_of,
 )
 
 
-def seen(requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0) -> Seen:
+def counters(
+    requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0
+) -> CanaryCounters:
     """Return so many requests, a call each; `slow` of them take two seconds."""
     calls = [0] * (len(BOUNDS_S) + 1)
     calls[bisect.bisect_left(BOUNDS_S, call_s)] += requests - slow
     calls[bisect.bisect_left(BOUNDS_S, 2.0)] += slow
-    return Seen(requests, failed, (requests - slow) * call_s + slow * 2.0, tuple(calls))
+    return CanaryCounters(requests, failed, (requests - slow) * call_s + slow * 2.0, tuple(calls))
 
 
 @pytest.mark.parametrize(
     ("new", "old", "why"),
     [
-        (seen(0), seen(0), ""),
-        (seen(3, 3), seen(0), "3 of its 3 requests failed"),
-        (seen(2, 2), seen(1000), ""),  # they may be requests that no version could answer
-        (seen(1000, 3), seen(1000), ""),
-        (seen(1000, 10), seen(1000, 10), ""),
-        (seen(1000, 27), seen(1000, 10), ""),  # within what chance, and a hundredth more, explain
+        (counters(0), counters(0), ""),
+        (counters(3, 3), counters(0), "3 of its 3 requests failed"),
+        (counters(2, 2), counters(1000), ""),  # they may be requests that no version could answer
+        (counters(1000, 3), counters(1000), ""),
+        (counters(1000, 10), counters(1000, 10), ""),
         (
-            seen(1000, 40),
-            seen(1000, 10),
+            counters(1000, 27),
+            counters(1000, 10),
+            "",
+        ),  # within what chance, and a hundredth more, explain
+        (
+            counters(1000, 40),
+            counters(1000, 10),
             "40 of its 1000 requests failed; of the old version's, 10",
         ),
-        (seen(100, 60), seen(1000, 500), ""),  # the old one is hardly better
-        (seen(10, 9), seen(1000, 100), "9 of its 10"),
-        (seen(100, 0, 0.002), seen(100, 0, 0.001), "its calls take 2 ms"),
-        (seen(100, 0, 0.0012), seen(100, 0, 0.001), ""),
-        (seen(100, 0, 0.0005), seen(100, 0, 0.0001), ""),  # that is the machine's
-        (seen(19, 0, 0.1), seen(100, 0, 0.001), ""),  # too few
-        (seen(100, 0, 0.1), seen(19, 0, 0.001), ""),
-        (seen(100, slow=1), seen(100), ""),  # a first call that loads something
-        (seen(100, slow=10), seen(100), "95 of 100 at most"),
-        (seen(100, 0, 0.001), seen(100, 0, 0.01), ""),
+        (counters(100, 60), counters(1000, 500), ""),  # the old one is hardly better
+        (counters(10, 9), counters(1000, 100), "9 of its 10"),
+        (counters(100, 0, 0.002), counters(100, 0, 0.001), "its calls take 2 ms"),
+        (counters(100, 0, 0.0012), counters(100, 0, 0.001), ""),
+        (counters(100, 0, 0.0005), counters(100, 0, 0.0001), ""),  # that is the machine's
+        (counters(19, 0, 0.1), counters(100, 0, 0.001), ""),  # too few
+        (counters(100, 0, 0.1), counters(19, 0, 0.001), ""),
+        (counters(100, slow=1), counters(100), ""),  # a first call that loads something
+        (counters(100, slow=10), counters(100), "95 of 100 at most"),
+        (counters(100, 0, 0.001), counters(100, 0, 0.01), ""),
     ],
 )
-def test_when_a_canary_is_worse(new: Seen, old: Seen, why: str) -> None:
-    found = failing(new, old, Canary()) or slower(new, old, Canary(calls=20))
+def test_when_a_canary_is_worse(new: CanaryCounters, old: CanaryCounters, why: str) -> None:
+    found = failure_fault(new, old, Canary()) or duration_fault(new, old, Canary(calls=20))
     assert why in found
     assert bool(found) == bool(why)
 
 
 def test_the_bounds_are_the_users() -> None:
-    assert failing(seen(1000, 40), seen(1000), Canary(failures=0.05)) == ""
-    assert slower(seen(100, 0, 0.002), seen(100), Canary(slower=3)) == ""
-    assert slower(seen(10, 0, 0.002), seen(10), Canary(calls=10)) != ""
+    assert failure_fault(counters(1000, 40), counters(1000), Canary(failures=0.05)) == ""
+    assert duration_fault(counters(100, 0, 0.002), counters(100), Canary(slower=3)) == ""
+    assert duration_fault(counters(10, 0, 0.002), counters(10), Canary(calls=10)) != ""
 
 
 def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
     canary = Canary(watch_s=60)
     for slow_first, fault in ((True, ""), (False, "its calls take 5 ms")):
         times = (0.005, 0.001) if slow_first else (0.001, 0.005)
-        watch = CanaryWatch(canary, 1000.0, {"a": Seen(), "b": Seen()})
-        half = {"a": seen(100, 0, times[0]), "b": seen(100)}
+        watch = CanaryWatch(canary, 1000.0, {"a": CanaryCounters(), "b": CanaryCounters()})
+        half = {"a": counters(100, 0, times[0]), "b": counters(100)}
         assert watch.judge(1030.0, half, ["a"])[::2] == ("", False)
-        end = {"a": together([half["a"], seen(100, 0, times[1])]), "b": seen(200)}
+        end = {"a": total_of([half["a"], counters(100, 0, times[1])]), "b": counters(200)}
         found = watch.judge(1060.0, end, ["a"])
         assert found.over
         assert found.fault.startswith(fault)
@@ -84,43 +90,46 @@ def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
 
 
 def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
-    watch = CanaryWatch(Canary(), 0.0, {"a": seen(50, 50), "b": seen(50)})
-    assert watch.judge(1.0, {"a": seen(52, 52), "b": seen(60)}, ["a"]).fault == ""
-    assert "3 of its 3" in watch.judge(2.0, {"a": seen(53, 53), "b": seen(60)}, ["a"]).fault
+    watch = CanaryWatch(Canary(), 0.0, {"a": counters(50, 50), "b": counters(50)})
+    assert watch.judge(1.0, {"a": counters(52, 52), "b": counters(60)}, ["a"]).fault == ""
+    assert "3 of its 3" in watch.judge(2.0, {"a": counters(53, 53), "b": counters(60)}, ["a"]).fault
     # What was silent when the watch began tells of years.
-    found = watch.judge(3.0, {"a": seen(52, 52), "b": seen(60), "c": seen(9000)}, ["a"])
+    found = watch.judge(3.0, {"a": counters(52, 52), "b": counters(60), "c": counters(9000)}, ["a"])
     assert "old: 10 requests" in found.summary
 
 
 def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_on() -> None:
-    watch = CanaryWatch(Canary(watch_s=60), 0.0, {"b": seen(50)})  # "a" has no figures yet
-    assert watch.judge(1.0, {"a": seen(9000, 9000), "b": seen(60)}, ["a"]).fault == ""
-    assert "3 of its 3" in watch.judge(2.0, {"a": seen(9003, 9003), "b": seen(60)}, ["a"]).fault
+    watch = CanaryWatch(Canary(watch_s=60), 0.0, {"b": counters(50)})  # "a" has no figures yet
+    assert watch.judge(1.0, {"a": counters(9000, 9000), "b": counters(60)}, ["a"]).fault == ""
+    assert (
+        "3 of its 3"
+        in watch.judge(2.0, {"a": counters(9003, 9003), "b": counters(60)}, ["a"]).fault
+    )
 
-    slow = CanaryWatch(Canary(watch_s=60), 0.0, {"a": Seen(), "b": Seen()})
-    slow.judge(30.0, {"b": seen(50)}, ["a"])  # silent halfway
-    slow.judge(35.0, {"a": seen(50), "b": seen(60)}, ["a"])
-    later = together([seen(50), seen(100, 0, 0.005)])
-    assert "its calls take 5 ms" in slow.judge(60.0, {"a": later, "b": seen(150)}, ["a"]).fault
+    slow = CanaryWatch(Canary(watch_s=60), 0.0, {"a": CanaryCounters(), "b": CanaryCounters()})
+    slow.judge(30.0, {"b": counters(50)}, ["a"])  # silent halfway
+    slow.judge(35.0, {"a": counters(50), "b": counters(60)}, ["a"])
+    later = total_of([counters(50), counters(100, 0, 0.005)])
+    assert "its calls take 5 ms" in slow.judge(60.0, {"a": later, "b": counters(150)}, ["a"]).fault
 
 
 @pytest.mark.parametrize("requests", [0, 4])
 def test_more_may_fail_than_was_begun(requests: int) -> None:
     """A batch, or streams, of before the watch may fail in it."""
-    watch = CanaryWatch(Canary(), 0.0, {"a": seen(40), "b": seen(40)})
-    found = watch.judge(1.0, {"a": seen(40 + requests, 5), "b": seen(60)}, ["a"])
+    watch = CanaryWatch(Canary(), 0.0, {"a": counters(40), "b": counters(40)})
+    found = watch.judge(1.0, {"a": counters(40 + requests, 5), "b": counters(60)}, ["a"])
     assert "5 of its 5 requests failed" in found.fault
-    found = watch.judge(1.0, {"a": seen(60), "b": seen(40 + requests, 5)}, ["a"])
+    found = watch.judge(1.0, {"a": counters(60), "b": counters(40 + requests, 5)}, ["a"])
     assert found.fault == ""
 
 
 def test_reset_counters_belong_to_a_new_process() -> None:
-    grown = since(seen(10, 2), seen(4, 1))
-    assert (grown.requests, grown.failed, grown.calls) == (6, 1, seen(6).calls)
+    grown = increase_since(counters(10, 2), counters(4, 1))
+    assert (grown.requests, grown.failed, grown.calls) == (6, 1, counters(6).calls)
     assert grown.mean_s == pytest.approx(0.001)
-    assert since(seen(3, 1), seen(10, 2)) == seen(3, 1)
-    both = together([seen(3, 1), seen(4), Seen()])
-    assert (both.requests, both.failed, both.calls) == (7, 1, seen(7).calls)
+    assert increase_since(counters(3, 1), counters(10, 2)) == counters(3, 1)
+    both = total_of([counters(3, 1), counters(4), CanaryCounters()])
+    assert (both.requests, both.failed, both.calls) == (7, 1, counters(7).calls)
     assert both.mean_s == pytest.approx(0.001)
 
 
@@ -131,8 +140,8 @@ def test_all_kinds_of_failures_count() -> None:
     model = messages.ModelMetrics("m", 1, "ready", work=work)
     daemon = messages.DaemonMetrics("0", "ready", 1, 0.0, "ready")
     figures = messages.MetricsSnapshot(0.0, daemon, [model])
-    assert seen_of(figures, "m") == Seen(5, 5, 1.5, (0, 2))
-    assert seen_of(figures, "n") == Seen()
+    assert counters_of(figures, "m") == CanaryCounters(5, 5, 1.5, (0, 2))
+    assert counters_of(figures, "n") == CanaryCounters()
 
 
 @pytest.mark.parametrize(

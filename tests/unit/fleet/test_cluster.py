@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pytriton.fleet.canary import Seen
+from pytriton.fleet.canary import CanaryCounters
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.cluster import Cluster
 
@@ -80,7 +80,7 @@ class FakeRay:
         def answer(method: str, *given: Any) -> Any:
             self.asked.append((node, method, *map(str, given)))
             self.counts += 1
-            return (A, []) if method == "where" else Seen(self.counts)
+            return (A, []) if method == "where" else CanaryCounters(self.counts)
 
         return answer
 
@@ -126,7 +126,7 @@ def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
     ray: FakeRay, cluster: Cluster
 ) -> None:
     ray.hung = {B}
-    found = cluster.seen(["m", "n", "o"])
+    found = cluster.canary_counters(["m", "n", "o"])
     assert {model: list(reported) for model, reported in found.items()} == {
         "m": [A],
         "n": [A],
@@ -134,26 +134,26 @@ def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
     }
     assert len(ray.waits) == 1
     assert ray.waits[0] < 5
-    cluster.seen(["m", "n"])
-    assert ray.asked.count((B, "seen", "m")) == 1  # it has not answered the first yet
-    assert ray.asked.count((A, "seen", "m")) == 2
-    cluster.seen(["m"])
+    cluster.canary_counters(["m", "n"])
+    assert ray.asked.count((B, "canary_counters", "m")) == 1  # it has not answered the first yet
+    assert ray.asked.count((A, "canary_counters", "m")) == 2
+    cluster.canary_counters(["m"])
     ray.hung = set()
     before = ray.counts
-    found = cluster.seen(["m", "n"])
+    found = cluster.canary_counters(["m", "n"])
     assert found["m"][B].requests < before  # that is the late one
     assert (
         found["n"][B].requests > before
     )  # what it says of a watch that is over is not of this one
-    assert cluster.seen(["m"])["m"][B].requests > before
+    assert cluster.canary_counters(["m"])["m"][B].requests > before
 
 
 def test_a_node_that_has_gone_is_asked_nothing(ray: FakeRay, cluster: Cluster) -> None:
     ray.hung = {B}
-    cluster.seen(["m"])
+    cluster.canary_counters(["m"])
     ray.nodes_alive, ray.hung = [A], set()
     cluster.look({}, [])
-    assert list(cluster.seen(["m"])["m"]) == [A]
+    assert list(cluster.canary_counters(["m"])["m"]) == [A]
 
 
 def test_a_node_may_go_while_a_client_asks_all(ray: FakeRay, cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.balancer.configuration import BalancerSettings, check_node, render, server_name
-from pytriton.fleet.balancer.layout import Node, NodeEndpoint, node_of, seen
+from pytriton.fleet.balancer.layout import Node, NodeEndpoint, node_of, update_nodes
 
 
 def node(name: str, *models: str, **more: Any) -> Node:
@@ -196,14 +196,14 @@ def test_where_a_node_takes_requests(address: str, url: str, expected: NodeEndpo
 
 
 def test_a_node_that_does_not_answer_stays_for_haproxy_to_judge() -> None:
-    first = seen(
+    first = update_nodes(
         [],
         [NodeStatus("a", reported(http_url="http://127.0.0.1:1")), NodeStatus("b", error="down")],
     )
     assert [one.name for one in first] == ["a"]
-    later = seen(first, [NodeStatus("a", error="down"), NodeStatus("b", reported())])
+    later = update_nodes(first, [NodeStatus("a", error="down"), NodeStatus("b", reported())])
     assert later[0] == first[0]
-    assert [one.name for one in seen(later, [NodeStatus("b", reported())])] == ["b"]
+    assert [one.name for one in update_nodes(later, [NodeStatus("b", reported())])] == ["b"]
 
 
 def test_node_data_cannot_inject_directives() -> None:

@@ -154,7 +154,7 @@ def test_workers_are_in_the_environment_and_keep_what_it_does_not_say(ray: FakeR
     made = environments(ray)
     registered = spec(env={"OWN": "1", "COLOUR": "red"}, sys_path=["/mine"], cwd="/there")
     one = encoded(env_vars={"COLOUR": "blue", "A_TOKEN": "t"}, working_dir=URI)
-    with made.made(registered, one, {URI: b"zip"}, "digest") as inside:
+    with made.create(registered, one, {URI: b"zip"}, "digest") as inside:
         world = inside.world
     assert (world.python, world.cwd) == ("/py", "/folder")
     assert world.sys_path == ["/modules", "/lib", "/mine"]
@@ -181,7 +181,7 @@ def test_an_interpreter_of_its_own_replaces_the_registrants(
         "pytriton.fleet.on_ray.environments.worker_packages", lambda python: f"{python}+"
     )
     made = environments(ray)
-    with made.made(spec(sys_path=["/said"]), encoded(pip=["x"]), {}, "d") as inside:
+    with made.create(spec(sys_path=["/said"]), encoded(pip=["x"]), {}, "d") as inside:
         world = inside.world
     assert (world.python, world.cwd) == ("/venv/bin/python", "/")
     assert world.sys_path == ["/said", "/modules", "/lib"]
@@ -191,7 +191,7 @@ def test_an_interpreter_of_its_own_replaces_the_registrants(
 def test_an_interpreter_whose_path_is_not_known_gets_the_folders_by_a_variable(
     ray: FakeRay,
 ) -> None:
-    with environments(ray).made(spec(), encoded(py_modules=[URI]), {URI: b""}, "d") as inside:
+    with environments(ray).create(spec(), encoded(py_modules=[URI]), {URI: b""}, "d") as inside:
         assert inside.world.sys_path == []
         assert inside.world.env["PYTHONPATH"] == "/modules:/lib"
 
@@ -200,7 +200,7 @@ def test_an_interpreter_whose_path_is_not_known_gets_the_folders_by_a_variable(
 
 
 def _used(made: Environments, environment: bytes) -> str:
-    with made.made(spec(), environment, {}, "d") as inside:
+    with made.create(spec(), environment, {}, "d") as inside:
         return inside.world.env[VARIABLE].partition(" ")[2]
 
 
@@ -224,7 +224,7 @@ def test_a_holder_that_is_used_while_somebody_asks_which_are_needed_stays(ray: F
     made.keep(set(), before)
     assert len(ray.actors) == 1
     mark = made.mark()
-    with made.made(spec(), encoded(env_vars={"A": "1"}), {}, "d"):
+    with made.create(spec(), encoded(env_vars={"A": "1"}), {}, "d"):
         made.keep(set(), mark)
         assert len(ray.actors) == 1
     made.keep({key}, made.mark())
@@ -260,7 +260,7 @@ def test_a_package_that_ray_has_forgotten_is_put_back_and_one_that_it_has_is_not
     ray: FakeRay,
 ) -> None:
     ray.packages[URI.encode()] = b"there"
-    with environments(ray).made(spec(), encoded(working_dir=URI), {URI: b"mine"}, "d"):
+    with environments(ray).create(spec(), encoded(working_dir=URI), {URI: b"mine"}, "d"):
         pass
     assert ray.packages == {URI.encode(): b"there"}
 

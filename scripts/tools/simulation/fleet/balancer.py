@@ -15,7 +15,7 @@ import psutil
 
 from pytriton.fleet.balancer.configuration import BalancerSettings, Files, render
 from pytriton.fleet.balancer.haproxy import HAProxy, find_haproxy
-from pytriton.fleet.balancer.layout import Node, seen
+from pytriton.fleet.balancer.layout import Node, update_nodes
 from pytriton.fleet.placement_status import NodeStatus
 
 _NODES = """
@@ -52,7 +52,7 @@ class Balanced(NamedTuple):
 def measure(view: bytes, node_port: int, http_port: int, grpc_port: int) -> Balanced:
     """Run HAProxy with what a balancer was told, and reload it once."""
     begun = time.perf_counter()
-    nodes = seen([], msgspec.msgpack.decode(view, type=list[NodeStatus]))
+    nodes = update_nodes([], msgspec.msgpack.decode(view, type=list[NodeStatus]))
     decoded = time.perf_counter()
     settings = BalancerSettings(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
     with tempfile.TemporaryDirectory(prefix="ptb-") as folder, _all_nodes(Path(folder), node_port):
