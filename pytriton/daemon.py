@@ -34,7 +34,6 @@ from pytriton._control.remote_connection import RemoteConnection
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton._protocol.files.rundir import RuntimeDir, clients_runtime_dir
-from pytriton._register.option_help import takes
 from pytriton._register.python_models.register import PythonModelRegistration
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import (
@@ -44,7 +43,7 @@ from pytriton.exceptions import (
     PyTritonDaemonError,
 )
 from pytriton.profiles import Profile
-from pytriton.run_options import RegisterOptions
+from pytriton.run_options import RegisterOptions, takes
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:

@@ -18,13 +18,18 @@ Example of a function that passes options on, with completion and types::
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Optional, TypedDict, Union, get_type_hints
+from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type_hints
 
-from pytriton._register import option_checks as checks
-from pytriton.autoscale import Instances
+from pytriton._protocol import sizes
+from pytriton.autoscale import Instances, autoscale_of
+from pytriton.exceptions import PyTritonValidationError
 from pytriton.limits import Limits, Size
 from pytriton.openai.card import OpenAI, card_of
 
@@ -40,6 +45,7 @@ __all__ = [
     "StrPath",
     "WorkerOptions",
     "names_of",
+    "takes",
 ]
 
 StrPath = Union[str, "os.PathLike[str]"]
@@ -48,6 +54,8 @@ Env = Union[Mapping[str, Optional[str]], Sequence[str]]
 #: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to let the worker
 #: choose.
 Device = Union[int, str, tuple[Union[int, str], ...], None]
+#: Takes an option's name and value; raises PyTritonValidationError if the value is invalid.
+Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,94 @@ class RunOption:
 
     doc: str
     default: Any = None
-    check: checks.Check = lambda name, value: None
+    check: Check = lambda name, value: None
     message: Callable[[Any], Any] = lambda value: value
     of_process: bool = False
+
+
+# ── checks of values ────────────────────────────────────────────────────────────────────────────
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    """Refuse anything but a number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise PyTritonValidationError(f"{name} must be a number of seconds above 0, got {value!r}.")
+
+
+def _check_bool(name: str, value: Any) -> None:
+    """Refuse anything but True and False: the strings "no" and "false" would count as true."""
+    if not isinstance(value, bool):
+        raise PyTritonValidationError(f"{name} must be True or False, got {value!r}.")
+
+
+def _at_least(least: int) -> Check:
+    """Return a check for integers of at least `least`."""
+
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise PyTritonValidationError(
+                f"{name} must be a whole number from {least}, got {value!r}."
+            )
+
+    return check
+
+
+def _check_instances(name: str, value: Any) -> None:
+    """Refuse anything but a number of instances, or the bounds of one."""
+    autoscale_of(value)
+
+
+def _one_of(*allowed: str) -> Check:
+    """Return a check for a fixed set of words."""
+
+    def check(name: str, value: Any) -> None:
+        if value not in allowed:
+            words = " or ".join(map(repr, allowed))
+            raise PyTritonValidationError(f"{name} must be {words}, got {value!r}.")
+
+    return check
+
+
+def _check_limits(name: str, value: Any) -> None:
+    """Refuse anything but `Limits`."""
+    if not isinstance(value, Limits):
+        raise PyTritonValidationError(f"{name} must be pytriton.Limits(...), got {value!r}.")
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuse anything but a number of bytes above 0, such as "2GiB"."""
+    if not _in_bytes(value):
+        raise PyTritonValidationError(f"{name} must be {sizes.ALLOWED}, got {value!r}.")
+
+
+def _in_bytes(value: Any) -> int | None:
+    """Return the number of bytes; 0 if the value is not a size."""
+    try:
+        return None if value is None else sizes.parse_size(value)
+    except ValueError:
+        return 0
+
+
+def _check_function(name: str, value: Any) -> None:
+    """Refuse anything but a callable."""
+    if not callable(value):
+        raise PyTritonValidationError(
+            f"{name} must be a function that takes the loaded callable, got {value!r}."
+        )
+
+
+def _check_openai(name: str, value: Any) -> None:
+    """Refuse anything but a description of how a model is served behind the OpenAI API."""
+    card_of(value)
+
+
+def _check_trace_settings(name: str, value: Any) -> None:
+    """Refuse anything but a list of settings in the form of tritonserver's option."""
+    whole_list = isinstance(value, (list, tuple))
+    if not whole_list or not all(isinstance(one, str) and "=" in one for one in value):
+        raise PyTritonValidationError(
+            f"{name} must be a list of settings such as 'opentelemetry,url=http://...', got {value!r}."
+        )
 
 
 # ── the options ──────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +172,7 @@ class WorkerOptions(TypedDict, total=False):
         Optional[Instances],
         RunOption(
             "number of workers; (1, 8) or `Autoscale(...)` scales with the load (1, or one per callable or device)",
-            check=checks.instances,
+            check=_check_instances,
         ),
     ]
     devices: Annotated[
@@ -121,7 +214,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     load_timeout_s: Annotated[
         Optional[float],
-        RunOption("maximum time to load the callable, in seconds", 600, checks.seconds),
+        RunOption("maximum time to load the callable, in seconds", 600, _check_seconds),
     ]
     on_crash: Annotated[
         Optional[str],
@@ -129,7 +222,7 @@ class WorkerOptions(TypedDict, total=False):
             'what to do with the batch of a crashed worker: "retry" runs its requests again, one by one, in another '
             'worker; "fail" fails them, for callables that must not run twice',
             "retry",
-            checks.one_of("retry", "fail"),
+            _one_of("retry", "fail"),
             of_process=True,
         ),
     ]
@@ -138,7 +231,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "standby workers: loaded and idle, ready to replace a lost worker at once",
             0,
-            checks.whole(0),
+            _at_least(0),
             of_process=True,
         ),
     ]
@@ -147,7 +240,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "start workers and load the model on the first request",
             False,
-            checks.truth,
+            _check_bool,
             of_process=True,
         ),
     ]
@@ -156,7 +249,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "maximum time for a batch, in seconds; then the worker is replaced and the hanging request fails (no "
             "limit)",
-            check=checks.seconds,
+            check=_check_seconds,
             of_process=True,
         ),
     ]
@@ -164,7 +257,7 @@ class WorkerOptions(TypedDict, total=False):
         Optional[int],
         RunOption(
             "batches after which a worker is recycled, for models that leak memory (no limit)",
-            check=checks.whole(1),
+            check=_at_least(1),
             of_process=True,
         ),
     ]
@@ -173,7 +266,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "limits of a worker: memory, open files, processes, CPUs (no limits)",
             Limits(),
-            checks.limits,
+            _check_limits,
             message=Limits.to_message,
             of_process=True,
         ),
@@ -182,8 +275,8 @@ class WorkerOptions(TypedDict, total=False):
         Optional[Size],
         RunOption(
             'share of memory_budget that a worker needs, in bytes or such as "2GiB" (measured after loading)',
-            check=checks.size,
-            message=checks.in_bytes,
+            check=_check_size,
+            message=_in_bytes,
             of_process=True,
         ),
     ]
@@ -191,8 +284,8 @@ class WorkerOptions(TypedDict, total=False):
         Optional[Size],
         RunOption(
             "share of gpu_memory_budget that a worker needs on each of its devices, likewise",
-            check=checks.size,
-            message=checks.in_bytes,
+            check=_check_size,
+            message=_in_bytes,
             of_process=True,
         ),
     ]
@@ -201,7 +294,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "proxies per worker; with two, the next batch is transferred while the worker computes (2 without "
             "batching, 1 with batching; `max_concurrency` for `async def` callables)",
-            check=checks.whole(1),
+            check=_at_least(1),
         ),
     ]
     access_log: Annotated[
@@ -209,7 +302,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "log each request to the model's access log; `client.log_requests` switches it at run time",
             False,
-            checks.truth,
+            _check_bool,
         ),
     ]
     zero_copy_inputs: Annotated[
@@ -217,7 +310,7 @@ class WorkerOptions(TypedDict, total=False):
         RunOption(
             "pass inputs as read-only views of Triton's memory, valid until the callable returns, instead of copies",
             False,
-            checks.truth,
+            _check_bool,
         ),
     ]
 
@@ -230,7 +323,7 @@ class CallableOptions(WorkerOptions, total=False):
         RunOption(
             "call `infer_fn` once in each worker and serve the callable that it returns",
             False,
-            checks.truth,
+            _check_bool,
         ),
     ]
     on_error: Annotated[
@@ -239,7 +332,7 @@ class CallableOptions(WorkerOptions, total=False):
             'what to do if the callable raises for a batch of several requests: "retry" calls it again for each request, '
             'so that only bad requests fail; "fail" fails all of them, for callables that must not run twice (as '
             "`on_crash`; always fail for sequences and streams)",
-            check=checks.one_of("retry", "fail"),
+            check=_one_of("retry", "fail"),
         ),
     ]
     max_concurrency: Annotated[
@@ -247,7 +340,7 @@ class CallableOptions(WorkerOptions, total=False):
         RunOption(
             "maximum number of concurrent batches or streams of an `async def` callable per worker (64; the number "
             "of lanes for sequences and if `lanes` is set)",
-            check=checks.whole(1),
+            check=_at_least(1),
         ),
     ]
     check: Annotated[
@@ -255,7 +348,7 @@ class CallableOptions(WorkerOptions, total=False):
         RunOption(
             "function to call with the loaded callable in each worker before it serves; if it raises, the "
             "registration fails, and a replaced model keeps serving",
-            check=checks.function,
+            check=_check_function,
             message=lambda check: check is not None,
         ),
     ]
@@ -265,7 +358,7 @@ class CallableOptions(WorkerOptions, total=False):
             '"process" runs the callable in workers of the daemon; "thread" in threads of this process, without pickling, '
             "until the process exits or the client is closed",
             "process",
-            checks.one_of("process", "thread"),
+            _one_of("process", "thread"),
         ),
     ]
     openai: Annotated[
@@ -274,7 +367,7 @@ class CallableOptions(WorkerOptions, total=False):
             'also serve it through the OpenAI API: "chat", "completions", "responses" (or several of these), '
             '"embeddings", or a pytriton.openai.ModelCard; leave out `inputs` and `outputs`, see docs/how-to/openai.md '
             "(only Triton's API)",
-            check=checks.openai,
+            check=_check_openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
         ),
     ]
@@ -286,7 +379,7 @@ class _RegistrationOptions(TypedDict, total=False):
         RunOption(
             "replace a model of that name, which serves until the new one is ready",
             False,
-            checks.truth,
+            _check_bool,
         ),
     ]
     ephemeral: Annotated[
@@ -294,7 +387,7 @@ class _RegistrationOptions(TypedDict, total=False):
         RunOption(
             "unregister the model when this process exits, and do not persist it",
             False,
-            checks.truth,
+            _check_bool,
         ),
     ]
     trace_config: Annotated[
@@ -302,7 +395,7 @@ class _RegistrationOptions(TypedDict, total=False):
         RunOption(
             "destination of this model's spans, in the format of tritonserver's trace-config, such as "
             '"opentelemetry,url=http://..."; see docs/how-to/tracing.md (that of the daemon)',
-            check=checks.trace_settings,
+            check=_check_trace_settings,
         ),
     ]
 
@@ -323,7 +416,7 @@ class RegisterOptions(DeclareOptions, total=False):
     strict: Annotated[
         Optional[bool],
         RunOption(
-            "require outputs to have exactly the declared dtype and shape", False, checks.truth
+            "require outputs to have exactly the declared dtype and shape", False, _check_bool
         ),
     ]
 
@@ -341,3 +434,48 @@ OPTIONS: Mapping[str, RunOption] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()
 }
+
+
+# ── the options in `help` ───────────────────────────────────────────────────────────────────────
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+
+
+def takes(kind: Any) -> Callable[[_F], _F]:
+    """Decorate a function with ``**options: Unpack[kind]`` so that `help` and run-time completion show its options.
+
+    Replaces the description of `options` in its docstring, which must be the last of the section Args, by a line for
+    each.
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in get_type_hints(kind).items()
+        ]
+        shown = signature.replace(parameters=[*named, *options])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        if function.__doc__:  # None with `python -OO`
+            function.__doc__ = _IN_DOCSTRING.sub(
+                lambda match: _described(names_of(kind), match["indent"]), function.__doc__
+            )
+        return function
+
+    return decorate
+
+
+def _described(names: Iterable[str], indent: str) -> str:
+    lines = []
+    for name in names:
+        option = OPTIONS[name]
+        default = option.default
+        shown = f'"{default}"' if isinstance(default, str) else f"{default}"
+        plain = isinstance(default, (str, int, float))
+        text = f"{name}: {option.doc} ({shown})" if plain else f"{name}: {option.doc}"
+        lines += textwrap.wrap(
+            text, 105 + len(indent), initial_indent=indent, subsequent_indent=f"{indent}    "
+        )
+    return "\n".join(lines)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import structlog
 
+from pytriton._host import gpus
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._register import instances
 from pytriton.dispatcher.workers import slots
 
 _log = structlog.get_logger("pytriton.dispatcher")
@@ -112,7 +112,7 @@ def check_devices(spec: messages.ModelSpec) -> None:
         RemoteFailure: according to the device files, this machine does not have one of the GPUs.
     """
     for device in filter(None, spec.devices):
-        why = instances.missing(device)
+        why = gpus.missing(device)
         if why is not None:
             raise RemoteFailure(
                 ErrorKind.INVALID,

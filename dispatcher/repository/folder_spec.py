@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from pytriton._host import gpus
 from pytriton._protocol import env_variables as rules
 from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack
-from pytriton._register import instances
 from pytriton.autoscale import autoscale_in
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel, files_of
 from pytriton.dispatcher.repository.model_programs import Program, ask
@@ -236,7 +236,7 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
         LookupError: a GPU does not exist; the text names it and the available ones.
     """
     numbers = [int(number) for number in group.get("gpus", ())]
-    there = instances.visible()
+    there = gpus.visible()
     if not numbers:
         if kind != "KIND_GPU":
             return [None]
@@ -252,10 +252,8 @@ def _uncounted(number: int) -> str:
     Raises:
         LookupError: it does not exist.
     """
-    hidden = (
-        f"{number}: ${instances.VARIABLE} hides it" if instances.VARIABLE in os.environ else None
-    )
-    missing = hidden or instances.missing(str(number))
+    hidden = f"{number}: ${gpus.VARIABLE} hides it" if gpus.VARIABLE in os.environ else None
+    missing = hidden or gpus.missing(str(number))
     if missing is not None:
         raise LookupError(missing)
     return str(number)

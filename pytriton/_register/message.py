@@ -1,4 +1,4 @@
-"""Builds the `register` message from its arguments and the callable's declaration."""
+"""Builds the message of a registration from the arguments of `register` and the callable's declaration."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from pytriton._register.environment import (
     own_interpreter,
 )
 from pytriton._register.environments import provide_worker_packages, with_requirements
-from pytriton._register.instances import (
+from pytriton._register.options import (
+    check_names,
     count_instances,
     default_concurrency,
     default_lanes,
     device_list,
+    merge_options,
+    spec_fields,
 )
-from pytriton._register.merged_options import check_names, merge_options, spec_fields
 from pytriton._register.pickling import pack_callable
-from pytriton._register.warmup_files import warmup_messages
 from pytriton._register.worker_imports import WorkerImports
 from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of
 from pytriton.decorators.checking import factory_misfit, misfit
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config import ModelConfig, Tensor, to_triton_config
+from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
+from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.openai.card import card_of
 from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
@@ -168,7 +170,7 @@ def plan(
         max_inflight_batches=options["max_inflight_batches"] or default_lanes(document),
         max_concurrency=options["max_concurrency"]
         or default_concurrency(document, options["max_inflight_batches"]),
-        warmups=warmup_messages(config, batching=document["max_batch_size"] > 0),
+        warmups=_warmups(config, batching=document["max_batch_size"] > 0),
     )
     message = messages.Register(
         messages.ModelSpec(**fields), bool(options["replace"]), bool(options["ephemeral"])
@@ -295,6 +297,43 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
             else ""
         )
         raise PyTritonValidationError(f"{wanted}, got {with_article(type(target).__name__)}.{hint}")
+
+
+def _warmups(config: ModelConfig | None, *, batching: bool) -> list[messages.Warmup]:
+    """Return a model's warm-ups for its workers. Reads their files here; workers generate other data.
+
+    Args:
+        config: the model's configuration
+        batching: whether requests have a batch axis
+
+    Raises:
+        PyTritonBadParameterError: a file cannot be read, or its array does not fit
+    """
+    warmups = (config.model_warmup if config is not None else None) or ()
+    return [
+        messages.Warmup(
+            warmup.name,
+            warmup.batch_size,
+            warmup.count,
+            [
+                _warmup_tensor(name, source, warmup, batching)
+                for name, source in warmup.inputs.items()
+            ],
+        )
+        for warmup in warmups
+    ]
+
+
+def _warmup_tensor(
+    name: str, source: WarmupInput, warmup: ModelWarmup, batching: bool
+) -> messages.WarmupTensor:
+    datatype, shape = to_triton_datatype(source.dtype), list(source.shape)
+    if source.input_data_file is None:
+        return messages.WarmupTensor(
+            name, datatype, shape, "zero" if source.zero_data else "random"
+        )
+    source.generate(warmup.batch_size if batching else 0)  # raises if the data does not fit
+    return messages.WarmupTensor(name, datatype, shape, "file", source.file_content())
 
 
 def _check_sendable(message: messages.Register) -> None:

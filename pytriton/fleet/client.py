@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Union
 from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
-from pytriton._register.option_help import takes
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import (
@@ -31,7 +30,7 @@ from pytriton.fleet.canary import Canary, canary_of
 from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
 from pytriton.fleet.rollout import Rollout
 from pytriton.fleet.sync import carry_out, plan_sync
-from pytriton.run_options import RegisterOptions
+from pytriton.run_options import RegisterOptions, takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

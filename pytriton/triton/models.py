@@ -62,7 +62,7 @@ class BoundModel:
         self._check_options()
 
     def _check_options(self) -> None:
-        from pytriton._register.merged_options import check_names
+        from pytriton._register.options import check_names
         from pytriton.run_options import CallableOptions, names_of
 
         isolation = self.options.get("isolation")

@@ -34,7 +34,6 @@ MAY_IMPORT = {
     "pytriton.dispatcher": {
         "pytriton._host",
         "pytriton._clash",
-        "pytriton._register.instances",
         "pytriton.autoscale",
         "pytriton.exceptions",
         "pytriton.formats",

@@ -12,7 +12,8 @@ from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytriton._register import environments, instances
+from pytriton._host import gpus
+from pytriton._register import environments
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError, PyTritonValidationError
 from pytriton.formats import pbtxt
 
@@ -170,18 +171,18 @@ def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
     """
     if not any(place.kind == "GPU" for place in places):
         return []
-    there = instances.visible()
+    there = gpus.visible()
     of_place = [there[int(place.device)] if place.kind == "GPU" else None for place in places]
     return [of_place[index % len(of_place)] for index in range(count)]
 
 
 def _gpus(config: Any, group: Any) -> list[str]:
     """Return the GPUs of a KIND_GPU instance group: those it lists, or all."""
-    there = len(instances.visible())
+    there = len(gpus.visible())
     if not there:
         raise PyTritonValidationError(
             f"Model {config.name!r} has an instance group of KIND_GPU and this machine has no GPU"
-            + (f" (${instances.VARIABLE} hides them)" if instances.VARIABLE in os.environ else "")
+            + (f" (${gpus.VARIABLE} hides them)" if gpus.VARIABLE in os.environ else "")
             + ". Use KIND_CPU or KIND_AUTO."
         )
     for gpu in group.gpus:

@@ -19,8 +19,14 @@ from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._register import environments
 from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
-from pytriton._register.instances import count_instances, default_lanes, device_list
-from pytriton._register.merged_options import check_names, merge_options, spec_fields
+from pytriton._register.options import (
+    check_names,
+    count_instances,
+    default_lanes,
+    device_list,
+    merge_options,
+    spec_fields,
+)
 from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
 from pytriton.autoscale import autoscale_in, autoscale_of
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError

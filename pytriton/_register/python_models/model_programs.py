@@ -24,8 +24,14 @@ from pytriton._protocol.words import with_article
 from pytriton._register import environments
 from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
-from pytriton._register.instances import count_instances, default_lanes, device_list
-from pytriton._register.merged_options import check_names, merge_options, spec_fields
+from pytriton._register.options import (
+    check_names,
+    count_instances,
+    default_lanes,
+    device_list,
+    merge_options,
+    spec_fields,
+)
 from pytriton._register.python_models import auto_complete, model_dir
 from pytriton._register.worker_imports import WorkerImports
 from pytriton.autoscale import autoscale_in, autoscale_of

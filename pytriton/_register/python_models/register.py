@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pytriton._control.daemon_view import DaemonView, Report, reporter
 from pytriton._protocol import messages
-from pytriton._register.option_help import takes
-from pytriton.run_options import RegisterModelOptions
+from pytriton.run_options import RegisterModelOptions, takes
 from pytriton.served_model import Model
 
 if TYPE_CHECKING:

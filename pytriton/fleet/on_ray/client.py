@@ -13,7 +13,6 @@ import msgspec
 from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.scalars import plain
-from pytriton._register.option_help import takes
 from pytriton.exceptions import (
     CanaryError,
     FleetError,
@@ -28,7 +27,7 @@ from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.runtime_env import check, checked, uploaded, with_environment
 from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 from pytriton.fleet.placement_status import FleetModel, NodeStatus, models_of
-from pytriton.run_options import RegisterOptions
+from pytriton.run_options import RegisterOptions, takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -18,7 +18,7 @@ from support.load.under_load import under_load
 from support.models.inference import Inference
 from support.real_daemon import RunningDaemon, eventually
 
-from pytriton._register import instances
+from pytriton._host import gpus
 from pytriton.dispatcher.models.persistence import state_dir
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
@@ -27,7 +27,7 @@ X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
 #: Whether files tell how many GPUs there are.
-HAS_COUNTED_GPUS = instances.missing("999") is not None
+HAS_COUNTED_GPUS = gpus.missing("999") is not None
 #: Some start four daemons, one after the other.
 pytestmark = pytest.mark.timeout(400)
 

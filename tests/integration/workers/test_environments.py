@@ -16,7 +16,7 @@ from support.environments import find_interpreter, installed_files, make_environ
 from support.models.inference import PROTOCOLS, Array, Inference
 from support.real_daemon import RunningDaemon
 
-from pytriton._register import instances
+from pytriton._host import gpus
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
@@ -277,7 +277,7 @@ def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.skipif(
-    instances.missing("999") is None, reason="files do not tell how many GPUs there are"
+    gpus.missing("999") is None, reason="files do not tell how many GPUs there are"
 )
 def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
     """No worker is started for it, and the model that was to be replaced serves on."""

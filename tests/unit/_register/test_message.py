@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pytriton._register import environments
-from pytriton._register.instances import count_instances, device_list
 from pytriton._register.message import default_model_name, prepare
+from pytriton._register.options import count_instances, device_list
 from pytriton.declaration import declare
 from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from fakes.fake_worker import SPEC
 
+from pytriton._host import gpus
 from pytriton._protocol.errors import RemoteFailure
-from pytriton._register import instances
 from pytriton.dispatcher.models.admission import check_devices
 from pytriton.dispatcher.workers import worker_process
 
@@ -17,8 +17,8 @@ from pytriton.dispatcher.workers import worker_process
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("_DRIVER", "_SLICES"):
-        monkeypatch.setattr(instances, variable, tmp_path / "none")
-    monkeypatch.setattr(instances, "_DEVICES", tmp_path)
+        monkeypatch.setattr(gpus, variable, tmp_path / "none")
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
     (tmp_path / "nvidia0").touch()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton._register import instances
+from pytriton._host import gpus
 from pytriton._register.python_models import model_dir
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
@@ -79,8 +79,8 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with pytest.raises(PyTritonValidationError, match=r"no GPU \(\$CUDA_VISIBLE_DEVICES hides"):
         model_dir.places_of(config)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(instances, "_DRIVER", tmp_path / "none")
-    monkeypatch.setattr(instances, "_DEVICES", tmp_path)
+    monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "none")
+    monkeypatch.setattr(gpus, "_DEVICES", tmp_path)
     with pytest.raises(PyTritonValidationError, match=r"has no GPU\. Use KIND_CPU"):
         model_dir.places_of(config)
     for name in ("nvidia0", "nvidia1", "nvidiactl"):  # a container
@@ -89,9 +89,9 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     third = 'name: "n" instance_group [ { kind: KIND_GPU gpus: [ 0, 2 ] } ]'
     with pytest.raises(PyTritonValidationError, match="GPU 2, but this machine has the GPUs 0, 1"):
         model_dir.places_of(model_dir.parse_config(third, "it"))
-    monkeypatch.setattr(instances, "_DRIVER", tmp_path / "driver")
+    monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "driver")
     (tmp_path / "driver" / "0000:01:00.0").mkdir(parents=True)
-    assert instances.visible() == ["0"]
+    assert gpus.visible() == ["0"]
 
 
 def test_versions(tmp_path: Path) -> None:

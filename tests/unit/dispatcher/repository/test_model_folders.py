@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.models import repositories
 
-from pytriton._register import instances
+from pytriton._host import gpus
 from pytriton.dispatcher.repository.folder_spec import (
     Workshop,
     instance_groups,
@@ -156,7 +156,7 @@ def test_a_repository_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 
 def test_instance_groups_become_workers_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(instances.VARIABLE, "4,GPU-b")  # those that the daemon may use
+    monkeypatch.setenv(gpus.VARIABLE, "4,GPU-b")  # those that the daemon may use
     assert instance_groups({}) == (1, [])
     cpu = {"count": 2, "kind": "KIND_CPU"}
     assert instance_groups({"instance_group": [cpu]}) == (2, ["", ""])
@@ -175,13 +175,13 @@ def test_instance_groups_become_workers_and_devices(monkeypatch: pytest.MonkeyPa
 
 def test_a_group_on_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Triton; a worker would serve it on the CPU, and nobody know."""
-    monkeypatch.delenv(instances.VARIABLE, raising=False)
-    monkeypatch.setattr(instances, "_known_count", lambda: 0)
-    monkeypatch.setattr(instances, "_count", lambda: 0)
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    monkeypatch.setattr(gpus, "_known_count", lambda: 0)
+    monkeypatch.setattr(gpus, "_count", lambda: 0)
     for group in ({"kind": "KIND_GPU"}, {"kind": "KIND_GPU", "gpus": [0]}):
         with pytest.raises(UnservableModel, match=r"KIND_GPU asks for GPU 0: this machine has no"):
             instance_groups({"instance_group": [group]})
-    monkeypatch.setattr(instances, "_known_count", lambda: None)  # only CUDA knows
+    monkeypatch.setattr(gpus, "_known_count", lambda: None)  # only CUDA knows
     assert instance_groups({"instance_group": [{"kind": "KIND_GPU"}]}) == (1, ["0"])
     assert instance_groups({"instance_group": [{"kind": "KIND_AUTO"}]}) == (1, [None])
 

@@ -189,7 +189,7 @@ def test_a_model_that_is_there_begins_to_follow_its_load(sim: SimulatedDaemon, l
 def test_devices_are_used_in_turn_however_often_it_is_scaled(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton._register.instances.missing", lambda device: None)
+    monkeypatch.setattr("pytriton._host.gpus.missing", lambda device: None)
     spec = model_spec("m", instances=2, devices=["", "0,1"])
     sim.served(sim.client.ask(messages.Register(spec), [b"callable"]))
     for instances in (1, 2, 3, 1, 3):

@@ -1,24 +1,102 @@
-"""The instances of a model: their number, and each one's device."""
+"""The options of a registration: merged with the declared ones, checked, and completed with defaults."""
 
 from __future__ import annotations
 
-import itertools
+import difflib
 import operator
-import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Optional, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, cast
 
+import msgspec
+
+from pytriton._protocol import messages
+from pytriton._protocol.scalars import plain
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.run_options import Device
+from pytriton.run_options import OPTIONS, Device, RegisterOptions
 
+if TYPE_CHECKING:
+    from pytriton.declaration import Declaration
+
+#: The default of each field, by name.
+_SPEC_FIELDS = {field.name: field.default for field in msgspec.structs.fields(messages.ModelSpec)}
 #: The default of `max_concurrency`.
 MAX_CONCURRENCY = 64
 
 #: Valid values of CUDA_VISIBLE_DEVICES: with others, such as "cuda:0", CUDA silently finds no GPU.
 _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
+
+
+def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError, as Python does, for an option that a function does not have."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def merge_options(
+    declaration: Declaration | None, given: Mapping[str, Any], per_instance: int | None = None
+) -> RegisterOptions:
+    """Return the value of every option: as passed, else as declared, else the default.
+
+    Raises:
+        PyTritonValidationError: a declared option does not exist, or a value is invalid
+    """
+    said = {name: value for name, value in given.items() if value is not None}
+    options = declaration.options if declaration else {}
+    declared = {name: value for name, value in options.items() if value is not None}
+    for name in declared:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PyTritonValidationError(
+                f"@declare has an option {name!r} that register() does not know.{hint} Valid options: "
+                f"{', '.join(OPTIONS)}."
+            )
+    if declaration and declaration.strict:
+        declared["strict"] = True
+    if per_instance is not None or said.keys() & {"instances", "devices"}:
+        # The number of instances is one decision: options passed here replace all declared ones.
+        declared.pop("instances", None)
+        declared.pop("devices", None)
+    defaults = {name: option.default for name, option in OPTIONS.items()}
+    merged = {name: plain(value) for name, value in {**defaults, **declared, **said}.items()}
+    for name, value in merged.items():
+        if value is not None:
+            OPTIONS[name].check(name, value)
+    _check_isolation(merged)
+    return cast(RegisterOptions, merged)
+
+
+def spec_fields(options: RegisterOptions) -> dict[str, Any]:
+    """Return the options that are fields of `messages.ModelSpec` with the same name.
+
+    Options left to a default elsewhere are omitted, unless the field may be None.
+    """
+    return {
+        name: OPTIONS[name].message(value)
+        for name, value in options.items()
+        if name in _SPEC_FIELDS and not (value is None and _SPEC_FIELDS[name] is not None)
+    }
+
+
+def _check_isolation(merged: Mapping[str, Any]) -> None:
+    if merged["isolation"] == "process":
+        return
+    wrong = [
+        f"{name}={merged[name]!r}"
+        for name, option in OPTIONS.items()
+        if option.of_process and merged[name] != option.default
+    ]
+    if wrong:
+        raise PyTritonValidationError(
+            "isolation='thread' runs the callable in this process and does not support "
+            f"{', '.join(wrong)}: a thread cannot be killed or limited, and shares its process's "
+            f"environment. Omit {'it' if len(wrong) == 1 else 'them'}, or use isolation='process'."
+        )
 
 
 def device_list(devices: Sequence[Device] | None) -> list[str | None]:
@@ -116,91 +194,3 @@ def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return MAX_CONCURRENCY
     return lanes or (default_lanes(config) if "sequence_batching" in config else MAX_CONCURRENCY)
-
-
-# ── The GPUs of this machine: how many there are, and their names in CUDA ──
-
-VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: One folder per GPU if NVIDIA's driver is loaded; and their device files, which exist in containers.
-_DRIVER = Path("/proc/driver/nvidia/gpus")
-_DEVICES = Path("/dev")
-_NONE = ("", "-1", "NoDevFiles")
-#: Present if GPUs are divided into slices (MIG), which CUDA then counts instead.
-_SLICES = Path("/proc/driver/nvidia/capabilities")
-#: Access to GPUs without countable files: Windows (WSL), Jetson, and AMD, which also reads CUDA's variable.
-_OTHER_WAYS = ("dxg", "nvhost-gpu", "nvmap", "kfd")
-#: Maximum number of digits; no machine has more GPUs.
-_MAX_DIGITS = 6
-
-
-def visible() -> list[str]:
-    """Return the GPUs visible to a program started here, each as in $CUDA_VISIBLE_DEVICES."""
-    named = os.environ.get(VARIABLE)
-    if named is not None:
-        found = [name.strip() for name in named.split(",")]
-        # CUDA ignores an invalid entry ("-1", "") and all that follow it.
-        return list(itertools.takewhile(lambda name: name not in _NONE, found))
-    return [str(index) for index in range(_count())]
-
-
-def missing(devices: str) -> str | None:
-    """Describe the GPUs of a $CUDA_VISIBLE_DEVICES that this machine lacks; None if it lacks none, judging by files.
-
-    Ignores this process's own variable, since the given value replaces it.
-    """
-    names = [name for name in devices.split(",") if name not in _NONE]
-    count = _known_count()
-    if count is None or not names:
-        return None
-    if not count:
-        return (
-            f"{names[0][:80]}: this machine has no GPU that CUDA could use (/dev/nvidia0 does not exist; a container must "
-            "be given its GPUs)"
-        )
-    for name in names:
-        if name.isdecimal() and (len(name) > _MAX_DIGITS or int(name) >= count):
-            those = "only GPU 0" if count == 1 else f"the GPUs 0 to {count - 1}"
-            return f"{name[:80]}: this machine has {those}"
-        ids = _ids() if name.startswith("GPU-") else None
-        if ids is not None and not any(one.lower().startswith(name.lower()) for one in ids):
-            return f"{name[:80]}: this machine has {', '.join(ids)}"
-    return None
-
-
-def _files() -> list[str]:
-    return [one.name for one in _DEVICES.iterdir() if re.fullmatch(r"nvidia\d+", one.name)]
-
-
-def _count() -> int:
-    """Return the number of GPUs. A container may have device files for only some of the driver's GPUs."""
-    files = len(_files())
-    if not _DRIVER.is_dir():
-        return files
-    shown = len(list(_DRIVER.iterdir()))
-    return min(files, shown) if files else shown
-
-
-def _known_count() -> int | None:
-    """Return the number of GPU indices in CUDA; None if only CUDA itself knows."""
-    if any((_DEVICES / name).exists() for name in _OTHER_WAYS):
-        return None
-    if any(_SLICES.glob("gpu*/mig/gi*")):
-        return None
-    count = _count()
-    # With a driver but no files: the first CUDA program creates them (nvidia-modprobe), or may not be allowed to.
-    return None if count and not _files() else count
-
-
-def _ids() -> list[str] | None:
-    """Return the UUIDs of all GPUs; None if the driver does not report them (yet)."""
-    found: list[str] = []
-    for folder in sorted(_DRIVER.iterdir()) if _DRIVER.is_dir() else ():
-        try:
-            said = (folder / "information").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return None
-        one = re.search(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", said, re.MULTILINE)
-        if one is None:
-            return None
-        found.append(one[1])
-    return found or None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton._register import instances
+from pytriton._host import gpus
 
 UUIDS = ("GPU-8f2a0000-1111-2222-3333-444455556666", "GPU-9b0c0000-1111-2222-3333-444455556666")
 
@@ -35,33 +35,33 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     machine = Machine(tmp_path)
-    monkeypatch.setattr(instances, "_DEVICES", machine.dev)
-    monkeypatch.setattr(instances, "_DRIVER", machine.driver)
-    monkeypatch.setattr(instances, "_SLICES", machine.slices)
-    monkeypatch.delenv(instances.VARIABLE, raising=False)
+    monkeypatch.setattr(gpus, "_DEVICES", machine.dev)
+    monkeypatch.setattr(gpus, "_DRIVER", machine.driver)
+    monkeypatch.setattr(gpus, "_SLICES", machine.slices)
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
     return machine
 
 
 @pytest.mark.parametrize("device", ["0", "1,2", "GPU-8f2", "MIG-8f2"])
 def test_no_gpu_at_all(machine: Machine, device: str) -> None:
-    why = instances.missing(device)
+    why = gpus.missing(device)
     assert why is not None
     assert why.startswith(
         f"{device.partition(',')[0]}: this machine has no GPU that CUDA could use"
     )
     assert "/dev/nvidia0" in why
-    assert instances.missing("") is None
+    assert gpus.missing("") is None
 
 
 def test_numbers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.files(0, 1)
     machine.driver_shows(*UUIDS)
-    monkeypatch.setenv(instances.VARIABLE, "")  # the daemon's own, which is not the worker's
+    monkeypatch.setenv(gpus.VARIABLE, "")  # the daemon's own, which is not the worker's
     for device in ("0", "1", "0,1", "01"):
-        assert instances.missing(device) is None
-    assert instances.missing("3") == "3: this machine has the GPUs 0 to 1"
-    assert instances.missing("0,2") == "2: this machine has the GPUs 0 to 1"
-    said = instances.missing("9" * 5000)
+        assert gpus.missing(device) is None
+    assert gpus.missing("3") == "3: this machine has the GPUs 0 to 1"
+    assert gpus.missing("0,2") == "2: this machine has the GPUs 0 to 1"
+    said = gpus.missing("9" * 5000)
     assert said is not None
     assert len(said) < 150
 
@@ -69,48 +69,48 @@ def test_numbers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_container_with_the_last_gpu_of_its_machine(machine: Machine) -> None:
     machine.files(1)
     machine.driver_shows(*UUIDS)
-    assert instances.visible() == ["0"]
-    assert instances.missing("0") is None
-    assert instances.missing("1") == "1: this machine has only GPU 0"
+    assert gpus.visible() == ["0"]
+    assert gpus.missing("0") is None
+    assert gpus.missing("1") == "1: this machine has only GPU 0"
 
 
 def test_a_container_without_the_drivers_folder(machine: Machine) -> None:
     machine.files(2, 5)
-    assert instances.missing("1") is None
-    assert instances.missing("2") == "2: this machine has the GPUs 0 to 1"
-    assert instances.missing("GPU-of-any-name") is None
+    assert gpus.missing("1") is None
+    assert gpus.missing("2") == "2: this machine has the GPUs 0 to 1"
+    assert gpus.missing("GPU-of-any-name") is None
 
 
 def test_uuids(machine: Machine) -> None:
     machine.files(0, 1)
     machine.driver_shows(*UUIDS)
     for device in (UUIDS[1], "GPU-8f2a", "GPU-8F2A", "MIG-8f2a"):
-        assert instances.missing(device) is None
-    assert instances.missing(f"{UUIDS[0]},GPU-7") == f"GPU-7: this machine has {', '.join(UUIDS)}"
+        assert gpus.missing(device) is None
+    assert gpus.missing(f"{UUIDS[0]},GPU-7") == f"GPU-7: this machine has {', '.join(UUIDS)}"
 
 
 def test_uuids_that_the_driver_does_not_know_yet(machine: Machine) -> None:
     machine.files(0)
     machine.driver_shows("GPU-????????-????-????-????-????????????")
-    assert instances.missing("GPU-7") is None
-    assert instances.missing("1") is not None
+    assert gpus.missing("GPU-7") is None
+    assert gpus.missing("1") is not None
 
 
 @pytest.mark.parametrize("name", ["dxg", "nvmap", "kfd"])
 def test_gpus_that_nobody_can_count(machine: Machine, name: str) -> None:
     machine.dev.joinpath(name).touch()
-    assert instances.missing("3") is None
+    assert gpus.missing("3") is None
 
 
 def test_a_gpu_in_slices(machine: Machine) -> None:
     machine.files(0)
     machine.driver_shows(UUIDS[0])
     machine.slices.joinpath("mig").mkdir(parents=True)  # always there
-    assert instances.missing("1") is not None
+    assert gpus.missing("1") is not None
     machine.slices.joinpath("gpu0", "mig", "gi1").mkdir(parents=True)
-    assert instances.missing("1") is None
+    assert gpus.missing("1") is None
 
 
 def test_files_that_are_made_when_cuda_is_first_asked(machine: Machine) -> None:
     machine.driver_shows(*UUIDS)
-    assert instances.missing("3") is None
+    assert gpus.missing("3") is None
