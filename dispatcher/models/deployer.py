@@ -212,7 +212,7 @@ class ModelDeployer:
                 else:
                     await registration.unload(self._server)
                     if registration.in_triton.load_failed and self._server.ready:
-                        await self._server.forget_failure(name)
+                        await self._server.clear_failure(name)
             finally:
                 await self._decommission(registration, why)
                 del self._served.names[name]
@@ -348,7 +348,7 @@ class ModelDeployer:
                     name, former
                 )  # cancelled after tritonserver had loaded it
         elif registration.in_triton.load_failed and former is None and self._server.ready:
-            await self._server.forget_failure(name)
+            await self._server.clear_failure(name)
         await self._decommission(registration, "its registration failed")
         if former is None:
             own_repository.remove_folder(self._rundir.models, name)

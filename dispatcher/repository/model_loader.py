@@ -171,7 +171,7 @@ class ModelLoader:
         except BaseException as error:
             if former is None:
                 if isinstance(cause_of(error), RemoteFailure) and self._server.ready:
-                    await self._server.forget_failure(model.name)
+                    await self._server.clear_failure(model.name)
                 own_repository.unlink(self._models, model.name)
             else:
                 own_repository.link(self._models, model.name, former)

@@ -27,20 +27,22 @@ _log = structlog.get_logger(__name__)
 #: The gate's name, unlikely to be that of a user's model.
 GATE = "pytriton.starting"
 #: A backend that does not exist. tritonserver's index shows its name in the gate's error.
-_NOWHERE = "models_are_being_loaded"
-_CLOSED = f"""name: "{GATE}"
-backend: "{_NOWHERE}"
+_MISSING_BACKEND = "models_are_being_loaded"
+_CLOSED_GATE = f"""name: "{GATE}"
+backend: "{_MISSING_BACKEND}"
 input [{{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }}]
 output [{{ name: "y" data_type: TYPE_FP32 dims: [ 1 ] }}]
 """
+#: tritonserver emits no event when a model has been unloaded.
+_POLL_INTERVAL_S = 0.02
 
 
 def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: bool) -> list[str]:
     """Write the configurations that tritonserver loads at its start; return the names of the models."""
     texts = {name: _as_text(name, config) for name, config in preload.items()}
     if gate:
-        make_gate(models)
-        texts[GATE] = _CLOSED
+        _make_gate_folder(models)
+        texts[GATE] = _CLOSED_GATE
     names = []
     for name, text in texts.items():
         if text is not None and (models / name).is_dir():
@@ -55,37 +57,6 @@ def clear(models: Path, names: list[str]) -> None:
         (models / name / "config.pbtxt").unlink(missing_ok=True)
 
 
-def remove_gate(models: Path) -> None:
-    """Remove the gate from the repository."""
-    shutil.rmtree(models / GATE, ignore_errors=True)
-
-
-def make_gate(models: Path) -> None:
-    """Add the gate to the repository."""
-    (models / GATE / "1").mkdir(parents=True, exist_ok=True)
-
-
-def stand_in(config: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the configuration of a placeholder model that answers every request with the error `text` (503)."""
-    parameters = {**config.get("parameters", {}), STAND_IN_PARAMETER: {"string_value": text}}
-    left_out = ("model_warmup", "response_cache", "instance_group")
-    kept = {name: value for name, value in config.items() if name not in left_out}
-    group = {"kind": "KIND_CPU", "count": 1}
-    return {**kept, "instance_group": [group], "parameters": parameters}
-
-
-def closed_gate() -> dict[str, Any]:
-    """Return a configuration of the gate that tritonserver cannot load."""
-    return {**harmless(GATE, _NOWHERE), "parameters": {}}
-
-
-def harmless(name: str, backend: str) -> dict[str, Any]:
-    """Return a configuration that tritonserver can load immediately, in any model's directory."""
-    tensor = {"data_type": "TYPE_FP32", "dims": [1]}
-    config = {"input": [{**tensor, "name": "x"}], "output": [{**tensor, "name": "y"}]}
-    return stand_in({"name": name, "backend": backend, **config}, "nobody is here")
-
-
 def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
     """Return a configuration as config.pbtxt; None if it cannot be written, so that the model is loaded by request."""
     try:
@@ -97,10 +68,13 @@ def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
         return None
 
 
-# ── The gate of a tritonserver whose readiness the daemon controls; preload_layout.py explains how it works ──
+# ── The gate ─────────────────────────────────────────────────────────────────────────────────────
 
-#: tritonserver emits no event when a model has been unloaded.
-_POLL_INTERVAL_S = 0.02
+
+def is_gated(config: DaemonConfig) -> bool:
+    """Return whether the daemon controls tritonserver's readiness."""
+    strict = config.tritonserver_options.get("strict-readiness", "true")
+    return config.readiness != "server_up" and strict not in ("false", "0")
 
 
 class GateModels(Protocol):
@@ -117,14 +91,14 @@ class Gate:
     """A model that keeps tritonserver from being ready while it cannot be loaded.
 
     Args:
-        folder: the model repository
-        backend: a backend that can load the harmless placeholder
+        models: the model repository
+        backend: a backend that can load the placeholder
     """
 
     in_repository = True
 
-    def __init__(self, folder: Path, backend: str) -> None:
-        self._folder = folder
+    def __init__(self, models: Path, backend: str) -> None:
+        self._models = models
         self._backend = backend
 
     async def open(self, server: GateModels) -> None:
@@ -133,32 +107,48 @@ class Gate:
         Raises:
             RemoteFailure: tritonserver refused the request or is not up.
         """
-        make_gate(self._folder)
-        await forget_failure(server, GATE, self._backend)
+        _make_gate_folder(self._models)
+        await clear_failure(server, GATE, self._backend)
+        # tritonserver is not ready until the gate is unloaded.
         while (await server.repository_states()).get(GATE) in ("READY", "UNLOADING"):
-            await asyncio.sleep(
-                _POLL_INTERVAL_S
-            )  # tritonserver is not ready until the gate is unloaded
-        remove_gate(self._folder)
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        shutil.rmtree(self._models / GATE, ignore_errors=True)
 
     async def close(self, server: GateModels) -> None:
         """Make tritonserver report "not ready". Does nothing if it is not up."""
-        make_gate(self._folder)
+        _make_gate_folder(self._models)
+        unloadable = {**_trivial_config(GATE, _MISSING_BACKEND), "parameters": {}}
         with contextlib.suppress(RemoteFailure):  # expected: a closed gate fails to load
-            await server.load(GATE, closed_gate())
+            await server.load(GATE, unloadable)
 
 
-async def forget_failure(server: GateModels, name: str, backend: str) -> None:
+def _make_gate_folder(models: Path) -> None:
+    (models / GATE / "1").mkdir(parents=True, exist_ok=True)
+
+
+async def clear_failure(server: GateModels, name: str, backend: str) -> None:
     """Clear tritonserver's record of a failed load, which only a successful load does.
 
     Raises:
         RemoteFailure: tritonserver refused the request or is not up.
     """
-    await server.load(name, harmless(name, backend))
+    await server.load(name, _trivial_config(name, backend))
     await server.unload(name)
 
 
-def is_gated(config: DaemonConfig) -> bool:
-    """Return whether the daemon controls tritonserver's readiness."""
-    strict = config.tritonserver_options.get("strict-readiness", "true")
-    return config.readiness != "server_up" and strict not in ("false", "0")
+# ── Placeholders, which tritonserver can load immediately, in any model's directory ──────────────
+
+
+def placeholder(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return the configuration of a model that answers every request with the error `text` (503)."""
+    parameters = {**config.get("parameters", {}), STAND_IN_PARAMETER: {"string_value": text}}
+    omitted = ("model_warmup", "response_cache", "instance_group")
+    kept = {name: value for name, value in config.items() if name not in omitted}
+    group = {"kind": "KIND_CPU", "count": 1}
+    return {**kept, "instance_group": [group], "parameters": parameters}
+
+
+def _trivial_config(name: str, backend: str) -> dict[str, Any]:
+    tensor = {"data_type": "TYPE_FP32", "dims": [1]}
+    config = {"input": [{**tensor, "name": "x"}], "output": [{**tensor, "name": "y"}]}
+    return placeholder({"name": name, "backend": backend, **config}, "this model does not serve")

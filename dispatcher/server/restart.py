@@ -1,14 +1,13 @@
-"""Restarts tritonserver after an unexpected exit: immediately at first, then with growing back-off.
+"""Starts tritonserver, and restarts it after an unexpected exit: immediately at first, then with growing back-off.
 
-Workers keep their models in the meantime. If the first start fails (a missing library, a wrong option), the daemon
-exits; see `cold_start.py`. A server that was up once can come up again, so the daemon retries indefinitely, unless the
-setting `server_restart_limit` makes it exit so that a service manager notices.
+If the first start fails (a missing library, a wrong option), the daemon exits. A server that was up once can come up
+again, so the daemon retries indefinitely, unless the setting `server_restart_limit` makes it exit so that a service
+manager notices. Workers keep their models in the meantime.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +27,41 @@ _log = structlog.get_logger(__name__)
 _HEALTHY_S = 60.0
 #: The pause before the second start in a row. The first is immediate; each further pause doubles.
 _INITIAL_DELAY_S = 0.5
+
+#: Maximum attempts of the first start: a port that the daemon chose may be taken before tritonserver listens on it.
+_MAX_PORT_ATTEMPTS = 5
+
+
+async def start_server(
+    server: TritonServer, config: DaemonConfig, preload: Callable[[], Mapping[str, dict[str, Any]]]
+) -> set[str]:
+    """Start tritonserver. If a port that the daemon chose has been taken since, retry with others.
+
+    Args:
+        server: the server to start
+        config: defines the ports
+        preload: returns the models to load before the ports open (name -> configuration); called before each attempt
+
+    Returns:
+        The names of the models that were loaded.
+
+    Raises:
+        ServerStartError: tritonserver did not start.
+        PortError: a port that the settings name is in use.
+    """
+    chosen = 0 in (config.http_port, config.grpc_port, config.metrics_port)
+    attempt = 1
+    while True:
+        server.choose_ports()
+        try:
+            return await server.start(preload())
+        except ServerStartError as error:
+            await server.stop()
+            taken = "in use" in str(error) or "unavailable" in str(error)
+            if not (chosen and taken) or attempt == _MAX_PORT_ATTEMPTS:
+                raise
+            _log.info("a chosen port was taken by another process, retrying with others")
+            attempt += 1
 
 
 class ServerWatch:
@@ -186,41 +220,3 @@ class ServerWatch:
             return 0.0
         exponent = min(self._failures - 2, 30)
         return min(self._longest_pause_s, _INITIAL_DELAY_S * 2.0**exponent)
-
-
-# ── The first start of tritonserver; retries with other ports when a chosen one is taken ──
-
-
-#: A port that the daemon chose may be taken by another process before tritonserver listens on it.
-_PORT_ATTEMPTS = 5
-
-
-async def start_server(
-    server: TritonServer, config: DaemonConfig, preload: Callable[[], Mapping[str, dict[str, Any]]]
-) -> set[str]:
-    """Start tritonserver. If a port that the daemon chose has been taken since, retry with others.
-
-    Args:
-        server: the server to start
-        config: defines the ports
-        preload: returns the models to load before the ports open (name -> configuration); called before each attempt
-
-    Returns:
-        The names of the models that were loaded.
-
-    Raises:
-        ServerStartError: tritonserver did not start.
-        PortError: a port that the settings name is in use.
-    """
-    chosen = 0 in (config.http_port, config.grpc_port, config.metrics_port)
-    for attempt in itertools.count(1):
-        server.choose_ports()
-        try:
-            return await server.start(preload())
-        except ServerStartError as error:
-            await server.stop()
-            taken = "in use" in str(error) or "unavailable" in str(error)
-            if not (chosen and taken) or attempt == _PORT_ATTEMPTS:
-                raise
-            _log.info("a chosen port was taken by another process, retrying with others")
-    raise AssertionError  # unreachable: the loop never ends by itself

@@ -26,8 +26,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import ServerState, StateMachine
 from pytriton.dispatcher.runtime.task_limits import headroom
 from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot as HandedServer
-from pytriton.dispatcher.runtime.upgrade_snapshot import UnusableHandOver
+from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot, UnusableHandOver
 from pytriton.dispatcher.server import cloud_frontends, preload_layout
 from pytriton.dispatcher.server.frontend import (
     Frontend,
@@ -179,7 +178,7 @@ class TritonServer:
         """Whether one process accepts connections, and no other is about to replace it."""
         return self.ready and self._beside is None and not self._replacing.locked()
 
-    def hand_over(self, restarts: Mapping[str, int]) -> HandedServer:
+    def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
         """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
 
         Raises:
@@ -192,7 +191,7 @@ class TritonServer:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
         return self._frontend.hand_over(process.pid, process.child, restarts)
 
-    def adopt(self, state: HandedServer) -> None:
+    def adopt(self, state: ServerSnapshot) -> None:
         """Adopt the process of the previous version of this daemon.
 
         Raises:
@@ -530,12 +529,12 @@ class TritonServer:
         if self._gate is not None:
             await self._gate.close(self)
 
-    async def forget_failure(self, name: str) -> None:
+    async def clear_failure(self, name: str) -> None:
         """Clear tritonserver's record of a failed load, which would otherwise keep it from becoming ready again."""
         if self._abandons:  # the server is about to stop
             return
         try:
-            await preload_layout.forget_failure(self, name, self._backend)
+            await preload_layout.clear_failure(self, name, self._backend)
         except RemoteFailure as failure:
             _log.warning(
                 "could not clear a failed load; tritonserver stays not ready",

@@ -30,7 +30,7 @@ from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, sign
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
 from pytriton.dispatcher.runtime.worker_library import library_of
-from pytriton.dispatcher.server.liveness import process_state
+from pytriton.dispatcher.server.server_process import process_state
 from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSetup
 from pytriton.dispatcher.workers.worker import Worker
 

@@ -193,7 +193,7 @@ class ModelInTriton:
 
     async def refuse_requests(self, server: TritonServer, text: str) -> None:
         """Replace the model during shutdown with one that answers every client with `text` (503)."""
-        await server.load(self._name, preload_layout.stand_in(self.config, text))
+        await server.load(self._name, preload_layout.placeholder(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:
         """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""

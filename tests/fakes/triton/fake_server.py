@@ -214,7 +214,7 @@ class FakeServer:
     async def take_out(self, name: str) -> None:
         await self.unload(name)
 
-    async def forget_failure(self, name: str) -> None:
+    async def clear_failure(self, name: str) -> None:
         self.failures.discard(name)
 
     async def repository_states(self) -> dict[str, str]:

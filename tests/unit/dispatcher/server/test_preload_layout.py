@@ -1,7 +1,8 @@
-"""What is laid out for tritonserver to load before its ports are open, and what stands in a model's place."""
+"""Models that tritonserver loads before its ports are open, the readiness gate, and placeholders."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from google.protobuf import text_format
 from structlog.testing import capture_logs
 from tritonclient.grpc import model_config_pb2
 
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.parameters import STAND_IN_PARAMETER
 from pytriton.dispatcher.server import preload_layout
-from pytriton.dispatcher.server.preload_layout import GATE
+from pytriton.dispatcher.server.preload_layout import GATE, Gate
 
 _CONFIG: dict[str, Any] = {
     "name": "m",
@@ -54,10 +56,6 @@ def test_the_gate_is_a_model_that_no_backend_can_load(models: Path) -> None:
     assert preload_layout.lay_out(models, {}, gate=True) == [GATE]
     assert _written(models, GATE).backend == "models_are_being_loaded"
     assert (models / GATE / "1").is_dir()
-    assert preload_layout.closed_gate()["backend"] == "models_are_being_loaded"
-    preload_layout.remove_gate(models)
-    preload_layout.remove_gate(models)  # nothing happens
-    assert not (models / GATE).exists()
 
 
 def test_a_configuration_that_cannot_be_written_is_left_to_a_request(models: Path) -> None:
@@ -71,7 +69,7 @@ def test_a_configuration_that_cannot_be_written_is_left_to_a_request(models: Pat
 
 
 def test_a_placeholder_has_the_model_s_tensors_and_costs_nothing() -> None:
-    config = preload_layout.stand_in(_CONFIG, "it is being stopped")
+    config = preload_layout.placeholder(_CONFIG, "it is being stopped")
     assert config["input"] == _CONFIG["input"]
     assert config["instance_group"] == [{"kind": "KIND_CPU", "count": 1}]
     assert "model_warmup" not in config
@@ -80,4 +78,60 @@ def test_a_placeholder_has_the_model_s_tensors_and_costs_nothing() -> None:
         "mine": {"string_value": "1"},
         STAND_IN_PARAMETER: {"string_value": "it is being stopped"},
     }
-    assert "response_cache" in _CONFIG  # which is somebody else's
+    assert "response_cache" in _CONFIG  # the argument is not changed
+
+
+class Server:
+    """Records requests. An unloaded model stays in the index for `looks` more polls."""
+
+    def __init__(self, looks: int = 0, *, up: bool = True) -> None:
+        self.requests: list[str] = []
+        self._looks = looks
+        self._up = up
+
+    async def load(self, name: str, config: dict[str, Any] | None) -> None:
+        assert config is not None
+        self.requests.append(f"load {name} of {config['backend']}")
+        if not self._up or config["backend"] != "pytriton":
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, "there is no such backend")
+
+    async def unload(self, name: str) -> None:
+        self.requests.append(f"unload {name}")
+
+    async def repository_states(self) -> dict[str, str]:
+        self.requests.append("states")
+        self._looks -= 1
+        return {"m": "READY", **({GATE: "UNLOADING"} if self._looks >= 0 else {})}
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Gate:
+    preload_layout.lay_out(tmp_path, {}, gate=True)
+    return Gate(tmp_path, "pytriton")
+
+
+def test_the_gate_opens_when_its_model_is_unloaded(tmp_path: Path, closed: Gate) -> None:
+    server = Server(looks=2)
+    asyncio.run(closed.open(server))
+    opened = [f"load {GATE} of pytriton", f"unload {GATE}"]
+    assert server.requests == [*opened, "states", "states", "states"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gate_that_cannot_be_opened_stays_closed(tmp_path: Path, closed: Gate) -> None:
+    with pytest.raises(RemoteFailure, match="no such backend"):
+        asyncio.run(closed.open(Server(up=False)))
+    assert (tmp_path / GATE / "1").is_dir()
+
+
+def test_a_failing_load_closes_the_gate(tmp_path: Path) -> None:
+    server = Server()
+    asyncio.run(Gate(tmp_path, "pytriton").close(server))
+    assert server.requests == [f"load {GATE} of models_are_being_loaded"]
+    assert (tmp_path / GATE / "1").is_dir()
+
+
+def test_a_successful_load_clears_a_failure() -> None:
+    server = Server()
+    asyncio.run(preload_layout.clear_failure(server, "m", "pytriton"))
+    assert server.requests == ["load m of pytriton", "unload m"]

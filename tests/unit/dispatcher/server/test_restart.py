@@ -1,18 +1,20 @@
-"""A tritonserver that ends again and again is started again for ever, with pauses, unless settings say otherwise."""
+"""The first start of tritonserver, and restarts with growing back-off, without limit unless a setting says otherwise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from pytriton._host.ports import PortError
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.server import restart
-from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.server.restart import ServerWatch, start_server
 from pytriton.dispatcher.server.server_process import ServerStartError
+from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class Unstable:
@@ -191,3 +193,73 @@ def test_a_fault_while_models_are_loaded_again_is_no_end(monkeypatch: pytest.Mon
         return server.starts
 
     assert asyncio.run(main()) == 3
+
+
+_TAKEN = ServerStartError("tritonserver exited with code 1. It said:\nAddress already in use")
+_BOUND = ServerStartError("failed to start: Unavailable: could not bind; unavailable")
+_BROKEN = ServerStartError("tritonserver exited with code 127: a library is missing")
+_CHOSEN, _NAMED = {"http_port": 0}, {"http_port": 9000}
+
+
+class FailingServer:
+    """Fails to start with one error after the other, then starts."""
+
+    def __init__(self, errors: list[ServerStartError]) -> None:
+        self._errors = errors
+        self.done: list[str] = []
+
+    def choose_ports(self) -> None:
+        self.done.append("ports")
+
+    async def start(self, preload: Mapping[str, Any]) -> set[str]:
+        self.done.append("start")
+        if self._errors:
+            raise self._errors.pop(0)
+        return set(preload)
+
+    async def stop(self) -> None:
+        self.done.append("stop")
+
+
+def _first_start(server: Any, **settings: Any) -> None:
+    reported = start_server(
+        cast(TritonServer, server), DaemonConfig(**settings), lambda: {"m": {"name": "m"}}
+    )
+    assert asyncio.run(reported) == {"m"}
+
+
+@pytest.mark.parametrize("error", [_TAKEN, _BOUND], ids=["in use", "unavailable"])
+def test_a_chosen_port_that_was_taken_is_replaced_by_another(error: ServerStartError) -> None:
+    server = FailingServer([error, error])
+    _first_start(server, **_CHOSEN)
+    assert server.done == ["ports", "start", "stop"] * 2 + ["ports", "start"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "settings", "tries"),
+    [
+        ([_TAKEN] * 9, _CHOSEN, 5),
+        ([_TAKEN], _NAMED, 1),
+        ([_BROKEN], _CHOSEN, 1),
+    ],
+    ids=["for ever", "a port of the settings", "something else"],
+)
+def test_failures_that_other_ports_do_not_fix_are_reported(
+    errors: list[ServerStartError], settings: dict[str, Any], tries: int
+) -> None:
+    server = FailingServer(list(errors))
+    with pytest.raises(ServerStartError) as caught:
+        _first_start(server, **settings)
+    assert caught.value is errors[-1]
+    assert server.done == ["ports", "start", "stop"] * tries
+
+
+def test_a_configured_port_in_use_prevents_the_start() -> None:
+    class Taken(FailingServer):
+        def choose_ports(self) -> None:
+            raise PortError("port 9000 (http_port) is in use by pid 1")
+
+    server = Taken([])
+    with pytest.raises(PortError, match="in use by pid 1"):
+        _first_start(server, **_NAMED)
+    assert server.done == []

@@ -382,7 +382,7 @@ def test_a_load_is_not_waited_for_when_the_daemon_stops(tmp_path: Path) -> None:
         one.server.abandon_loads()
         with pytest.raises(RemoteFailure, match="slow was not loaded: the daemon is stopping"):
             await loading
-        await one.server.forget_failure("slow")  # which would wait for that load
+        await one.server.clear_failure("slow")  # which would wait for that load
         await one.server.load("m", _MODEL)  # what takes a model's place
 
     play(tmp_path, scene)
@@ -436,10 +436,10 @@ def test_a_failure_that_it_remembers_is_forgotten(tmp_path: Path) -> None:
         with pytest.raises(RemoteFailure):
             await one.server.load("m", {"backend": "models_are_being_loaded"})
         assert not await one.says_ready()
-        await one.server.forget_failure("m")
+        await one.server.clear_failure("m")
         await one.server.repository_states()  # the model is there for the last time
         assert await one.says_ready()
-        await one.server.forget_failure(
+        await one.server.clear_failure(
             "bad"
         )  # which it refuses: a line in the log, and nothing more
 

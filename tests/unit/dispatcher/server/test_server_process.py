@@ -14,7 +14,7 @@ import pytest
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
-from pytriton.dispatcher.server.liveness import process_state, wait_hung
+from pytriton.dispatcher.server.server_process import process_state, wait_hung
 
 #: A process that lives until it is killed.
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
