@@ -1,11 +1,10 @@
-"""Common parts of our HTTP servers: protection against hostile or broken clients.
+"""What our two HTTP servers share, the OpenAI API and the management server: protection against hostile or broken clients.
 
-    connections.py   limits the number of connections and their idle time
-    browsers.py      refuses browser requests on behalf of other sites' pages
-    decompression.py     decompresses request bodies piece by piece
-    error_log.py    counts clients' errors in the log without quoting them
+    connections.py     limits the number of connections and their idle time; logs clients' errors without quoting them
+    decompression.py   decompresses request bodies piece by piece
+    browsers.py        refuses browser requests on behalf of other sites' pages
 
-Used by the OpenAI frontend and the management server. Depends on aiohttp, but on neither of them. May import: base.
+Depends on aiohttp, but on neither server. May import: runtime.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Foreign", "foreign_request"]
+__all__ = ["Foreign", "foreign_request", "has_allowed_origin"]
 
 #: Methods that change nothing and run no model. A page cannot read another site's answers.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -34,18 +34,35 @@ class Foreign(enum.Enum):
 
 
 def foreign_request(
-    method: str, headers: Mapping[str, str], local_address: object
+    method: str,
+    headers: Mapping[str, str],
+    local_address: object,
+    allowed_origins: Sequence[str] = (),
 ) -> Foreign | None:
     """Return why a request must be refused; None if it is allowed.
+
+    A browser sends a page's JSON without a preflight request if the page declares it as plain text, so any page could
+    run models.
 
     Args:
         method: HTTP method
         headers: headers with case-insensitive names
         local_address: local address of the connection, as returned by `socket.getsockname`
+        allowed_origins: origins of other sites whose pages may send requests; "*" means any
     """
+    if has_allowed_origin(headers, allowed_origins):
+        return None
     if method not in _SAFE_METHODS and _is_cross_site(headers):
         return Foreign.OTHER_SITE
-    return Foreign.REBOUND if _is_rebound(headers.get("Host", ""), local_address) else None
+    if "*" not in allowed_origins and _is_rebound(headers.get("Host", ""), local_address):
+        return Foreign.REBOUND
+    return None
+
+
+def has_allowed_origin(headers: Mapping[str, str], allowed_origins: Sequence[str]) -> bool:
+    """Return whether a page of one of these origins sent the request; "*" means any."""
+    origin = headers.get("Origin")
+    return origin is not None and ("*" in allowed_origins or origin in allowed_origins)
 
 
 def _is_cross_site(headers: Mapping[str, str]) -> bool:

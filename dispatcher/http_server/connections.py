@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-__all__ = ["ConnectionLimits", "Connections", "ErrorLog", "all_descriptors", "place_of"]
+if sys.version_info >= (3, 11):
+    from asyncio import timeout  # novermin
+else:
+    from async_timeout import timeout
+
+__all__ = ["ConnectionLimits", "Connections", "ErrorLog", "all_descriptors", "place_of", "within"]
+
+_T = TypeVar("_T")
 
 #: Maximum interval between checks of all connections; shorter for short limits.
 _POLL_INTERVAL_S = 1.0
@@ -142,6 +150,19 @@ def all_descriptors() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return max(_OTHERS, most // 2 - _OTHERS)
+
+
+async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
+    """Await something in the same task with a time limit; 0 means no limit.
+
+    Before Python 3.12, `wait_for` uses a separate task and, on failure, leaves a reference cycle: what its frames hold,
+    such as a request's body, would stay until garbage collection.
+
+    Raises:
+        asyncio.TimeoutError: the limit is exceeded
+    """
+    async with timeout(timeout_s or None):
+        return await awaitable
 
 
 # ── Rate-limited log of errors that clients can cause; it counts them and never shows what clients sent ──

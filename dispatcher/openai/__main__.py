@@ -16,8 +16,9 @@ import msgspec
 from aiohttp import web
 
 from pytriton.dispatcher.http_server.connections import all_descriptors
+from pytriton.dispatcher.openai.client_connection import ClientConnection
 from pytriton.dispatcher.openai.keys import KeysError
-from pytriton.dispatcher.openai.server import ApiServer, Protocol
+from pytriton.dispatcher.openai.server import ApiServer
 from pytriton.dispatcher.openai.state import METRICS, READY, ApiState
 
 try:  # saves a fifth of the CPU time per token
@@ -58,7 +59,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=states, limit=_MAX_BYTES)
     decode = msgspec.json.Decoder(ApiState).decode
     frontend = ApiServer(decode(await reader.readline()), _say, most=all_descriptors())
-    logging.basicConfig(handlers=[frontend.complaints])
+    logging.basicConfig(handlers=[frontend.error_log])
     runner = web.AppRunner(
         frontend.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
     )
@@ -67,13 +68,13 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     assert server is not None
     watching = asyncio.ensure_future(frontend.connections.watch(server))
 
-    def connected() -> Protocol:
-        return Protocol(
+    def connected() -> ClientConnection:
+        return ClientConnection(
             server,
             frontend.unreadable,
             loop=loop,
             access_log=None,
-            auto_decompress=False,  # `Bodies` decompresses after authorization
+            auto_decompress=False,  # `RequestBodies` decompresses after authorization
         )
 
     listening = await loop.create_server(connected, sock=listener, backlog=4096)

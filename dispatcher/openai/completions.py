@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.http_server.connections import within
+from pytriton.dispatcher.openai.client_connection import ClientConnection
 from pytriton.dispatcher.openai.keys import tokens_of
-from pytriton.dispatcher.openai.server import Protocol
 from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
 from pytriton.openai.deltas import Usage
 from pytriton.openai.errors import APIError, WireError
@@ -21,10 +21,10 @@ from pytriton.openai.parts import remote_urls
 from pytriton.openai.response_writer import json_text
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.openai.server import ApiServer, Asking
+    from pytriton.dispatcher.openai.server import ApiCall, ApiServer
     from pytriton.dispatcher.openai.upstream import AnswerTexts
 
-__all__ = ["TextRoute"]
+__all__ = ["answer_text"]
 
 _PREFIXES = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "resp_"}
 _OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat"}
@@ -43,57 +43,46 @@ _read_usage = msgspec.json.Decoder(Usage).decode
 _read_error = msgspec.json.Decoder(WireError).decode
 
 
-class TextRoute:
-    """One of the three text routes."""
+async def answer_text(frontend: ApiServer, kind: str, request: web.Request) -> web.StreamResponse:
+    """Answer a request to one of the three routes: "chat", "completions" or "responses".
 
-    def __init__(self, frontend: ApiServer, kind: str) -> None:
-        self._frontend = frontend
-        self._kind = kind
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request.
-
-        Raises:
-            APIError: the request failed before anything was sent
-        """
-        frontend = self._frontend
-        asking = await frontend.asking(request)
-        body = read_body(asking.data, BODIES[self._kind])
-        asked = body.model
-        model = frontend.model(asking, asked, self._kind, partial(tokens_of, body))
-        if not frontend.state.answering.remote_urls:
-            _refuse_remote(body)
-        streamed = bool(body.stream)
-        del body  # the parsed body takes far more memory than its bytes
-        envelope = self._envelope(asked, asking.data)
-        with frontend.slot():
-            sending = Sending(frontend, asking, model.name, self._kind, streamed=streamed)
-            return await sending.run(envelope)
-
-    def _envelope(self, asked: str, data: bytes) -> bytes:
-        """Return the request to the worker; `asked` is the model name from the client, which the answer repeats."""
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:  # in a part that was not parsed
-            raise APIError(
-                f"The body is not JSON in UTF-8: {error.reason}.", code="invalid_json"
-            ) from None
-        head = {
-            "api": self._kind,
-            "id": _PREFIXES[self._kind] + secrets.token_hex(12),
-            "model": asked,
-        }
-        return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
+    Raises:
+        APIError: the request failed before anything was sent
+    """
+    call = await frontend.read_call(request)
+    body = read_body(call.data, BODIES[kind])
+    requested = body.model
+    model = frontend.model(call, requested, kind, partial(tokens_of, body))
+    if not frontend.state.answering.remote_urls:
+        _refuse_remote(body)
+    streamed = bool(body.stream)
+    del body  # the parsed body takes far more memory than its bytes
+    envelope = _envelope(kind, requested, call.data)
+    with frontend.slot():
+        relay = AnswerRelay(frontend, call, model.name, kind, streamed=streamed)
+        return await relay.run(envelope)
 
 
-class Sending:
+def _envelope(kind: str, requested: str, data: bytes) -> bytes:
+    """Return the request to the worker; the answer repeats the `requested` model name."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:  # in a part that was not parsed
+        raise APIError(
+            f"The body is not JSON in UTF-8: {error.reason}.", code="invalid_json"
+        ) from None
+    head = {"api": kind, "id": _PREFIXES[kind] + secrets.token_hex(12), "model": requested}
+    return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
+
+
+class AnswerRelay:
     """The answer to one request."""
 
     def __init__(
-        self, frontend: ApiServer, asking: Asking, model: str, kind: str, *, streamed: bool
+        self, frontend: ApiServer, call: ApiCall, model: str, kind: str, *, streamed: bool
     ) -> None:
         self._frontend = frontend
-        self._asking = asking
+        self._call = call
         self._model = model
         self._kind = kind
         self._streamed = streamed
@@ -106,7 +95,7 @@ class Sending:
         self._body = b""
         self._ended = False
         self._in_chunks = False  #: the stream has started, with HTTP chunked encoding
-        self._coming: AnswerTexts | None = None
+        self._answer: AnswerTexts | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
         """Send the request to the model and answer the client.
@@ -117,7 +106,7 @@ class Sending:
         error = "cancelled"
         pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
         try:
-            await self._in_time(envelope)
+            await self._exchange_in_time(envelope)
             error = ""
         except APIError as failure:
             error = failure.code or str(failure.status)
@@ -125,16 +114,16 @@ class Sending:
                 self._log(failure)
             if self._response is None:
                 raise
-            await self._to_the_end(self._failed(failure))
+            await self._finish_writing(self._failed(failure))
         finally:
             if pulse is not None:
                 pulse.cancel()
             self._set_probe(None)
             self._measure(error)
         if self._response is None:
-            headers = {} if self._asking.caller is None else self._asking.caller.headers()
+            headers = {} if self._call.caller is None else self._call.caller.headers()
             return web.Response(body=self._body, content_type="application/json", headers=headers)
-        await self._to_the_end(self._response.write_eof())
+        await self._finish_writing(self._response.write_eof())
         return self._response
 
     def _log(self, failure: APIError) -> None:
@@ -142,7 +131,7 @@ class Sending:
         line = " ".join(failure.message[: 2 * _MAX_LOGGED].split())[:_MAX_LOGGED]
         self._frontend.say(f"model {self._model}, request {self._frontend.request_id}: {line}")
 
-    async def _to_the_end(self, writing: Awaitable[None]) -> None:
+    async def _finish_writing(self, writing: Awaitable[None]) -> None:
         """Write the end of a stream; abort if the client does not read it, so that it does not occupy a request slot.
 
         Raises:
@@ -151,12 +140,12 @@ class Sending:
         try:
             await within(writing, _END_S)
         except asyncio.TimeoutError:
-            transport = self._asking.request.transport
+            transport = self._call.request.transport
             if transport is not None:
                 transport.abort()
             raise ConnectionAbortedError("the client did not read its answer") from None
 
-    async def _in_time(self, envelope: bytes) -> None:
+    async def _exchange_in_time(self, envelope: bytes) -> None:
         timeout_s = self._frontend.state.answering.timeout_s
         try:
             await within(self._exchange(envelope), timeout_s)
@@ -174,41 +163,41 @@ class Sending:
     async def _exchange(self, envelope: bytes) -> None:
         answering = self._frontend.state.answering
         pulse_s = answering.keepalive_s if self._streamed else None
-        async with self._frontend.triton.texts(self._model, envelope, pulse_s) as coming:
-            self._coming = coming
+        async with self._frontend.triton.texts(self._model, envelope, pulse_s) as answer:
+            self._answer = answer
             try:
-                await self._take(coming)
+                await self._relay(answer)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise _unreadable() from None
             finally:
-                await self._take_back(coming)
+                await self._reclaim_connection(answer)
         if not self._ended:
             raise APIError(
                 "The model stopped in the middle of its answer.", 500, code="model_error"
             )
 
-    async def _take(self, coming: AnswerTexts) -> None:
+    async def _relay(self, answer: AnswerTexts) -> None:
         if self._streamed:
-            coming.at_once = self._pass_on
-        async for texts in coming:
+            answer.on_texts = self._write_now
+        async for texts in answer:
             data = ""
             try:
                 for text in texts:
-                    data += self._taken(text)
+                    data += self._client_part(text)
             finally:  # send what arrived before an error first
                 if self._streamed and data:
                     await self._send(data.encode())
             if self._ended:
                 self._body = data.encode()
-            elif data and coming.awaits_word:
-                await self._hand_over(coming)
+            elif data and answer.awaits_decision:
+                await self._hand_over(answer)
 
-    async def _hand_over(self, coming: AnswerTexts) -> None:
+    async def _hand_over(self, answer: AnswerTexts) -> None:
         """Let the native frontend write the following events, if only their bytes go to the client.
 
         It receives the connection's descriptor, so all data written here must have been sent.
         """
-        transport = self._asking.request.transport
+        transport = self._call.request.transport
         for _ in range(_TURNS):  # event loops write at the end of a turn
             if transport is not None and transport.get_write_buffer_size():
                 await asyncio.sleep(0)
@@ -220,15 +209,15 @@ class Sending:
             and not transport.get_write_buffer_size()
         )
         if fits and transport is not None:
-            coming.hand_over(transport.get_extra_info("socket").fileno())
+            answer.hand_over(transport.get_extra_info("socket").fileno())
         else:
-            coming.keep()
+            answer.keep()
 
-    async def _take_back(self, coming: AnswerTexts) -> None:
+    async def _reclaim_connection(self, answer: AnswerTexts) -> None:
         """Resume writing to the client from this process."""
-        if coming.relaying:
-            await coming.close()
-        self._events += coming.relayed
+        if answer.relaying:
+            await answer.close()
+        self._events += answer.relayed
         self._wrote_at = self._frontend.clock()
 
     def _cut(self) -> None:
@@ -237,12 +226,12 @@ class Sending:
         Raises:
             ConnectionResetError: always
         """
-        transport = self._asking.request.transport
+        transport = self._call.request.transport
         if transport is not None:
             transport.abort()
         raise ConnectionResetError("the client did not read its stream")
 
-    def _taken(self, text: str) -> str:
+    def _client_part(self, text: str) -> str:
         """Return the part of a worker's message that goes to the client; see pytriton/openai/response_writer.py."""
         kind = text[:1]
         if kind == "s":
@@ -262,13 +251,13 @@ class Sending:
 
     # ── streaming ────────────────────────────────────────────────────────────────────────────────
 
-    def _pass_on(self, texts: list[str]) -> bool:
+    def _write_now(self, texts: list[str]) -> bool:
         """Send events immediately if the client can take them; return False to let the task wait for it."""
         if not self._in_chunks or self._first_at is None:
             return False
-        if self._coming is not None and not self._coming.whole:
+        if self._answer is not None and not self._answer.whole:
             return False
-        transport = self._asking.request.transport
+        transport = self._call.request.transport
         if transport is None or transport.get_write_buffer_size():
             return False
         data = ""
@@ -294,11 +283,11 @@ class Sending:
         if self._response is None:
             async with self._writing:
                 await self._begin()
-        response, coming = self._response, self._coming
+        response, answer = self._response, self._answer
         assert response is not None
-        if coming is not None and coming.relaying:
+        if answer is not None and answer.relaying:
             return  # skip a comment: the native frontend is writing now
-        if coming is not None and not coming.whole:
+        if answer is not None and not answer.whole:
             self._cut()
         await response.write(data)
         # The headers have been sent; data is written as it is from now on.
@@ -307,8 +296,8 @@ class Sending:
     async def _begin(self) -> None:
         if self._response is not None:
             return
-        request = self._asking.request
-        caller = self._asking.caller
+        request = self._call.request
+        caller = self._call.caller
         headers = {
             **_EVENTS,
             **self._frontend.headers(request),
@@ -320,14 +309,14 @@ class Sending:
         self._set_probe(self._probe)
 
     def _set_probe(self, probe: Callable[[], None] | None) -> None:
-        protocol = self._asking.request.protocol
-        if isinstance(protocol, Protocol):
+        protocol = self._call.request.protocol
+        if isinstance(protocol, ClientConnection):
             protocol.probe = probe
 
     def _probe(self) -> None:
         """Send a comment immediately, unless the native frontend is writing, which does so itself."""
-        coming, transport = self._coming, self._asking.request.transport
-        is_ours = coming is None or (coming.whole and not coming.relaying)
+        answer, transport = self._answer, self._call.request.transport
+        is_ours = answer is None or (answer.whole and not answer.relaying)
         if self._in_chunks and is_ours and transport is not None:
             comment = b": still there?\n\n"
             transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
@@ -336,7 +325,7 @@ class Sending:
         """Send a comment when nothing else was sent for a while, because intermediate proxies close silent connections."""
         every_s = self._frontend.state.answering.keepalive_s
         while every_s > 0:
-            if self._coming is not None and self._coming.relaying:
+            if self._answer is not None and self._answer.relaying:
                 self._wrote_at = self._frontend.clock()  # the native frontend sends comments itself
             left_s = self._wrote_at + every_s - self._frontend.clock()
             if left_s > 0:
@@ -359,11 +348,11 @@ class Sending:
             await self._write(f"data: {json_text(error.body())}\n\ndata: [DONE]\n\n".encode())
 
     def _measure(self, error: str) -> None:
-        now, began = self._frontend.clock(), self._asking.began
+        now, began = self._frontend.clock(), self._call.began
         usage = self._usage
         # An aborted stream reported no usage, so count each event as a token.
         tokens = usage.prompt_tokens + usage.completion_tokens
-        self._asking.used(tokens if self._ended else self._events)
+        self._call.used(tokens if self._ended else self._events)
         self._frontend.meters.answered(
             self._model,
             _OPERATIONS[self._kind],

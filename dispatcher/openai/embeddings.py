@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from aiohttp import web
 
-from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.http_server.connections import within
+from pytriton.dispatcher.openai.client_connection import json_response
 from pytriton.dispatcher.openai.keys import tokens_of
 from pytriton.openai.bodies import EmbeddingsBody, TensorsBody, read_body
 from pytriton.openai.embeddings import EMBEDDING, packed
@@ -19,7 +20,7 @@ from pytriton.openai.errors import APIError
 from pytriton.openai.requests import prompts_of
 
 if TYPE_CHECKING:
-    from pytriton.dispatcher.openai.server import ApiServer, Asking
+    from pytriton.dispatcher.openai.server import ApiCall, ApiServer
     from pytriton.dispatcher.openai.state import ApiModel
     from pytriton.dispatcher.openai.upstream import Vectors
 
@@ -29,7 +30,7 @@ _Text = TypeVar("_Text", bound="str | list[int]")
 #: Maximum number of texts per request, as in OpenAI's API.
 _MAX_TEXTS = 2048
 #: Maximum number of concurrent batches per request; each uses its own connection.
-_MAX_AT_ONCE = 8
+_MAX_CONCURRENT_BATCHES = 8
 
 
 async def answer_embeddings(frontend: ApiServer, request: web.Request) -> web.Response:
@@ -38,21 +39,19 @@ async def answer_embeddings(frontend: ApiServer, request: web.Request) -> web.Re
     Raises:
         APIError: the request failed
     """
-    from pytriton.dispatcher.openai.server import answer_of
-
-    asking = await frontend.asking(request)
-    body = read_body(asking.data, EmbeddingsBody)
-    model = frontend.model(asking, body.model, "embeddings", partial(tokens_of, body))
+    call = await frontend.read_call(request)
+    body = read_body(call.data, EmbeddingsBody)
+    model = frontend.model(call, body.model, "embeddings", partial(tokens_of, body))
     rows, tokens = await _rows(
-        frontend, asking, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
+        frontend, call, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
     )
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
-        for index, embedding in enumerate(_shown(rows, body.encoding_format == "base64"))
+        for index, embedding in enumerate(_encoded(rows, body.encoding_format == "base64"))
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    headers = asking.caller.headers() if asking.caller else None
-    return answer_of(
+    headers = call.caller.headers() if call.caller else None
+    return json_response(
         {"object": "list", "data": data, "model": body.model, "usage": usage}, 200, headers
     )
 
@@ -66,21 +65,17 @@ async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Respo
     Raises:
         APIError: the request failed
     """
-    from pytriton.dispatcher.openai.server import answer_of
-
-    asking = await frontend.asking(request)
-    body = read_body(asking.data, TensorsBody)
-    model = frontend.model(
-        asking, request.match_info["name"], "embeddings", partial(tokens_of, body)
-    )
-    rows, _ = await _rows(frontend, asking, model, _texts("inputs[0].data", body.inputs[0].data))
+    call = await frontend.read_call(request)
+    body = read_body(call.data, TensorsBody)
+    model = frontend.model(call, request.match_info["name"], "embeddings", partial(tokens_of, body))
+    rows, _ = await _rows(frontend, call, model, _texts("inputs[0].data", body.inputs[0].data))
     embedding = {
         "name": EMBEDDING,
         "datatype": "FP32",
         "shape": list(rows.shape),
         "data": rows.ravel().tolist(),
     }
-    return answer_of({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
+    return json_response({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
 
 
 def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
@@ -100,7 +95,7 @@ def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
 
 async def _rows(
     frontend: ApiServer,
-    asking: Asking,
+    call: ApiCall,
     model: ApiModel,
     given: Sequence[str | list[int]],
     dimensions: int | None = None,
@@ -111,36 +106,29 @@ async def _rows(
         APIError: the model failed, or its embeddings have other dimensions
     """
     texts = [packed(text) for text in given]
+    timeout_s = frontend.state.answering.timeout_s
     error = "cancelled"
     tokens = 0
     try:
         with frontend.slot():
-            vectors = await _within(
-                _embed(frontend, model, texts, dimensions), frontend.state.answering.timeout_s
-            )
+            vectors = await within(_embed(frontend, model, texts, dimensions), timeout_s)
         tokens = sum(one.tokens for one in vectors)
         rows = _joined(vectors)
         _check_dimensions(dimensions, rows)
         error = ""
+    except asyncio.TimeoutError:
+        error = "timeout"
+        raise APIError(f"The answer took longer than {timeout_s:g} s.", 504, code=error) from None
     except APIError as failure:
         error = failure.code or str(failure.status)
         raise
     finally:
-        asking.used(tokens)
-        took_s = frontend.clock() - asking.began
+        call.used(tokens)
+        took_s = frontend.clock() - call.began
         frontend.meters.answered(
             model.name, "embeddings", took_s, prompt_tokens=tokens, error=error
         )
     return rows, tokens
-
-
-async def _within(asking: Any, timeout_s: float) -> Any:
-    try:
-        return await within(asking, timeout_s)
-    except asyncio.TimeoutError:
-        raise APIError(
-            f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
-        ) from None
 
 
 async def _embed(
@@ -152,19 +140,20 @@ async def _embed(
     found: dict[int, Vectors] = {}
     left = iter(range(0, len(texts), most))
 
-    async def ask() -> None:
+    async def embed_batches() -> None:
         for start in left:  # all tasks take from the same iterator
             batch = texts[start : start + most]
             found[start] = await frontend.triton.embed(name, batch, dimensions)
 
-    asking = [
-        asyncio.ensure_future(ask()) for _ in range(min(_MAX_AT_ONCE, -(-len(texts) // most)))
+    tasks = [
+        asyncio.ensure_future(embed_batches())
+        for _ in range(min(_MAX_CONCURRENT_BATCHES, -(-len(texts) // most)))
     ]
     try:
-        await asyncio.gather(*asking)
+        await asyncio.gather(*tasks)
     finally:
-        for one in asking:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
     return [found[start] for start in sorted(found)]
 
 
@@ -195,7 +184,7 @@ def _check_dimensions(wanted: int | None, rows: Any) -> None:
         )
 
 
-def _shown(rows: Any, as_base64: bool) -> list[Any]:
+def _encoded(rows: Any, as_base64: bool) -> list[Any]:
     if as_base64:
         return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
     shown: list[Any] = rows.tolist()

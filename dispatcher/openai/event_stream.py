@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Optional, cast
 from urllib.parse import urlsplit
 
-from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.state import Upstream
 
 __all__ = ["RELAY", "BrokenAnswer", "EventStream"]
@@ -52,7 +52,7 @@ class EventStream(asyncio.Protocol):
         self._left: Optional[int] = 0
         self._in_chunk = False
         self._ended = False
-        self._untaken = b""  #: part of the body that the tap left to the reader
+        self._unread = b""  #: part of the body that the tap left to the reader
         self._broken: BrokenAnswer | None = None
         #: Called with new data while the reader waits; returns False to leave it to the reader.
         self.tap: Callable[[bytes], bool] | None = None
@@ -79,7 +79,7 @@ class EventStream(asyncio.Protocol):
         lines += [f"Content-Length: {len(body)}", "", ""]
         try:
             transport.write("\r\n".join(lines).encode() + body)
-            await stream._head()
+            await stream._read_headers()
         except BaseException:
             transport.abort()
             raise
@@ -91,14 +91,14 @@ class EventStream(asyncio.Protocol):
             self._transport.abort()
         self.tap = None
         self._waiting.clear()
-        self._untaken = b""
+        self._unread = b""
 
     def say(self, word: bytes) -> None:
         """Send data after the request."""
         if self._transport is not None:
             self._transport.write(word)
 
-    def say_with(self, word: bytes, descriptor: int) -> None:
+    def send_descriptor(self, word: bytes, descriptor: int) -> None:
         """Send data with a descriptor after the request, which must have been sent completely.
 
         Raises:
@@ -117,11 +117,11 @@ class EventStream(asyncio.Protocol):
             BrokenAnswer: the connection ended before the body
         """
         while True:
-            found, self._untaken = self._untaken, b""
+            found, self._unread = self._unread, b""
             found = found or self._body()
             if found or self._ended:
                 return found
-            await self._more()
+            await self._wait_for_data()
 
     async def read_all(self, most: int) -> bytes:
         """Return the whole body, of at most `most` bytes.
@@ -147,7 +147,7 @@ class EventStream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass received data to the tap, or store it for the reader."""
         if self._waiter is not None and self.tap is not None and self._between_chunks:
-            only = _only_chunk(data)
+            only = _single_chunk(data)
             if only and self.tap(only):
                 return  # the usual case: one token
         self._waiting += data
@@ -162,7 +162,7 @@ class EventStream(asyncio.Protocol):
     def _between_chunks(self) -> bool:
         """Whether all earlier data has been passed on, and the next byte starts a chunk."""
         return self._chunked and not (
-            self._waiting or self._in_chunk or self._untaken or self._ended or self._broken
+            self._waiting or self._in_chunk or self._unread or self._ended or self._broken
         )
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -177,7 +177,7 @@ class EventStream(asyncio.Protocol):
             self._waiter.set_result(None)
         self._waiter = None
 
-    async def _more(self) -> None:
+    async def _wait_for_data(self) -> None:
         """Wait for more data."""
         if self._lost:
             raise BrokenAnswer("the connection ended in the middle of the answer")
@@ -187,11 +187,11 @@ class EventStream(asyncio.Protocol):
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    async def _head(self) -> None:
+    async def _read_headers(self) -> None:
         while (end := self._waiting.find(b"\r\n\r\n")) < 0:
             if len(self._waiting) > _MAX_HEAD:
                 raise BrokenAnswer("the headers of the answer are too long")
-            await self._more()
+            await self._wait_for_data()
         first, *lines = bytes(self._waiting[:end]).decode("latin-1").split("\r\n")
         del self._waiting[: end + 4]
         split = (line.partition(":") for line in lines)
@@ -216,7 +216,7 @@ class EventStream(asyncio.Protocol):
             return False
         if not self._ended and (not found or tap(found)):
             return True
-        self._untaken = found
+        self._unread = found
         return False
 
     def _body(self) -> bytes:
@@ -269,7 +269,7 @@ class EventStream(asyncio.Protocol):
         return found
 
 
-def _only_chunk(data: bytes) -> bytes | None:
+def _single_chunk(data: bytes) -> bytes | None:
     """Return the content of `data` if it is exactly one complete chunk, otherwise None."""
     end = data.find(b"\r\n", 0, _MAX_LINE)
     digits = data[:end]

@@ -29,7 +29,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Holding", "KeyFile", "KeyOwner", "KeysError", "tokens_of"]
+__all__ = ["KeyFile", "KeyOwner", "KeysError", "TokenReservation", "tokens_of"]
 
 #: Interval between checks of the file.
 _POLL_INTERVAL_S = 1.0
@@ -104,13 +104,13 @@ class KeyOwner:
         self.entry = entry
         self._requests = entry.requests_per_minute and Bucket(entry.requests_per_minute, clock)
         self._tokens = entry.tokens_per_minute and Bucket(entry.tokens_per_minute, clock)
-        self._usual = _FIRST_GUESS
+        self._typical = _FIRST_GUESS
 
     def may_use(self, model: str) -> bool:
         """Return whether the key permits a model."""
         return self.entry.models is None or model in self.entry.models
 
-    def admit(self, tokens_of: Callable[[int], int]) -> Holding:
+    def admit(self, tokens_of: Callable[[int], int]) -> TokenReservation:
         """Count a request and reserve the tokens that it may use until it is answered.
 
         A request that may exceed the whole quota is admitted as long as some of it is left.
@@ -139,12 +139,12 @@ class KeyOwner:
         if self._requests:
             self._requests.take(1)
         if not self._tokens:
-            return Holding(self, 0)
-        held = min(max(1, tokens_of(round(self._usual))), self._tokens.size)
+            return TokenReservation(self, 0)
+        held = min(max(1, tokens_of(round(self._typical))), self._tokens.size)
         self._tokens.held += held
-        return Holding(self, held)
+        return TokenReservation(self, held)
 
-    def give_back(self, held: int) -> None:
+    def release(self, held: int) -> None:
         """Release reserved tokens."""
         if self._tokens:
             self._tokens.held -= held
@@ -154,7 +154,7 @@ class KeyOwner:
         if self._tokens:
             self._tokens.take(tokens)
             if tokens:
-                self._usual += _LAST_COUNTS * (tokens - self._usual)
+                self._typical += _LAST_COUNTS * (tokens - self._typical)
 
     def headers(self) -> dict[str, str]:
         """Return the rate limit headers."""
@@ -167,7 +167,7 @@ class KeyOwner:
         return found
 
 
-class Holding:
+class TokenReservation:
     """The tokens of a quota that are reserved for a request in progress."""
 
     def __init__(self, caller: KeyOwner, tokens: int) -> None:
@@ -178,7 +178,7 @@ class Holding:
         """Replace the reservation by the tokens used; None if no model was asked. Only the first call has an effect."""
         caller, self._caller = self._caller, None
         if caller is not None:
-            caller.give_back(self._tokens)
+            caller.release(self._tokens)
             if used is not None:
                 caller.used(used)
 
@@ -189,14 +189,14 @@ class KeyFile:
     def __init__(
         self,
         path: Path | None,
-        complain: Callable[[str], None],
+        log: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
-        self._complain = complain
+        self._log = log
         self._clock = clock
         self._stamp: Any = None
-        self._looked_at = clock()
+        self._checked_at = clock()
         self._callers: list[tuple[bytes, KeyOwner]] = []
         if path is not None:
             self._stamp = _stamp(path)
@@ -217,7 +217,7 @@ class KeyFile:
         """
         if self._path is None:
             return None
-        self._look(self._path)
+        self._reload_if_changed(self._path)
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer" or not key:
             raise APIError(
@@ -238,11 +238,11 @@ class KeyFile:
             )
         return found
 
-    def _look(self, path: Path) -> None:
+    def _reload_if_changed(self, path: Path) -> None:
         now = self._clock()
-        if now - self._looked_at < _POLL_INTERVAL_S:
+        if now - self._checked_at < _POLL_INTERVAL_S:
             return
-        self._looked_at = now
+        self._checked_at = now
         try:
             stamp = _stamp(path)
             if stamp == self._stamp:
@@ -250,7 +250,7 @@ class KeyFile:
             self._stamp = stamp
             self._callers = self._read(path)
         except (KeysError, OSError) as error:
-            self._complain(f"API keys were not reloaded, the previous ones stay in effect: {error}")
+            self._log(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
     def _read(self, path: Path) -> list[tuple[bytes, KeyOwner]]:
         """Return the callers in the file; those with an unchanged entry keep the state of their quotas."""
@@ -299,11 +299,11 @@ _CHARACTERS = 4
 _FILES = ("data", "file_data")
 
 
-def tokens_of(body: Body | TensorsBody, usual: int) -> int:
+def tokens_of(body: Body | TensorsBody, typical: int) -> int:
     """Return the number of tokens that a request may use: those of its texts plus its maximum answer.
 
     Args:
-        usual: typical usage of a request that does not limit its answer
+        typical: typical usage of a request that does not limit its answer
     """
     if isinstance(body, (EmbeddingsBody, TensorsBody)):
         return _in_texts(body.input if isinstance(body, EmbeddingsBody) else body.inputs[0].data)
@@ -318,7 +318,7 @@ def tokens_of(body: Body | TensorsBody, usual: int) -> int:
     elif isinstance(body, ResponsesBody):
         texts = _in_texts([body.input, body.instructions])
         longest = body.max_output_tokens
-    return max(texts, answers * usual) if longest is None else texts + answers * longest
+    return max(texts, answers * typical) if longest is None else texts + answers * longest
 
 
 def _prompts(prompt: str | Sequence[Any]) -> int:

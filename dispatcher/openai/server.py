@@ -6,9 +6,8 @@ import asyncio
 import functools
 import re
 import secrets
-import select
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,62 +16,78 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from pytriton._protocol.access import ACCESS_HEADER
-from pytriton.dispatcher.http_server.connections import Connections, ErrorLog, place_of
-from pytriton.dispatcher.openai.body_reader import Bodies, within
-from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
-from pytriton.dispatcher.openai.keys import Holding, KeyFile, KeyOwner
+from pytriton.dispatcher.http_server.browsers import Foreign, foreign_request, has_allowed_origin
+from pytriton.dispatcher.http_server.connections import Connections, ErrorLog, place_of, within
+from pytriton.dispatcher.openai.client_connection import RequestBodies, json_response
+from pytriton.dispatcher.openai.completions import answer_text
+from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
+from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner, TokenReservation
 from pytriton.dispatcher.openai.meters import Meters
 from pytriton.dispatcher.openai.state import ApiModel, ApiState
 from pytriton.dispatcher.openai.upstream import TritonPool
 from pytriton.openai.errors import APIError
 
-__all__ = ["ApiServer", "Asking", "Protocol"]
+__all__ = ["ApiCall", "ApiServer", "cors_headers", "refuse_foreign"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Say = Callable[[str], None]
 
 
 @dataclass
-class _About:
+class _RequestContext:
     """The context of the request that a task answers.
 
     Attributes:
         caller: set once the key has been verified
-        holding: reserved tokens of the caller, once the request is admitted
+        reservation: reserved tokens of the caller, once the request is admitted
         reached: whether a worker has answered, even with an error
     """
 
     request_id: str
     caller: KeyOwner | None = None
-    holding: Holding | None = None
+    reservation: TokenReservation | None = None
     reached: bool = False
 
     def settle(self) -> None:
         """Release tokens that are still reserved, because no model was asked."""
-        if self.holding is not None:
-            self.holding.settle(None)
+        if self.reservation is not None:
+            self.reservation.settle(None)
 
 
-_about: ContextVar[_About] = ContextVar("about")
+_context: ContextVar[_RequestContext] = ContextVar("context")
 _REQUEST_ID = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _TOO_SLOW = msgspec.json.encode(
     APIError("The request headers did not arrive in time.", 408, code="timeout").body()
 )
 #: Time limit of tritonserver's readiness probe, in seconds.
 _HEALTH_S = 5.0
+#: Headers that a page may send, if the browser's preflight request lists none.
+_CORS_REQUEST_HEADERS = (
+    "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
+)
+#: The header names that a preflight request may list: libraries use their own (OpenAI's has ten x-stainless ones).
+_HEADER_NAMES = re.compile(r"[a-zA-Z0-9_-]{1,64}(?:[, ]{1,4}[a-zA-Z0-9_-]{1,64}){0,63}")
+#: Response headers that a page may read.
+_CORS_RESPONSE_HEADERS = "x-request-id, retry-after, " + ", ".join(
+    f"x-ratelimit-{what}-{of}"
+    for of in ("requests", "tokens")
+    for what in ("limit", "remaining", "reset")
+)
+#: Seconds for which a browser may cache a preflight response.
+_PREFLIGHT_MAX_AGE_S = 600
 
 
-class Asking:
+class ApiCall:
     """A request with its body and caller.
 
     Attributes:
         data: the body
         caller: the owner of the key; None if no keys are required
         began: start time by the monotonic clock
-        holding: reserved tokens of the caller, once the request is admitted
+        reservation: reserved tokens of the caller, once the request is admitted
     """
 
     def __init__(
@@ -82,12 +97,12 @@ class Asking:
         self.data = data
         self.caller = caller
         self.began = began
-        self.holding: Holding | None = None
+        self.reservation: TokenReservation | None = None
 
     def used(self, tokens: int) -> None:
         """Count the tokens used against the caller's quota, instead of the reserved ones."""
-        if self.holding is not None:
-            self.holding.settle(tokens)
+        if self.reservation is not None:
+            self.reservation.settle(tokens)
 
 
 class ApiServer:
@@ -107,27 +122,24 @@ class ApiServer:
         path = state.answering.keys_file
         self.keys = KeyFile(None if path is None else Path(path), say, clock)
         self.triton = TritonPool(state.upstream)
-        self.complaints = ErrorLog(say, clock)
+        self.error_log = ErrorLog(say, clock)
         self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
-        self._bodies = Bodies()
-        self._health_asked: asyncio.Future[bool] | None = None
-        self._models = _by_id(state.models)
+        self._bodies = RequestBodies()
+        self._health_probe: asyncio.Future[bool] | None = None
+        self._models = _models_by_id(state.models)
 
     def application(self) -> web.Application:
         """Return the application with its routes."""
-        from pytriton.dispatcher.openai.completions import TextRoute
-        from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
-
         app = web.Application(middlewares=[self._around])
         routes: list[tuple[str, str, Handler]] = [
             ("GET", "/health", self._health),
             ("GET", "/metrics", self._metrics),
-            ("GET", "/v1/models", self._list),
-            ("GET", "/v1/models/{name:.+}", self._one),
+            ("GET", "/v1/models", self._list_models),
+            ("GET", "/v1/models/{name:.+}", self._show_model),
             ("POST", "/v1/models/{name:.+}/{verb:load|unload}", self._load),
-            ("POST", "/v1/chat/completions", TextRoute(self, "chat").answer),
-            ("POST", "/v1/completions", TextRoute(self, "completions").answer),
-            ("POST", "/v1/responses", TextRoute(self, "responses").answer),
+            ("POST", "/v1/chat/completions", functools.partial(answer_text, self, "chat")),
+            ("POST", "/v1/completions", functools.partial(answer_text, self, "completions")),
+            ("POST", "/v1/responses", functools.partial(answer_text, self, "responses")),
             ("POST", "/v1/embeddings", functools.partial(answer_embeddings, self)),
             ("POST", "/v2/models/{name}/infer", functools.partial(answer_tensors, self)),
         ]
@@ -142,7 +154,7 @@ class ApiServer:
         """Apply a new state from the daemon."""
         former = self.triton if state.upstream != self.state.upstream else None
         self.state = state
-        self._models = _by_id(state.models)
+        self._models = _models_by_id(state.models)
         if former is not None:
             self.triton = TritonPool(state.upstream)
             await former.close()
@@ -161,12 +173,12 @@ class ApiServer:
         try:
             caller = self.keys.caller(request.headers.get("Authorization", ""))
         except APIError:
-            self.complaints.count("requests without a valid key")
+            self.error_log.count("requests without a valid key")
             raise
-        _about.get().caller = caller
+        _context.get().caller = caller
         return caller
 
-    async def asking(self, request: web.Request) -> Asking:
+    async def read_call(self, request: web.Request) -> ApiCall:
         """Return a request with its body after verifying its key.
 
         Raises:
@@ -175,10 +187,10 @@ class ApiServer:
         began = self.clock()
         caller = self.caller(request)  # before the body is read
         data = await self._bodies.read(request, self.state.answering)
-        return Asking(request, data, caller, began)
+        return ApiCall(request, data, caller, began)
 
     def model(
-        self, asking: Asking, name: str, kind: str, tokens_of: Callable[[int], int]
+        self, call: ApiCall, name: str, kind: str, tokens_of: Callable[[int], int]
     ) -> ApiModel:
         """Return the requested model, and count the request against the caller's quota.
 
@@ -194,9 +206,9 @@ class ApiServer:
                 param="model",
                 code="missing_required_parameter",
             )
-        found = self._shown(asking.caller, name)
-        if asking.caller is not None:
-            asking.holding = _about.get().holding = asking.caller.admit(tokens_of)
+        found = self._model_for(call.caller, name)
+        if call.caller is not None:
+            call.reservation = _context.get().reservation = call.caller.admit(tokens_of)
         if kind not in found.card.serves:
             raise APIError(
                 f"The model '{name}' serves {', '.join(found.card.serves)}, not {kind}.", 404,
@@ -204,7 +216,7 @@ class ApiServer:
             )  # fmt: skip
         return found
 
-    def _shown(self, caller: KeyOwner | None, name: str) -> ApiModel:
+    def _model_for(self, caller: KeyOwner | None, name: str) -> ApiModel:
         """Return a model. One that the key does not permit is reported as missing, so that keys cannot discover it.
 
         Raises:
@@ -244,30 +256,31 @@ class ApiServer:
     @property
     def request_id(self) -> str:
         """The id of the current request."""
-        return _about.get().request_id
+        return _context.get().request_id
 
     def reached(self) -> None:
         """Record that a worker has answered, so that its error is not counted as a refused request."""
-        _about.get().reached = True
+        _context.get().reached = True
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("x-request-id", "")
         named = _REQUEST_ID.fullmatch(given) is not None
-        _about.set(_About(given if named else f"req_{secrets.token_hex(12)}"))
+        _context.set(_RequestContext(given if named else f"req_{secrets.token_hex(12)}"))
         answer: web.StreamResponse
         self.connections.begins(request)
         try:
-            # A preflight request of a browser; the headers below are the answer.
-            asks_first = request.method == "OPTIONS"
-            refuse_other_sites(request, self.state.answering.cors_origins)
-            answer = web.Response(status=204) if asks_first else await handler(request)
+            refuse_foreign(request, self.state.answering.cors_origins)
+            if request.method == "OPTIONS":  # a preflight request; the headers below answer it
+                answer = web.Response(status=204)
+            else:
+                answer = await handler(request)
         except APIError as error:
             answer = self._error(error)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            answer = self._error(_of_http(error, request))
+            answer = self._error(_from_http_error(error, request))
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
         except (asyncio.CancelledError, ConnectionError):
@@ -275,7 +288,7 @@ class ApiServer:
         except Exception as error:
             answer = self._error(self.fault(error))
         finally:
-            _about.get().settle()
+            _context.get().settle()
             self.connections.ends(request)
             self._bodies.release(request)
         if not answer.prepared:
@@ -284,7 +297,7 @@ class ApiServer:
 
     def fault(self, error: Exception) -> APIError:
         """Count an internal error; return the error for the client."""
-        self.complaints.count(f"internal errors: {type(error).__name__} {place_of(error)}")
+        self.error_log.count(f"internal errors: {type(error).__name__} {place_of(error)}")
         return APIError("Internal error of the OpenAI frontend.", 500)
 
     def unreadable(self, status: int, why: str) -> web.Response:
@@ -296,12 +309,12 @@ class ApiServer:
             self.meters.refuse("invalid_http")
         error = APIError(text, status, code="invalid_http" if status < 500 else None)
         headers = {"x-request-id": f"req_{secrets.token_hex(12)}", "Server": "pytriton-daemon"}
-        return answer_of(error.body(), status, headers)
+        return json_response(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
         """Return the common headers of all answers."""
         headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
-        headers.update(headers_for_pages(request, self.state.answering.cors_origins))
+        headers.update(cors_headers(request, self.state.answering.cors_origins))
         return headers
 
     async def _expect(self, request: web.Request) -> None:
@@ -319,26 +332,26 @@ class ApiServer:
         request.writer.output_size = 0  # the answer itself has not started
 
     def _error(self, error: APIError) -> web.Response:
-        about = _about.get()
-        about.settle()  # update the rate limit headers
-        if error.status < 500 and not about.reached:
+        context = _context.get()
+        context.settle()  # update the rate limit headers
+        if error.status < 500 and not context.reached:
             self.meters.refuse(error.code or str(error.status))
-        headers = {} if about.caller is None else about.caller.headers()
+        headers = {} if context.caller is None else context.caller.headers()
         if error.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, round(error.retry_after_s + 0.5)))
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return answer_of(error.body(), error.status, headers)
+        return json_response(error.body(), error.status, headers)
 
     # ── routes without a model ───────────────────────────────────────────────────────────────────
 
     async def _health(self, request: web.Request) -> web.Response:
-        if self._health_asked is None or self._health_asked.done():
-            self._health_asked = asyncio.ensure_future(self._ask_health())
-        ready = await asyncio.shield(self._health_asked)  # shared by all concurrent probes
-        return answer_of({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
+        if self._health_probe is None or self._health_probe.done():
+            self._health_probe = asyncio.ensure_future(self._probe_triton())
+        ready = await asyncio.shield(self._health_probe)  # shared by all concurrent probes
+        return json_response({"status": "ok" if ready else "not ready"}, 200 if ready else 503)
 
-    async def _ask_health(self) -> bool:
+    async def _probe_triton(self) -> bool:
         try:
             return await within(self.triton.is_ready(), _HEALTH_S)
         except asyncio.TimeoutError:
@@ -349,19 +362,19 @@ class ApiServer:
         text = self.meters.text() if caller is None else self.meters.text(caller.may_use)
         return web.Response(text=text, content_type="text/plain")
 
-    async def _list(self, request: web.Request) -> web.Response:
+    async def _list_models(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
         shown = [
-            shown_model(one, name)
+            model_json(one, name)
             for name, one in self._models.items()
             if _may_use(caller, name, one)
         ]
-        return answer_of({"object": "list", "data": shown})
+        return json_response({"object": "list", "data": shown})
 
-    async def _one(self, request: web.Request) -> web.Response:
+    async def _show_model(self, request: web.Request) -> web.Response:
         caller = self.caller(request)
         name = request.match_info["name"]
-        return answer_of(shown_model(self._shown(caller, name), name))
+        return json_response(model_json(self._model_for(caller, name), name))
 
     async def _load(self, request: web.Request) -> web.Response:
         """Load or unload a model, as Triton's OpenAI frontend does; requires the access token."""
@@ -369,23 +382,15 @@ class ApiServer:
         asked, verb = request.match_info["name"], request.match_info["verb"]
         found = self._models.get(asked)
         if caller is not None:
-            self._shown(caller, asked)  # a key restricted to some models must not control others
+            self._model_for(
+                caller, asked
+            )  # a key restricted to some models must not control others
         name = asked if found is None else found.name
         await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
-        return answer_of({"id": asked, "object": "model", "status": f"{verb}ed"})
+        return json_response({"id": asked, "object": "model", "status": f"{verb}ed"})
 
 
-def answer_of(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a JSON response."""
-    return web.Response(
-        body=msgspec.json.encode(body),
-        status=status,
-        content_type="application/json",
-        headers=headers,
-    )
-
-
-def _by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
+def _models_by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
     """Return the models by name and alias. Names take precedence over aliases, and earlier aliases over later ones."""
     found: dict[str, ApiModel] = {one.name: one for one in models}
     for one in models:
@@ -399,7 +404,7 @@ def _may_use(caller: KeyOwner | None, asked: str, model: ApiModel) -> bool:
     return caller is None or caller.may_use(model.name) or caller.may_use(asked)
 
 
-def shown_model(model: ApiModel, name: str) -> dict[str, Any]:
+def model_json(model: ApiModel, name: str) -> dict[str, Any]:
     """Return a model as shown by `/v1/models` under one of its ids."""
     card = model.card
     shown: dict[str, Any] = {
@@ -418,7 +423,7 @@ def shown_model(model: ApiModel, name: str) -> dict[str, Any]:
     return shown
 
 
-def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
+def _from_http_error(error: web.HTTPException, request: web.Request) -> APIError:
     if error.status == 404:
         return APIError(
             f"Invalid URL ({request.method} {request.path[:200]}).", 404, code="unknown_url"
@@ -430,106 +435,40 @@ def _of_http(error: web.HTTPException, request: web.Request) -> APIError:
     return APIError(error.reason, error.status)
 
 
-# ── A client's connection to the frontend ──
+# ── Pages in browsers ────────────────────────────────────────────────────────────────────────────
 
 
-#: Start of client data in aiohttp's messages, which must not be logged. Names of known headers may stay.
-_BYTES = re.compile(r"[:\s]*(?:\n|\b(?:bytearray\()?b['\"]|(?<!\w)['\"](?![A-Za-z-]+' header))")
-#: Start of aiohttp's own text. Some messages consist only of client data.
-_SENTENCE = re.compile(r"[A-Z][\w'-]* ")
+def cors_headers(request: web.BaseRequest, allowed_origins: Sequence[str]) -> dict[str, str]:
+    """Return the response headers that permit a page of an allowed origin to read the response."""
+    if not allowed_origins:
+        return {}
+    headers = {"Vary": "Origin"}  # on all responses, so that caches keep those of each origin apart
+    if has_allowed_origin(request.headers, allowed_origins):
+        headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
+        headers["Access-Control-Expose-Headers"] = _CORS_RESPONSE_HEADERS
+        if request.method == "OPTIONS":  # a preflight request
+            wanted = request.headers.get("Access-Control-Request-Headers", "")
+            headers["Access-Control-Allow-Headers"] = (
+                wanted if _HEADER_NAMES.fullmatch(wanted) else _CORS_REQUEST_HEADERS
+            )
+            headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
+            headers["Access-Control-Max-Age"] = str(_PREFLIGHT_MAX_AGE_S)
+    return headers
 
 
-#: Probe for a client that has closed its sending half and received nothing of its answer: the client ignores it (RFC
-#: 9110, 15.2), and a closed socket answers with a reset.
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: Delay from the client's EOF to the first check whether it has disconnected, and interval of further checks.
-_FIRST_CHECK_S, _CHECK_INTERVAL_S = 0.01, 0.5
+def refuse_foreign(request: web.BaseRequest, allowed_origins: Sequence[str]) -> None:
+    """Refuse a browser's request on behalf of a page whose origin is not allowed.
 
-
-class Protocol(web.RequestHandler):
-    """The server's end of a connection.
-
-    Args:
-        answer: returns the response to an invalid request, given its status and a one-line description or ""
-    Attributes:
-        probe: sends data that the client ignores within a stream; None outside of a stream
+    Raises:
+        APIError: it is such a request
     """
-
-    __slots__ = ("_answer", "_end_check", "probe")
-
-    def __init__(
-        self, server: web.Server, answer: Callable[[int, str], web.Response], **options: Any
-    ) -> None:
-        super().__init__(server, **options)
-        self._answer = answer
-        self.probe: Callable[[], None] | None = None
-        self._end_check: asyncio.TimerHandle | None = None
-
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the connection open to answer requests that arrived before EOF; close it if there are none.
-
-        Until something is sent, it is unknown whether the client closed its socket or only its sending half (like `nc
-        -N`).
-        """
-        if self._is_idle():
-            return None
-        self._end_check = self._loop.call_later(_FIRST_CHECK_S, self._check_after_end, True)
-        return True
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel the check and the requests in progress."""
-        if self._end_check is not None:
-            self._end_check.cancel()
-        super().connection_lost(exc)
-
-    def _is_idle(self) -> bool:
-        return self._waiter is not None and not self._waiter.done() and not self._messages
-
-    def _check_after_end(self, is_first: bool) -> None:
-        """Close the connection if the client has disconnected, its last request is truncated, or all is answered.
-
-        After EOF, the event loop no longer watches the socket.
-        """
-        transport, request = self.transport, self._current_request
-        if transport is None or transport.is_closing():
-            return
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), 0)
-        is_cut_off = request is not None and not request.content.is_eof()
-        if poll.poll(0) or is_cut_off:
-            transport.abort()
-            return
-        if self._is_idle():
-            transport.close()
-            return
-        if not self._messages:
-            self.close()  # after the current answer
-        if is_first and request is not None and request.version >= HttpVersion11:
-            if request.writer.output_size == 0:
-                transport.write(_CONTINUE)
-            elif self.probe is not None:
-                self.probe()
-        self._end_check = self._loop.call_later(_CHECK_INTERVAL_S, self._check_after_end, False)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Log as aiohttp does, but answer in the API's format.
-
-        Raises:
-            ConnectionError: part of an answer has been sent already
-        """
-        super().handle_error(request, status, exc, message)
-        answer = self._answer(status, _without_bytes(message or ""))
-        answer.force_close()
-        return answer
-
-
-def _without_bytes(message: str) -> str:
-    """Return aiohttp's error message without client data; "" if nothing else is in it."""
-    what, *_ = _BYTES.split(message, maxsplit=1)
-    return what.rstrip(".: ") if _SENTENCE.match(what) else ""
+    local_address = request.get_extra_info("sockname")
+    foreign = foreign_request(request.method, request.headers, local_address, allowed_origins)
+    if foreign is Foreign.OTHER_SITE:
+        raise APIError(
+            "Pages of this origin are not permitted; add it to the setting openai_cors_origin.", 403,
+            code="origin_not_allowed",
+        )  # fmt: skip
+    if foreign is not None:
+        text = foreign.value
+        raise APIError(f"{text[0].upper()}{text[1:]}.", 403, code="host_not_allowed")

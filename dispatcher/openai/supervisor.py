@@ -66,7 +66,7 @@ class OpenAIFront:
         self._describe = describe
         self._changes = changes
         self._listener: socket.socket | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervise_task: asyncio.Task[None] | None = None
         self._child: Child | None = None
         self._channel = -1  #: descriptor of the socket to the process
         self._writer: asyncio.StreamWriter | None = None  #: set once the process has sent READY
@@ -118,7 +118,7 @@ class OpenAIFront:
             raise RemoteFailure(
                 ErrorKind.INVALID, f"the OpenAI frontend cannot listen: {error}"
             ) from error
-        self._keeping = asyncio.ensure_future(self._keep())
+        self._supervise_task = asyncio.ensure_future(self._supervise())
         _log.info("the OpenAI API is served", url=self.url)
 
     async def run(self) -> None:
@@ -152,13 +152,13 @@ class OpenAIFront:
         self._listener = socket.socket(fileno=state.listener)
         child = Child.adopt(state.child, self._log_line, self._kill_on_death)
         channel = socket.socket(fileno=state.channel)
-        self._keeping = asyncio.ensure_future(self._keep(child, channel))
+        self._supervise_task = asyncio.ensure_future(self._supervise(child, channel))
 
     async def stop(self, grace_s: float) -> None:
         """Stop accepting requests, answer pending ones, and exit."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        if self._supervise_task is not None:
+            self._supervise_task.cancel()
+            await asyncio.wait([self._supervise_task])
         if self._listener is not None:
             self._listener.close()
         if self._child is not None:
@@ -166,7 +166,9 @@ class OpenAIFront:
 
     # ── the process ──────────────────────────────────────────────────────────────────────────────
 
-    async def _keep(self, child: Child | None = None, channel: socket.socket | None = None) -> None:
+    async def _supervise(
+        self, child: Child | None = None, channel: socket.socket | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         pause_s = 0.0
         while True:
@@ -175,7 +177,7 @@ class OpenAIFront:
                 ready = child is not None and channel is not None  # adopted and serving
                 if child is None or channel is None:
                     child, channel = await self._start()
-                how = await self._live(child, channel, ready=ready)
+                how = await self._run_process(child, channel, ready=ready)
             except OSError as error:
                 how = f"could not be started: {error}"
             child = channel = None
@@ -186,7 +188,9 @@ class OpenAIFront:
             await asyncio.sleep(pause_s)
             pause_s = min(_MAX_DELAY_S, pause_s * 2 or _INITIAL_DELAY_S)
 
-    async def _live(self, child: Child, channel: socket.socket, *, ready: bool = False) -> str:
+    async def _run_process(
+        self, child: Child, channel: socket.socket, *, ready: bool = False
+    ) -> str:
         """Send state changes to a process; return how it exited. `ready`: it has already reported ready."""
         self._child = child
         reader, writer = await asyncio.open_connection(sock=channel, limit=_MAX_METRICS_BYTES)
@@ -194,7 +198,7 @@ class OpenAIFront:
             self._writer = writer
         self._channel = channel.fileno()
         state_task = asyncio.ensure_future(self._send_state(writer))
-        hearing = asyncio.ensure_future(self._hear(reader, writer))
+        hearing = asyncio.ensure_future(self._receive(reader, writer))
         try:
             return describe_exit(await asyncio.shield(child.exited))
         finally:
@@ -246,7 +250,7 @@ class OpenAIFront:
         except ConnectionError:
             return  # the process has exited, which is handled elsewhere
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             if line == READY:
                 self._problem = ""

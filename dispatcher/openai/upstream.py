@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from pytriton._protocol.access import ACCESS_HEADER
-from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.event_stream import RELAY, EventStream
 from pytriton.dispatcher.openai.state import Upstream
 from pytriton.openai.embeddings import DIMENSIONS
@@ -193,7 +193,7 @@ def _path(model: str) -> str:
 
 
 class AnswerTexts:
-    """The texts of one answer: `at_once` is offered them first, the iterator yields the others.
+    """The texts of one answer: `on_texts` is offered them first, the iterator yields the others.
 
     Each iteration yields all texts received so far.
 
@@ -202,7 +202,7 @@ class AnswerTexts:
     process must not write to the client. See proxy_backend/frontend/relay/relay.h.
 
     Attributes:
-        awaits_word: one of the two must be called after the first event
+        awaits_decision: one of the two must be called after the first event
         relaying: the native frontend is writing to the client
         relayed: number of events that it has written
         whole: its output ends with a complete chunk; otherwise nothing can follow it
@@ -210,47 +210,47 @@ class AnswerTexts:
 
     def __init__(self, answer: EventStream) -> None:
         self._answer = answer
-        self.awaits_word = answer.relays
+        self.awaits_decision = answer.relays
         self.relaying = False
         self.relayed = 0
         self.whole = True
-        self._left: list[bytes] = []  #: parts of an incomplete event
-        self._left_size = 0
+        self._partial: list[bytes] = []  #: parts of an incomplete event
+        self._partial_size = 0
         #: Called with texts as soon as they arrive; returns False if it does not take them.
-        self.at_once: Callable[[list[str]], bool] | None = None
+        self.on_texts: Callable[[list[str]], bool] | None = None
 
     def keep(self) -> None:
         """Receive all texts here."""
-        self.awaits_word = False
+        self.awaits_decision = False
         self._answer.say(b"n")
 
     def hand_over(self, client: int) -> None:
         """Let the native frontend write the following events to a client's descriptor, which the caller keeps."""
-        self.awaits_word = False
+        self.awaits_decision = False
         try:
-            self._answer.say_with(b"g", client)
+            self._answer.send_descriptor(b"g", client)
             self.relaying = True
         except OSError:  # for example, too many descriptors in flight
             self.keep()
 
     async def close(self) -> None:
         """Take the client's connection back before the answer ends; texts received until then are dropped."""
-        self.at_once = None
+        self.on_texts = None
         self._answer.say(b"s")
         try:
-            await within(self._until_back(), _BACK_S)
+            await within(self._wait_reclaimed(), _BACK_S)
         except (APIError, OSError, asyncio.TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
             self.whole = False
         self.relaying = False
 
-    async def _until_back(self) -> None:
+    async def _wait_reclaimed(self) -> None:
         while self.relaying and (data := await self._answer.read()):
-            self._texts(self._whole(data))
+            self._texts(self._complete_events(data))
 
     async def __aiter__(self) -> AsyncIterator[list[str]]:
         self._answer.tap = self._tap
         while data := await self._read():
-            texts, error = self._texts(self._whole(data))
+            texts, error = self._texts(self._complete_events(data))
             if texts:
                 yield texts
             if error is not None:
@@ -267,52 +267,52 @@ class AnswerTexts:
         self.relaying = self.relaying and bool(data)
         return data
 
-    def _whole(self, data: bytes) -> list[bytes]:
+    def _complete_events(self, data: bytes) -> list[bytes]:
         """Return the complete events in the data received so far, and store the rest.
 
         An event with a large text arrives in many pieces; each is scanned only once.
         """
-        if self._left and not self._ends(data):
-            if self._left_size + len(data) > _MAX_BYTES:
+        if self._partial and not self._ends(data):
+            if self._partial_size + len(data) > _MAX_BYTES:
                 raise APIError("The model's answer is too large.", 500)
-            self._keep(data)
+            self._add_partial(data)
             return []
-        *whole, left = b"".join([*self._left, data]).split(b"\n\n")
-        self._keep_only(left)
+        *whole, left = b"".join([*self._partial, data]).split(b"\n\n")
+        self._set_partial(left)
         return whole
 
     def _ends(self, data: bytes) -> bool:
         """Return whether these bytes contain the end of the pending event."""
-        return b"\n\n" in data or (data.startswith(b"\n") and self._left[-1].endswith(b"\n"))
+        return b"\n\n" in data or (data.startswith(b"\n") and self._partial[-1].endswith(b"\n"))
 
-    def _keep(self, data: bytes) -> None:
-        self._left.append(data)
-        self._left_size += len(data)
+    def _add_partial(self, data: bytes) -> None:
+        self._partial.append(data)
+        self._partial_size += len(data)
 
-    def _keep_only(self, data: bytes) -> None:
-        self._left.clear()
-        self._left_size = 0
+    def _set_partial(self, data: bytes) -> None:
+        self._partial.clear()
+        self._partial_size = 0
         if data:
-            self._keep(data)
+            self._add_partial(data)
 
     def _tap(self, data: bytes) -> bool:
-        if self.at_once is None:
+        if self.on_texts is None:
             return False
-        if self._left:
+        if self._partial:
             if not self._ends(data):
-                fits = self._left_size + len(data) <= _MAX_BYTES
+                fits = self._partial_size + len(data) <= _MAX_BYTES
                 if fits:
-                    self._keep(data)
+                    self._add_partial(data)
                 return fits  # otherwise the iterator yields them
-            data = b"".join([*self._left, data])
+            data = b"".join([*self._partial, data])
         *whole, left = data.split(b"\n\n")
         try:
             texts, error = self._texts(whole)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False  # the iterator raises the error
-        if error is not None or not texts or not self.at_once(texts):
+        if error is not None or not texts or not self.on_texts(texts):
             return False
-        self._keep_only(left)
+        self._set_partial(left)
         return True
 
     def _texts(self, events: list[bytes]) -> tuple[list[str], str | None]:

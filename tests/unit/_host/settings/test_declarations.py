@@ -26,7 +26,7 @@ from pytriton._host.settings.declarations import (
 from pytriton._host.settings.rendering import config_as_toml, configuration_page
 from pytriton._host.settings.sources import load, load_config
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE, SINGLE
-from pytriton.dispatcher.openai.browsers import headers_for_pages
+from pytriton.dispatcher.openai.server import cors_headers
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -349,7 +349,7 @@ def test_a_config_refuses_invalid_unknown_and_changed_settings() -> None:
 def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: str) -> None:
     allowed = options()["openai_cors_origin"].kind.read(written)
     asked: Any = SimpleNamespace(method="GET", headers=CIMultiDict({"Origin": origin}))
-    assert headers_for_pages(asked, allowed)["Access-Control-Allow-Origin"] == origin
+    assert cors_headers(asked, allowed)["Access-Control-Allow-Origin"] == origin
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
-"""Which connections are closed, and when."""
+"""Which connections are closed, and when; what the log shows of clients' errors."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytriton.dispatcher.http_server.connections import Connections
+from pytriton.dispatcher.http_server.connections import Connections, ErrorLog
 
 
 class Limits(NamedTuple):
@@ -136,3 +137,21 @@ def test_a_peer_that_never_reads_loses_its_connection() -> None:
             await asyncio.wait_for(ended.wait(), 30)
 
     asyncio.run(test())
+
+
+def test_the_error_log_counts_and_quotes_nothing() -> None:
+    clock, lines = Clock(), list[str]()
+    log = ErrorLog(lines.append, clock)
+    for _ in range(3):
+        log.count("wrong")
+    clock.now += 10
+    log.count("wrong")
+    assert lines == ["wrong: 1", "wrong: 3"]
+    try:
+        raise ValueError("secret")
+    except ValueError as error:
+        exception: Any = (type(error), error, error.__traceback__)
+    message = "cannot read %s\nsecret"
+    log.handle(logging.LogRecord("lib", logging.ERROR, "x.py", 1, message, ("secret",), exception))
+    assert lines[2].startswith("lib: cannot read %s ValueError (")
+    assert "secret" not in "".join(lines)

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientConnectionResetError, ClientError
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 
-from pytriton.dispatcher.openai.completions import Sending
+from pytriton.dispatcher.openai.completions import AnswerRelay
 
 STREAM = {**HELLO, "stream": True}
 NONSENSE = [
@@ -102,7 +102,7 @@ def test_a_client_that_goes_is_no_failure_of_the_server(monkeypatch: pytest.Monk
         async def gone(self: Any, data: bytes) -> None:
             raise ClientConnectionResetError("Cannot write to closing transport")
 
-        monkeypatch.setattr(Sending, "_write", gone)
+        monkeypatch.setattr(AnswerRelay, "_write", gone)
         with contextlib.suppress(ClientError):
             await post(client, STREAM)
         while rig.frontend.meters.active:

@@ -12,7 +12,7 @@ import pytest
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 from multidict import CIMultiDict
 
-from pytriton.dispatcher.openai.browsers import headers_for_pages, refuse_other_sites
+from pytriton.dispatcher.openai.server import cors_headers, refuse_foreign
 from pytriton.openai.errors import APIError
 
 KEY = "sk-0123456789abcdef"
@@ -59,8 +59,8 @@ def test_whose_pages_may_have_models_work(
 ) -> None:
     refused = pytest.raises(APIError, match="are not permitted") if is_refused else nullcontext()
     with refused:
-        refuse_other_sites(request(**asked), allowed)
-    refuse_other_sites(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
+        refuse_foreign(request(**asked), allowed)
+    refuse_foreign(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -68,8 +68,8 @@ def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -
     """It would see the answers; those that every page may see anyway, where the setting says so."""
     rebound = request(method, Host="page.example.com:8003")
     with pytest.raises(APIError, match="public name"):
-        refuse_other_sites(rebound, ())
-    refuse_other_sites(rebound, ("*",))
+        refuse_foreign(rebound, ())
+    refuse_foreign(rebound, ("*",))
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -
 )
 def test_only_names_of_headers_are_given_back(asks: str, may: bool) -> None:
     asked = request("OPTIONS", origin="https://a", access_control_request_headers=asks)
-    reported = headers_for_pages(asked, ("https://a",))["Access-Control-Allow-Headers"]
+    reported = cors_headers(asked, ("https://a",))["Access-Control-Allow-Headers"]
     assert (reported == asks) is may
     assert may or reported.startswith("authorization")
 
 
 def test_caches_keep_answers_of_different_pages_apart() -> None:
-    assert headers_for_pages(request(origin="https://b"), ()) == {}
-    assert headers_for_pages(request(origin="https://b"), ("https://a",)) == {"Vary": "Origin"}
-    assert headers_for_pages(request(), ("https://a",)) == {"Vary": "Origin"}
+    assert cors_headers(request(origin="https://b"), ()) == {}
+    assert cors_headers(request(origin="https://b"), ("https://a",)) == {"Vary": "Origin"}
+    assert cors_headers(request(), ("https://a",)) == {"Vary": "Origin"}
 
 
 def test_a_page_may_send_the_headers_of_its_library() -> None:

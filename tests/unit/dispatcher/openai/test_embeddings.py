@@ -12,7 +12,7 @@ import pytest
 
 from pytriton._protocol.messages import OpenAICard
 from pytriton.dispatcher.openai.embeddings import answer_embeddings, answer_tensors
-from pytriton.dispatcher.openai.server import ApiServer, Asking
+from pytriton.dispatcher.openai.server import ApiCall, ApiServer
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.openai.upstream import Vectors
 from pytriton.openai import APIError
@@ -53,10 +53,10 @@ def answered(answer: Any, data: bytes, embedder: Embedder) -> Any:
         frontend.triton = embedder
         request: Any = SimpleNamespace(match_info={"name": "m"})
 
-        async def asking(_: Any) -> Asking:
-            return Asking(request, data, None, frontend.clock())
+        async def read_call(_: Any) -> ApiCall:
+            return ApiCall(request, data, None, frontend.clock())
 
-        frontend.asking = asking
+        frontend.read_call = read_call
         return await answer(frontend, request)
 
     return asyncio.run(ask())

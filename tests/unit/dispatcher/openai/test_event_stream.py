@@ -90,7 +90,7 @@ def test_an_answer_that_nobody_takes_is_not_read_on() -> None:
         stream, transport = EventStream(), Paused()
         stream.connection_made(cast(asyncio.Transport, transport))
         stream.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
-        await stream._head()
+        await stream._read_headers()
         stream.data_received(bytes(1 << 19))
         assert transport.reading
         stream.data_received(bytes(1 << 20))
@@ -110,7 +110,7 @@ def test_a_tap_receives_events_while_a_reader_waits() -> None:
         stream = EventStream()
         stream.connection_made(cast(asyncio.Transport, Paused()))
         stream.data_received(CHUNKED)
-        await stream._head()
+        await stream._read_headers()
         tapped: list[bytes] = []
         takes = True
 
@@ -142,7 +142,7 @@ def test_a_tap_does_not_get_the_end(last: bytes) -> None:
         stream = EventStream()
         stream.connection_made(cast(asyncio.Transport, Paused()))
         stream.data_received(CHUNKED)
-        await stream._head()
+        await stream._read_headers()
         stream.tap = lambda data: pytest.fail(f"{data!r} was tapped")
         reading = asyncio.ensure_future(stream.read())
         await asyncio.sleep(0)  # its turn
@@ -175,7 +175,7 @@ def test_a_tap_gets_the_same_however_chunks_come(chunks: list[bytes], body: byte
         stream = EventStream()
         stream.connection_made(cast(asyncio.Transport, Paused()))
         stream.data_received(CHUNKED)
-        await stream._head()
+        await stream._read_headers()
         tapped: list[bytes] = []
 
         def tap(data: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness
 
-from pytriton.dispatcher.openai.completions import Sending
+from pytriton.dispatcher.openai.completions import AnswerRelay
 
 STREAM = json.dumps({**HELLO, "stream": True})
 END = f"u{USAGE}\ndata: end\n\n"
@@ -19,13 +19,13 @@ END = f"u{USAGE}\ndata: end\n\n"
 def relayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], bool]]:
     """What came while the task of a stream waited, and whether it could go on waiting."""
     found: list[tuple[list[str], bool]] = []
-    plain = Sending._pass_on
+    plain = AnswerRelay._write_now
 
-    def passed(self: Sending, texts: list[str]) -> bool:
+    def passed(self: AnswerRelay, texts: list[str]) -> bool:
         found.append((texts, plain(self, texts)))
         return found[-1][1]
 
-    monkeypatch.setattr(Sending, "_pass_on", passed)
+    monkeypatch.setattr(AnswerRelay, "_write_now", passed)
     return found
 
 

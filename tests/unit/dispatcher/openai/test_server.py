@@ -12,7 +12,7 @@ import pytest
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, Script, post
 from yarl import URL
 
-from pytriton.dispatcher.openai.body_reader import within
+from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.keys import KeyFile, KeysError
 from pytriton.openai import APIError
 

@@ -54,11 +54,11 @@ def test_the_pieces_of_a_large_text_are_looked_at_once() -> None:
     head = b'data: {"text_output": "'
     pieces = [head, *(bytes([65 + number % 26]) * 1000 for number in range(500))]
     for piece in pieces:
-        assert texts._whole(piece) == []
-    assert all(kept is piece for kept, piece in zip(texts._left, pieces))
-    (whole,) = texts._whole(b'"}\n\n')
+        assert texts._complete_events(piece) == []
+    assert all(kept is piece for kept, piece in zip(texts._partial, pieces))
+    (whole,) = texts._complete_events(b'"}\n\n')
     assert len(whole) == len(head) + 500_000 + 2
-    assert texts._left == []
+    assert texts._partial == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A client's connection: what it is told whose bytes are no HTTP, and what becomes of it when it sends no more."""
+"""A client's connection: answers to invalid HTTP, disconnected clients, and limits of request bodies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
 
-from pytriton.dispatcher.openai.server import Protocol
+from pytriton.dispatcher.openai.client_connection import ClientConnection, RequestBodies
+from pytriton.dispatcher.openai.state import ApiSettings
+from pytriton.openai import APIError
 
 
 @pytest.mark.parametrize(
@@ -64,7 +68,7 @@ def test_errors_do_not_echo_the_input(
         answers.append((status, what))
         return web.Response(status=status)
 
-    protocol = object.__new__(Protocol)
+    protocol = object.__new__(ClientConnection)
     protocol._answer = answer
     request, error = cast(Any, object()), ValueError()
     response = protocol.handle_error(request, 400, error, message)
@@ -79,7 +83,7 @@ def test_an_answer_that_has_begun_gets_no_second_one(monkeypatch: pytest.MonkeyP
         raise ConnectionError("Response is sent already, cannot send another response")
 
     monkeypatch.setattr(web.RequestHandler, "handle_error", begun)
-    protocol = object.__new__(Protocol)
+    protocol = object.__new__(ClientConnection)
     with pytest.raises(ConnectionError):
         protocol.handle_error(cast(Any, object()), 500, ValueError(), None)
 
@@ -122,7 +126,7 @@ def _connected(test: Test) -> None:
         loop = asyncio.get_running_loop()
         wrong = web.Response(status=400)
         server = await loop.create_server(
-            lambda: Protocol(manager, lambda *_: wrong, loop=loop), "127.0.0.1", 0
+            lambda: ClientConnection(manager, lambda *_: wrong, loop=loop), "127.0.0.1", 0
         )
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -178,3 +182,29 @@ def test_without_a_whole_request_the_connection_ends(sent: bytes) -> None:
         assert not held.begun.is_set()
 
     _connected(test)
+
+
+def request_with(body: bytes) -> web.Request:
+    loop = asyncio.get_running_loop()
+    payload = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    payload.feed_data(body)
+    payload.feed_eof()
+    return make_mocked_request("POST", "/", payload=payload)
+
+
+def test_all_bodies_share_one_limit() -> None:
+    async def test() -> None:
+        bodies, limits = RequestBodies(), ApiSettings(max_body_size=100)
+        requests = [request_with(bytes(100)) for _ in range(5)]
+        for one in requests[:4]:
+            assert await bodies.read(one, limits) == bytes(100)
+        with pytest.raises(APIError) as refused:
+            await bodies.read(requests[4], limits)
+        assert refused.value.status == 429
+        bodies.release(requests[4])
+        bodies.release(requests[0])
+        assert await bodies.read(request_with(bytes(100)), limits) == bytes(100)
+        with pytest.raises(APIError, match="larger than the 100 bytes"):
+            await bodies.read(request_with(bytes(101)), limits)
+
+    asyncio.run(test())
