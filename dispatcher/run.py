@@ -38,7 +38,7 @@ from pytriton.dispatcher.runtime.owner import Owner
 from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
 from pytriton.dispatcher.server import admin_token
 from pytriton.dispatcher.telemetry.events.webhooks import WebhookError, read_hooks
-from pytriton.dispatcher.telemetry.http.server_thread import CertificateError, tls_context
+from pytriton.dispatcher.telemetry.http.management import CertificateError, tls_context
 from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 
 _log = structlog.get_logger(__name__)

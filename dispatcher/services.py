@@ -54,7 +54,7 @@ from pytriton.dispatcher.startup_restore import StartupRestorer
 from pytriton.dispatcher.telemetry.events.event_log import EventLog
 from pytriton.dispatcher.telemetry.events.webhooks import Webhooks, read_hooks
 from pytriton.dispatcher.telemetry.http.management import Management
-from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.telemetry.requests.profiler import Profiler
 from pytriton.dispatcher.upgrade.coordinator import Parts, UpgradeCoordinator
@@ -263,7 +263,7 @@ class Services(ABC):
             keys=key_store(config),
         )
         #: All metrics.
-        self.figures = Snapshots(
+        self.figures = MetricsCollector(
             self.status,
             self._metrics_url,
             self._status.state_dir,

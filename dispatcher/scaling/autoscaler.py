@@ -34,7 +34,7 @@ from pytriton.dispatcher.scaling.policy import (
     share_out,
 )
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.metrics.snapshot import memory_of
+from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
 from pytriton.dispatcher.workers.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)

@@ -46,9 +46,8 @@ from pytriton.dispatcher.scaling.memory_policy import (
     shortage,
 )
 from pytriton.dispatcher.scaling.policy import MachineResources
-from pytriton.dispatcher.telemetry.metrics import gpu_memory
-from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
-from pytriton.dispatcher.telemetry.metrics.snapshot import memory_of
+from pytriton.dispatcher.telemetry.metrics import process_memory
+from pytriton.dispatcher.telemetry.metrics.process_memory import GpuMemory, memory_of
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts, PendingClaim
 
 _log = structlog.get_logger(__name__)
@@ -378,7 +377,7 @@ class MemoryBudget:
     async def _measure_gpus(self) -> None:
         nvml = GpuMemory()
         while True:
-            self.gpu = await asyncio.get_running_loop().run_in_executor(None, nvml.most)
+            self.gpu = await asyncio.get_running_loop().run_in_executor(None, nvml.peak_by_process)
             await asyncio.sleep(_GPU_INTERVAL_S)
 
     def _memory_of(self, pid: int) -> Size:
@@ -395,7 +394,7 @@ def accounts_of(config: DaemonConfig, size_store: SizeStore) -> MemoryAccounts:
     if config.memory_budget is not None:
         limits[MEMORY] = budget_of(config.memory_budget, linux.total_memory())
     if config.gpu_memory_budget is not None:
-        found = gpu_memory.gpus()
+        found = process_memory.gpus()
         for gpu in found:
             limits[gpu.number] = budget_of(config.gpu_memory_budget, gpu.total)
             names[gpu.uuid] = gpu.number

@@ -399,7 +399,7 @@ class UpgradeCoordinator:
                 counters.hand_over(name) for name, counters in registry.counter_registry.items()
             ],
             management=parts.management.descriptors,
-            beginnings=parts.management.beginnings,
+            beginnings=parts.management.start_times,
             openai=parts.openai.hand_over(),
             unposted=parts.webhooks.unposted(),
             events=parts.events.serial,

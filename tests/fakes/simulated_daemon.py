@@ -41,7 +41,7 @@ _DAEMON = "pytriton.dispatcher.services"
 _WORKER = "pytriton.dispatcher.workers.worker_factory.WorkerProcess"
 #: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
 _SELDOM = {
-    "telemetry.metrics.snapshot._POLL_INTERVAL_S": 10.0,
+    "telemetry.metrics.daemon_metrics._POLL_INTERVAL_S": 10.0,
     "telemetry.requests.collector._POLL_INTERVAL_S": 10.0,
 }
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent

@@ -27,7 +27,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
-from pytriton.dispatcher.telemetry.metrics.families import FAMILIES
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES
 
 FOLDER = Path(__file__).parent / "snapshots"
 WRITES = os.environ.get("PYTRITON_WRITE_SNAPSHOTS") == "1"

@@ -15,27 +15,28 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events, Sink
-from pytriton.dispatcher.telemetry.events.journal import Journal
 
 #: The directory within the state directory.
 FOLDER = "events"
 #: Maximum number of events waiting to be written; further ones are missing in the files.
-_MAX_WAITING = 10_000
+_MAX_PENDING = 10_000
 #: Events in memory per model and for the daemon itself: audit events, and all others; and maximum number of models.
-_ASKED_PER_MODEL, _PER_MODEL, _MODELS = 100, 300, 1000
-#: How long a stop waits for the disk.
-_CLOSE_S = 2.0
+_AUDIT_PER_MODEL, _PER_MODEL, _MAX_MODELS = 100, 300, 1000
+#: How long `close` waits for the disk.
+_CLOSE_TIMEOUT_S = 2.0
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -45,15 +46,15 @@ class _Recent:
     """The newest events of one model. A crash loop does not displace registrations and failed changes."""
 
     def __init__(self) -> None:
-        self._asked: deque[Event] = deque(maxlen=_ASKED_PER_MODEL)
+        self._audit: deque[Event] = deque(maxlen=_AUDIT_PER_MODEL)
         self._others: deque[Event] = deque(maxlen=_PER_MODEL)
 
     def add(self, event: Event) -> None:
-        (self._asked if is_asked(event) else self._others).append(event)
+        (self._audit if _is_audit(event) else self._others).append(event)
 
     def all(self) -> list[Event]:
         """Return the events, oldest first; thread-safe."""
-        return sorted([*self._asked, *self._others], key=lambda event: event.serial)
+        return sorted([*self._audit, *self._others], key=lambda event: event.serial)
 
 
 class EventLog:
@@ -73,25 +74,25 @@ class EventLog:
         self, state: Path, size: int, also: Sequence[Sink] = (), *, after: int = 0
     ) -> None:
         folder = state / FOLDER
-        self._asked = Journal(folder, "audit", size // 2)
+        self._audit = Journal(folder, "audit", size // 2)
         self._others = Journal(folder, "events", size // 2)
         self._writes = size > 0
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
-        self._waiting: deque[Event] = deque()
-        self._lost = 0
+        self._pending: deque[Event] = deque()
+        self._unreported_losses = 0
         #: Total number of events missing in the files.
         self.lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()
         self._closing = self._writing = False
         self._thread: threading.Thread | None = None
-        former = self._read()
-        for event in former:
+        stored = self._read()
+        for event in stored:
             self._remember(event)
-        begin = int(time.time() * 1000)
-        self.serial = max([after, begin, *(event.serial for event in former)])
+        now_ms = int(time.time() * 1000)
+        self.serial = max([after, now_ms, *(event.serial for event in stored)])
         self._serials = itertools.count(self.serial + 1)
-        self.events = Events([self._take, *also], self._serials)
+        self.events = Events([self._record, *also], self._serials)
 
     @property
     def problem(self) -> str | None:
@@ -116,14 +117,14 @@ class EventLog:
     def recent(self, count: int, *, asked: bool = False) -> list[Event]:
         """Return the newest events in memory, oldest first; `asked`: only those requested by an actor."""
         known = (event for recent in self._recent.values() for event in recent.all())
-        wanted = (event for event in known if is_asked(event)) if asked else known
-        return heapq.nlargest(count, wanted, key=lambda event: event.serial)[::-1]
+        chosen = (event for event in known if _is_audit(event)) if asked else known
+        return heapq.nlargest(count, chosen, key=lambda event: event.serial)[::-1]
 
     @property
     def waits(self) -> bool:
         """Whether events are waiting to be written."""
         with self._changed:
-            return bool(self._waiting) or self._writing
+            return bool(self._pending) or self._writing
 
     def close(self) -> None:
         """Write the pending events, as far as the disk accepts them in time."""
@@ -131,20 +132,20 @@ class EventLog:
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(_CLOSE_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
 
     # ── recording ────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.serial = event.serial
         self._remember(event)
         if not self._writes:
             return
         with self._changed:
-            if len(self._waiting) < _MAX_WAITING:
-                self._waiting.append(event)
+            if len(self._pending) < _MAX_PENDING:
+                self._pending.append(event)
             else:
-                self._lost += 1
+                self._unreported_losses += 1
                 self.lost += 1
             if self._thread is None:
                 thread = threading.Thread(target=self._write, name="event log", daemon=True)
@@ -156,7 +157,7 @@ class EventLog:
         recent = self._recent.setdefault(event.model, _Recent())
         self._recent.move_to_end(event.model)
         recent.add(event)
-        if len(self._recent) > _MODELS:
+        if len(self._recent) > _MAX_MODELS:
             self._recent.popitem(last=False)
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
@@ -164,46 +165,44 @@ class EventLog:
     def _write(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closing:
+                while not self._pending and not self._closing:
                     self._changed.wait()
-                events = list(self._waiting)
-                self._waiting.clear()
+                events = list(self._pending)
+                self._pending.clear()
                 self._writing = bool(events)
                 if not events:
                     break
             self._write_all(events)
             with self._changed:
                 self._writing = False
-        for journal in (self._asked, self._others):
+        for journal in (self._audit, self._others):
             journal.close()
 
     def _write_all(self, events: Sequence[Event]) -> None:
         with self._changed:
-            lost, self._lost = self._lost, 0
+            lost, self._unreported_losses = self._unreported_losses, 0
         if lost:
             loss = Event(
                 next(self._serials), time.time(), kinds.EVENTS_LOST.name, numbers={"events": lost}
             )
             events = [loss, *events]
         problem = None
-        for journal, asked in ((self._asked, True), (self._others, False)):
-            some = [event for event in events if is_asked(event) is asked]
+        for journal, audit in ((self._audit, True), (self._others, False)):
+            some = [event for event in events if _is_audit(event) is audit]
             try:
                 if some:
                     journal.append(b"".join(_encode(event) + b"\n" for event in some))
             except Exception as error:
                 # Any error: if this thread ended, no event would be written again.
                 problem = getattr(error, "strerror", None) or str(error)
-                missing = len(some) - (0 if asked or not lost else 1)
+                missing = len(some) - (0 if audit or not lost else 1)  # not the report itself
                 with self._changed:
-                    self._lost += missing + (0 if asked else lost)
+                    self._unreported_losses += missing + (0 if audit else lost)
                     self.lost += missing
         self._problem = problem
 
-    # ── the files ────────────────────────────────────────────────────────────────────────────────
-
     def _read(self) -> list[Event]:
-        events = [*_decoded(self._asked.read()), *_decoded(self._others.read())]
+        events = [*_decoded(self._audit.read()), *_decoded(self._others.read())]
         return sorted(events, key=lambda event: event.serial)
 
 
@@ -214,7 +213,106 @@ def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
             yield _decode(line)
 
 
-def is_asked(event: Event) -> bool:
+def _is_audit(event: Event) -> bool:
     """Return whether an actor requested what the event reports."""
     kind = kinds.KINDS.get(event.kind)
     return kind is not None and kind.asked
+
+
+# ── the files ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Journal:
+    """A bounded append-only file of lines, NAME.jsonl, rotated into one previous file, NAME.1.jsonl.
+
+    After a line that a crash has truncated, the next one starts on a new line; readers skip the truncated one.
+
+    Args:
+        folder: their directory; created with the first line, private to this user
+        name: base name of the files
+        size: maximum size of both files together, in bytes
+    """
+
+    def __init__(self, folder: Path, name: str, size: int) -> None:
+        self._path = folder / f"{name}.jsonl"
+        self._previous = folder / f"{name}.1.jsonl"
+        self._size = size // 2
+        self._file = -1
+        self._written = 0
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines and sync them to the disk.
+
+        Raises:
+            OSError: writing failed; the next call reopens the file.
+        """
+        try:
+            if self._file < 0:
+                self._open()
+            start = 0
+            while start < len(lines):
+                end = self._end_of_fitting(lines, start)
+                if end == start:
+                    self._rotate()
+                else:
+                    self._write(memoryview(lines)[start:end])
+                    start = end
+            os.fsync(self._file)
+        except OSError:
+            self.close()
+            raise
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines, oldest first. Skip files that cannot be read."""
+        for path in (self._previous, self._path):
+            try:
+                with open(path, "rb", opener=open_private) as file:
+                    data = file.read(2 * self._size + 1)
+            except OSError:  # missing or unreadable: treat as empty
+                continue
+            yield from data.split(b"\n")
+
+    def close(self) -> None:
+        """Close the file; the next append reopens it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> None:
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        file = open_private(str(self._path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._file = file
+        self._written = os.fstat(file).st_size
+        if self._written and not _ends_a_line(self._path):
+            self._written += os.write(file, b"\n")
+
+    def _end_of_fitting(self, lines: bytes, start: int) -> int:
+        """Return the end of the lines from `start` on that the file has room for.
+
+        An empty file accepts one line of any length.
+        """
+        room = self._size - self._written
+        if len(lines) - start <= room:
+            return len(lines)
+        end = lines.rfind(b"\n", start, start + max(room, 0)) + 1
+        if end == 0 and self._written == 0:
+            end = lines.find(b"\n", start) + 1 or len(lines)
+        return end or start
+
+    def _write(self, data: memoryview) -> None:
+        while data:
+            count = os.write(self._file, data)
+            self._written += count
+            data = data[count:]
+
+    def _rotate(self) -> None:
+        os.fsync(self._file)
+        os.replace(self._path, self._previous)
+        self.close()
+        self._open()
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb", opener=open_private) as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

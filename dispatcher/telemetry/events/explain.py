@@ -1,16 +1,19 @@
-"""Diagnoses a model: a verdict from its state and its events. Pure functions without a clock."""
+"""Diagnoses a model: a verdict and findings from its state, its events and its failed requests, with advice.
+
+Pure functions without a clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Optional
 
 from pytriton._protocol import messages
 from pytriton._protocol.messages.events import Event, Finding
 from pytriton._protocol.rates import duration
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes, failing
-from pytriton.dispatcher.telemetry.events.hints import hint
 
 #: Older events say nothing about the present.
 RECENT_S = 3600.0
@@ -32,6 +35,25 @@ _FAILED_CHANGES = {
     kinds.SCALE_FAILED.name: "scaled",
 }
 _CHANGES = (*_REPLACEMENTS, kinds.SCALED, kinds.RESTORED)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The recent requests of a model.
+
+    Attributes:
+        seconds: length of the period.
+        requests: number of requests started.
+        failed: number of failed requests by kind: those of `stats_page.FAILURES`, "lost", "hung".
+        last_at: time of the last failure, in seconds since the epoch; None if unknown.
+        last_error: exception type of the last failure; "" if there was none or it is unknown.
+    """
+
+    seconds: float
+    requests: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    last_at: Optional[float] = None
+    last_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +114,8 @@ def explain(situation: Situation) -> tuple[str, list[Finding]]:
         findings += _of_threads(info)
     findings += _of_the_past(situation)
     if situation.outcomes is not None:
-        findings += failing(situation.name, situation.outcomes, situation.now)
-    findings += _given_up(situation)
+        findings += _of_requests(situation.name, situation.outcomes, situation.now)
+    findings += _failed_operations(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
     findings.sort(
         key=lambda finding: _ORDER.index(finding.severity)
@@ -137,7 +159,7 @@ def _of_phase(situation: Situation) -> Iterator[Finding]:
 
 
 #: (failed kind, kinds that show a later success, what failed, consequence, advice).
-_GIVEN_UP = (
+_OPERATIONS = (
     (kinds.UPGRADE_FAILED, (kinds.UPGRADED, kinds.STARTED), "an upgrade of the daemon",
      "this version continues",
      "Fix the reported problem and retry; pytriton-daemon restart switches to the new version immediately, with an interruption."),
@@ -148,9 +170,9 @@ _GIVEN_UP = (
 )  # fmt: skip
 
 
-def _given_up(situation: Situation) -> Iterator[Finding]:
+def _failed_operations(situation: Situation) -> Iterator[Finding]:
     """Report recent operations on the daemon that were requested and failed."""
-    for failed, done, what, instead, advice in _GIVEN_UP:
+    for failed, done, what, instead, advice in _OPERATIONS:
         last = _last_of_daemon(situation, failed, *done)
         if last is None or last.kind != failed.name or last.at < situation.now - RECENT_S:
             continue
@@ -192,7 +214,7 @@ def _of_model(situation: Situation) -> Iterator[Finding]:
             "down", "unloaded", text, "Load it again with that client, or register it again."
         )
     elif info.state == "suspended":
-        yield _asleep(situation)
+        yield _suspended(situation)
     elif info.state in ("resuming", "starting", "not_ready"):
         yield from _waiting_for_memory(situation)
     refused = situation.last(kinds.REFUSED, kinds.READY_AGAIN, *_CHANGES)
@@ -252,7 +274,7 @@ def _of_threads(info: messages.ModelInfo) -> Iterator[Finding]:
         yield Finding("notice", "threads", text, advice)
 
 
-def _asleep(situation: Situation) -> Finding:
+def _suspended(situation: Situation) -> Finding:
     slept = situation.last(kinds.SUSPENDED)
     why = slept.reason if slept is not None else "it has not been loaded yet"
     if situation.info is not None and situation.info.scaling == DEFERRED:
@@ -322,12 +344,12 @@ def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Itera
     severity = "notice" if instance.standby else "degraded"
     last = instance.last_exit or "reason unknown"
     log = f"See: pytriton-daemon logs {name}."
-    mend = hint(last)
+    remedy = hint(last)
     if instance.state == "failed":
         text = f"{who}{on} was disabled after worker_restart_limit failed starts: {last}"
         then = f"Fix it, then run pytriton-daemon scale {name} N or register with replace=True."
         yield Finding(
-            severity, "restart_limit_reached", text, _joined(mend, then, log), instance=number
+            severity, "restart_limit_reached", text, _joined(remedy, then, log), instance=number
         )
     elif instance.consecutive_exits > 0 and instance.state != "ready":
         left_s = max(0.0, (instance.next_try_at or situation.now) - situation.now)
@@ -342,7 +364,7 @@ def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Itera
             then = f"the next worker has been loading for {situation.now - began.at:.0f} s (pid {instance.pid})"
         text = f"{who}{on} {what}: {instance.consecutive_exits} exits in a row, the last: {last}; {then}"
         advice = _joined(
-            mend, f"After fixing it, run pytriton-daemon scale {name} N to retry now.", log
+            remedy, f"After fixing it, run pytriton-daemon scale {name} N to retry now.", log
         )
         yield Finding(severity, "crash_loop", text, advice, instance=number)
     elif instance.state in ("starting", "loading"):
@@ -440,6 +462,127 @@ def _failed_change(situation: Situation) -> Iterator[Finding]:
     by = f", as requested by {last.who}," if last.who else ""
     text = f"it could not be {what}{by} and is unchanged: {last.reason}"
     yield Finding("degraded", "change", text, hint(last.reason), last.at)
+
+
+# ── failed requests ──────────────────────────────────────────────────────────────────────────────
+
+#: Share of failures from which a model practically does not work, and below which failures are not reported.
+_MOSTLY, _RARELY = 0.5, 0.01
+#: Descriptions of the kinds of failures.
+_FAILURE_TEXTS = {
+    "callable": "the callable raised",
+    "input": "inputs were invalid",
+    "result": "the callable's results were invalid",
+    "timeout": "execution_timeout_s was exceeded",
+    "unrecoverable": "the callable reported an unrecoverable error",
+    "lost": "their worker exited",
+    "hung": "their worker hung",
+}
+_LOG_ADVICE = "See: pytriton-daemon logs {0}."
+#: Advice for each kind of failure.
+_FAILURE_ADVICE = {
+    "callable": "Tracebacks: pytriton-daemon logs {0}; the last failed requests: pytriton-daemon requests {0}.",
+    "input": "Clients send inputs that do not match the declared ones; details: pytriton-daemon logs {0}.",
+    "result": "The callable returns results that do not match the declared outputs; details: pytriton-daemon logs {0}.",
+    "timeout": "Profile the model: pytriton-daemon profile {0}; or register with a higher execution_timeout_s.",
+}
+
+
+def _of_requests(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
+    """Yield a finding if many requests of a model fail; `now`: seconds since the epoch."""
+    failed = sum(outcomes.failed.values())
+    requests = max(outcomes.requests, failed)  # some started before the period
+    if not failed or failed < _RARELY * requests:
+        return
+    ago_s = None if outcomes.last_at is None else max(0.0, now - outcomes.last_at)
+    text = f"{_share(failed, requests)} of the last {_span(outcomes.seconds)} failed: {_failures(outcomes.failed)}"
+    if ago_s is not None and ago_s <= outcomes.seconds:
+        error = f": {outcomes.last_error}" if outcomes.last_error else ""
+        text += f"; the last one {ago_s:.0f} s ago{error}"
+    severity = "degraded" if failed >= _MOSTLY * requests else "notice"
+    main = max(outcomes.failed, key=lambda kind: outcomes.failed[kind])
+    advice = (
+        f"{hint(outcomes.last_error)} {_FAILURE_ADVICE.get(main, _LOG_ADVICE).format(name)}".strip()
+    )
+    yield Finding(severity, "failing", text, advice)
+
+
+def _share(failed: int, requests: int) -> str:
+    if failed == requests:
+        return "the only request" if requests == 1 else f"all {requests} requests"
+    return f"{failed} of {requests} requests ({failed / requests:.0%})"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _failures(failed: Mapping[str, int]) -> str:
+    found = sorted(
+        ((count, kind) for kind, count in failed.items() if count), key=lambda one: -one[0]
+    )
+    if len(found) == 1:
+        return _FAILURE_TEXTS[found[0][1]]
+    return ", ".join(f"{count} {_FAILURE_TEXTS[kind]}" for count, kind in found)
+
+
+# ── advice ───────────────────────────────────────────────────────────────────────────────────────
+
+#: (pattern of the reason, advice); the first match wins.
+_HINTS = (
+    (
+        r"No space left on device|Disk quota exceeded|Read-only file system|File too large",
+        "Free space on the disk that the message names, and check that it is writable.",
+    ),
+    (
+        r"memory_budget",
+        "`pytriton-daemon status` shows the budget. Increase it, or allow models to be suspended while they are "
+        "idle: suspend_any_idle_model = true, or instances=(0, 1) or lazy=True for those that hold memory.",
+    ),
+    (
+        r"CUDA|cuda|NCCL|hipError",
+        "Compare the devices that the model was registered with (devices=) with the available ones (nvidia-smi): "
+        "an instance's CUDA_VISIBLE_DEVICES contains only its own device.",
+    ),
+    (
+        r"load_timeout_s",
+        "Loading takes longer than load_timeout_s: register with a higher value, or load less.",
+    ),
+    (
+        r"did not start within",
+        "The worker process did not start: check the interpreter (python=) and the load of the machine.",
+    ),
+    (
+        r"memory_limit|bytes of memory|lack of memory|MemoryError|OutOfMemory",
+        "It needs more memory than its limit: raise the limit, or use smaller batches or fewer instances.",
+    ),
+    (
+        r"No module named|ModuleNotFoundError|cannot import name|ImportError",
+        "A package is missing in the workers' environment: install it there, or select another one with python=.",
+    ),
+    (
+        r"is registered already",
+        "Use replace=True (--replace) to replace it, or choose another name.",
+    ),
+    (
+        r"No such file or directory|FileNotFoundError",
+        "A file is missing where the callable expects it: workers run on the daemon's machine and resolve relative paths "
+        "against the directory that it was registered from (cwd=).",
+    ),
+    (
+        r"Permission denied",
+        "The daemon's user lacks permission to read or execute the file that the message names.",
+    ),
+    (
+        r"signal 11|SIGSEGV|signal 6|SIGABRT|signal 7|SIGBUS",
+        "Native code of the callable crashed: the stack traces of all threads are in the log.",
+    ),
+)
+
+
+def hint(reason: str) -> str:
+    """Return the advice for a failure; "" if no pattern matches."""
+    return next((advice for words, advice in _HINTS if re.search(words, reason)), "")
 
 
 def _times(count: int) -> str:

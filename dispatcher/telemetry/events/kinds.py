@@ -1,14 +1,191 @@
-"""The kinds of events, declared once for the log, `explain`, webhooks and docs/operations/explain.md."""
+"""The kinds of events, declared once for the log, `explain`, webhooks and docs/operations/explain.md.
+
+To add an event, declare its kind here and pass it to `Events.emit` where the decision is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
-from pytriton.dispatcher.telemetry.events.audit_kinds import *  # noqa: F403
-from pytriton.dispatcher.telemetry.events.kind import EventKind as EventKind
+
+@dataclass(frozen=True)
+class EventKind:
+    """One kind of event.
+
+    Args:
+        name: its name in the event log
+        level: level of its record in the daemon's log
+        says: text of that record
+        meaning: what has happened, for the documentation
+        numbers: the numbers that it carries: name -> description with unit
+        asked: requested by an actor, who is recorded; such audit events are stored in a separate file, where no crash
+            loop displaces them
+    """
+
+    name: str
+    level: str
+    says: str
+    meaning: str
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    asked: bool = False
+
 
 _INSTANCES = {"instances": "current number of instances"}
+_CHANGED = {**_INSTANCES, "before": "previous number of instances"}
 _PID = {"pid": "process id of the worker"}
+
+# ── requested by an actor (audit events) ─────────────────────────────────────────────────────────
+
+#: Declares a kind of event that an actor requests.
+_audit = partial(EventKind, asked=True)
+
+REGISTERED = _audit(
+    "registered",
+    "info",
+    "model registered",
+    "A model was registered and is served.",
+    _INSTANCES,
+)
+REGISTRATION_FAILED = _audit(
+    "registration_failed",
+    "error",
+    "model was not registered",
+    "A model could not be registered; the attempt was rolled back.",
+)
+REPLACED = _audit(
+    "replaced",
+    "info",
+    "model replaced",
+    "A new registration replaced the previous one of the same name.",
+    _CHANGED,
+)
+REPLACE_FAILED = _audit(
+    "replace_failed",
+    "error",
+    "model was not replaced",
+    "A replacement could not be served; the previous registration keeps serving.",
+)
+ROLLED_BACK = _audit(
+    "rolled_back",
+    "info",
+    "model rolled back",
+    "The model was restored to its state before the replacement.",
+    _CHANGED,
+)
+ROLLBACK_FAILED = _audit(
+    "rollback_failed",
+    "error",
+    "model was not rolled back",
+    "The previous registration could not be served; the current one keeps serving.",
+)
+REGISTRATION_CONFIRMED = _audit(
+    "registration_confirmed",
+    "info",
+    "registration confirmed",
+    "A provisional registration, part of a change across nodes, was made permanent.",
+)
+SCALED = _audit("scaled", "info", "model scaled", "The number of instances was changed.", _CHANGED)
+SCALE_FAILED = _audit(
+    "scale_failed",
+    "error",
+    "model was not scaled",
+    "The number of instances could not be changed, or not all instances got a worker.",
+    {"instances": "requested number of instances", "before": "previous number of instances"},
+)
+ACCESS_LOG = _audit(
+    "access_log",
+    "info",
+    "access log turned on or off",
+    "The model's access log was enabled or disabled.",
+    {"on": "1 if enabled, otherwise 0"},
+)
+UNREGISTERED = _audit(
+    "unregistered", "info", "model unregistered", "The model is no longer served."
+)
+LOADED = _audit(
+    "loaded",
+    "info",
+    "model loaded",
+    "A model was loaded from a model repository and is served.",
+)
+REPOSITORY_LOAD_FAILED = _audit(
+    "repository_load_failed",
+    "error",
+    "model of a repository was not loaded",
+    "A model could not be loaded from a model repository.",
+)
+UNLOADED = _audit(
+    "unloaded",
+    "info",
+    "model unloaded",
+    "A model from a model repository is no longer served.",
+)
+RELOADED = _audit(
+    "reloaded",
+    "info",
+    "settings reloaded",
+    "The settings were reloaded; the reason lists those that changed.",
+    {"applied": "settings applied", "waiting": "settings that take effect after a restart"},
+)
+RELOAD_FAILED = _audit(
+    "reload_failed",
+    "error",
+    "settings were not reloaded; the old ones stay in effect",
+    "The new settings are invalid; the old ones stay in effect.",
+)
+STARTED = _audit(
+    "started",
+    "info",
+    "daemon started",
+    "The daemon started.",
+    {"pid": "process id of the daemon"},
+)
+DRAINING = _audit(
+    "draining",
+    "info",
+    "daemon draining",
+    "The daemon is draining: it reports not ready and refuses registrations.",
+    {
+        "settle_s": "seconds for which it still accepts requests",
+        "stop": "1 if it stops afterwards, otherwise 0",
+    },
+)
+STOPPING = _audit("stopping", "info", "daemon stopping", "The daemon was asked to stop.")
+STOPPED = _audit(
+    "stopped",
+    "info",
+    "daemon stopped",
+    "The daemon shut down gracefully.",
+    {"exit_code": "exit code of the daemon"},
+)
+UPGRADED = _audit(
+    "upgraded",
+    "info",
+    "daemon upgraded",
+    "Another version of the daemon took over everything that the previous one served; the reason names both.",
+    {"upgrades": "number of upgrades since the start", "models": "number of models served"},
+)
+UPGRADE_FAILED = _audit(
+    "upgrade_failed",
+    "error",
+    "daemon was not upgraded",
+    "Another version of the daemon could not take over; the running one continues.",
+)
+SERVER_REPLACED = _audit(
+    "server_replaced",
+    "info",
+    "tritonserver was replaced",
+    "Another tritonserver replaced the running one.",
+    {"pid": "process id of the new tritonserver"},
+)
+SERVER_REPLACE_FAILED = _audit(
+    "server_replace_failed",
+    "error",
+    "tritonserver was not replaced",
+    "The replacement for tritonserver did not start; the running one keeps serving.",
+)
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,39 +11,51 @@ The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body ar
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 import re
+import socket
 import stat
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 
 from pytriton._host.settings.parsing import toml_table
 from pytriton._protocol.messages.events import Event
 from pytriton._protocol.messages.metrics import WebhookMetrics
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
-if TYPE_CHECKING:
-    from pytriton.dispatcher.telemetry.events.webhook import Webhook
+_log = structlog.get_logger(__name__)
 
+#: How long `close` waits for the last posts.
+_CLOSE_TIMEOUT_S = 2.0
+#: Maximum number of waiting events; the oldest are dropped.
+_MAX_WAITING = 1000
+#: Maximum number of events per request.
+_MAX_PER_POST = 50
+#: Minimum seconds between requests. A crash loop under load emits ten events a second.
+_POST_INTERVAL_S = 10.0
+_INITIAL_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
+#: An event that could not be posted for this long is dropped.
+_MAX_AGE_S = 3600.0
+#: Client errors (400 to 499) that may be temporary.
+_TEMPORARY_ERRORS = (408, 425, 429)
 
-#: How long a stop waits for the last posts.
-_CLOSE_S = 2.0
+_encode = msgspec.json.Encoder().encode
 
 
 class Webhooks:
     """All webhooks of a daemon."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
-        self._all: list[Webhook] = []
-        if hooks:
-            # Imported lazily: it needs urllib.request and http.client, and few daemons have webhooks.
-            from pytriton.dispatcher.telemetry.events.webhook import Webhook
-
-            self._all = [Webhook(hook) for hook in hooks]
+        self._all = [Webhook(hook) for hook in hooks]
 
     def take(self, event: Event) -> None:
         """Pass an event to all webhooks."""
@@ -68,12 +80,215 @@ class Webhooks:
         """Post what waits, within a time limit."""
         for one in self._all:
             one.begin_close()
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for one in self._all:
             one.join(max(0.0, deadline - time.monotonic()))
 
 
-# ── The webhooks file (setting `webhooks`): TOML, with a table `[[webhook]]` for each webhook ──
+# ── one webhook ──────────────────────────────────────────────────────────────────────────────────
+
+
+class _PostFailed(Exception):
+    """The address answered with an error; later it may accept these events."""
+
+
+class _PostRejected(Exception):
+    """The address rejected these events permanently."""
+
+
+class _Pending(NamedTuple):
+    """The latest of `repeats` events of one kind about the same model and instance."""
+
+    event: Event
+    repeats: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The key of coalescing: events with equal keys are coalesced."""
+        return (self.event.kind, self.event.model, self.event.version, self.event.instance)
+
+
+def _total(pending: Iterable[_Pending]) -> int:
+    return sum(one.repeats for one in pending)
+
+
+class Webhook:
+    """One address, and the thread that posts to it. `take` is called for every event."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._waiting: dict[tuple[object, ...], _Pending] = {}
+        self._changed = threading.Condition()
+        self._posting: list[_Pending] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._sent = self._dropped = self._failures = 0
+        self._failure_logged = False
+        # Imported lazily: it needs urllib.request and http.client, and few daemons have webhooks.
+        from pytriton.dispatcher.telemetry.events.webhook_http import HttpPoster
+
+        self._poster = HttpPoster()
+
+    @property
+    def name(self) -> str:
+        """The name of the webhook in metrics and in the log."""
+        return self._hook.name
+
+    def figures(self) -> WebhookMetrics:
+        """Return the counters of its events."""
+        with self._changed:
+            waiting = _total(self._waiting.values())
+            return WebhookMetrics(self._sent, self._dropped, self._failures, waiting)
+
+    def take(self, event: Event) -> None:
+        """Queue an event for posting if it matches the filters; never blocks."""
+        hook = self._hook
+        if (hook.kinds and event.kind not in hook.kinds) or (
+            hook.models and event.model not in hook.models
+        ):
+            return
+        with self._changed:
+            pending = _Pending(event)
+            former = self._waiting.pop(pending.key, None)
+            if former is not None:
+                pending = _Pending(event, former.repeats + 1)
+            elif len(self._waiting) >= _MAX_WAITING:
+                self._dropped += self._waiting.pop(next(iter(self._waiting))).repeats
+            self._waiting[pending.key] = pending
+            if self._thread is None:
+                name = f"webhook {hook.name}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()  # if no thread can be started now, the next event retries
+                self._thread = thread
+            self._changed.notify()
+
+    def unposted(self) -> list[Event]:
+        """Return the events that wait, without their repeat counts. Those being posted are included and may be posted
+        twice.
+        """
+        with self._changed:
+            return [one.event for one in (*self._posting, *self._waiting.values())]
+
+    def begin_close(self) -> None:
+        """Post what waits once, then stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has stopped."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> None:
+        pause_s = backoff_s = 0.0
+        while True:
+            with self._changed:
+                if pause_s:
+                    self._changed.wait_for(lambda: self._closing, pause_s)
+                self._changed.wait_for(lambda: self._closing or self._waiting)
+                last = self._closing
+                keys = list(self._waiting)[:_MAX_PER_POST]
+                self._posting = [self._waiting.pop(key) for key in keys]
+            if not self._posting:
+                return
+            delivered = self._deliver(self._posting)
+            self._posting = []
+            if delivered:
+                backoff_s, pause_s = 0.0, _POST_INTERVAL_S
+            elif last:
+                return
+            else:
+                backoff_s = min(max(_INITIAL_DELAY_S, backoff_s * 2), _MAX_DELAY_S)
+                pause_s = backoff_s
+
+    def _deliver(self, pending: Sequence[_Pending]) -> bool:
+        """Post events. Return False if they were put back for a retry."""
+        try:
+            self._post(pending)
+        except _PostRejected as rejection:
+            self._count(dropped=_total(pending), failed=True)
+            self._log_failure(f"{rejection}: {_total(pending)} events dropped")
+            return True
+        except Exception as error:
+            # For example, no more threads can be started. If this thread ended, nothing would be posted again.
+            self._put_back(pending)
+            self._log_failure(f"{_reason(error)}; retrying")
+            return False
+        self._count(sent=_total(pending))
+        if self._failure_logged:
+            self._failure_logged = False
+            _log.info("webhook accepts events again", webhook=self.name)
+        return True
+
+    def _post(self, pending: Sequence[_Pending]) -> None:
+        hook = self._hook
+        events = [
+            {**msgspec.to_builtins(event), "repeats": repeats} if repeats > 1 else event
+            for event, repeats in pending
+        ]
+        body = _encode({"host": socket.gethostname(), "pid": os.getpid(), "events": events})
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "pytriton-daemon",
+            "Pytriton-Delivery": f"{pending[0].event.serial}-{pending[-1].event.serial}",
+            **signed(hook.secret, body, int(time.time())),
+        }
+        status = self._poster.post(hook.url, body, headers)
+        if 200 <= status < 300:
+            return
+        text = f"it answered {status}"
+        raise (
+            _PostFailed(text)
+            if status >= 500 or status in _TEMPORARY_ERRORS
+            else _PostRejected(text)
+        )
+
+    def _put_back(self, pending: Sequence[_Pending]) -> None:
+        late = time.time() - _MAX_AGE_S
+        with self._changed:
+            before = _total((*pending, *self._waiting.values()))
+            waiting = {one.key: one for one in pending if one.event.at > late}
+            for key, newer in self._waiting.items():
+                older = waiting.pop(key, None)
+                repeats = newer.repeats + (older.repeats if older is not None else 0)
+                waiting[key] = _Pending(newer.event, repeats)
+            for key in list(waiting)[: max(0, len(waiting) - _MAX_WAITING)]:
+                del waiting[key]
+            self._waiting = waiting
+            self._failures += 1
+            self._dropped += before - _total(waiting.values())
+
+    def _count(self, *, sent: int = 0, dropped: int = 0, failed: bool = False) -> None:
+        with self._changed:
+            self._sent += sent
+            self._dropped += dropped
+            self._failures += failed
+
+    def _log_failure(self, reason: str) -> None:
+        if not self._failure_logged:
+            self._failure_logged = True
+            _log.warning("webhook does not accept events", webhook=self.name, reason=reason)
+
+
+def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
+    """Return the headers that authenticate the sender and the time of a request."""
+    digest = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return {"Pytriton-Timestamp": str(at), "Pytriton-Signature": f"sha256={digest}"}
+
+
+def _reason(error: Exception) -> str:
+    """Describe an error without the address, which some errors repeat."""
+    if isinstance(error, _PostFailed):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+# ── the webhooks file: TOML, with a table `[[webhook]]` for each webhook ─────────────────────────
 
 #: Minimum length of a secret in bytes.
 MIN_SECRET_LENGTH = 16
@@ -120,7 +335,7 @@ def read_hooks(path: str | None) -> list[Hook]:
         return []
     file = Path(path)
     try:
-        entries = msgspec.convert(_parsed(file), _File).webhook
+        entries = msgspec.convert(_read_toml(file), _File).webhook
     except msgspec.ValidationError as error:
         raise WebhookError(f"webhooks = {path}: {error}") from None
     hooks: dict[str, Hook] = {}
@@ -138,7 +353,7 @@ def read_hooks(path: str | None) -> list[Hook]:
     return list(hooks.values())
 
 
-def _parsed(file: Path) -> Any:
+def _read_toml(file: Path) -> Any:
     try:
         return toml_table(file)
     except OSError as error:

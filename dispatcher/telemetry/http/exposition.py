@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import core as prometheus
@@ -18,15 +18,12 @@ from prometheus_client.utils import floatToGoString
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS, Exemplar, coarse
 from pytriton._protocol.messages.metrics import Histogram
-from pytriton.dispatcher.telemetry.metrics.families import (
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import (
     FAMILIES,
-    OTLP_EXPORTS,
-    USERS_LEFT_OUT,
     WITH_EXEMPLARS,
     DaemonMetric,
-    Sample,
+    Scraped,
 )
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
@@ -45,62 +42,37 @@ class _MetricSource:
         return self._families
 
 
-def expose(scraped: Scraped, accept: str) -> tuple[bytes, str]:
+def expose(scrape: Scraped, accept: str) -> tuple[bytes, str]:
     """Return the response to a scraper and its content type; `accept` is the scraper's Accept header."""
     encode, content_type = choose_encoder(accept)
-    triton = scraped.triton or TritonMetrics()
-    openly = "openmetrics" in content_type
+    triton = scrape.triton or TritonMetrics()
+    is_openmetrics = "openmetrics" in content_type
     families = [
-        *our_families(scraped, with_exemplars=openly),
-        *_converter.each(scraped.users.families.values(), _user_family),
+        *(_daemon_family(family, scrape, with_exemplars=is_openmetrics) for family in FAMILIES),
+        *_converter.each(scrape.users.families.values(), _user_family),
     ]
-    if openly:
+    if is_openmetrics:
         families += openmetrics(triton)
-        return _encoded(encode, families), content_type
-    return _encoded(encode, families) + triton.text.encode(), content_type
-
-
-def our_families(scraped: Scraped, *, with_exemplars: bool) -> list[Metric]:
-    """Return the daemon's own metrics."""
-    found = []
-    for family in FAMILIES:
-        has_exemplars = with_exemplars and family.name == WITH_EXEMPLARS
-        exemplars = scraped.exemplars if has_exemplars else {}
-        found.append(_family(family, samples_of(family, scraped), exemplars))
-    return found
-
-
-def samples_of(family: DaemonMetric, scraped: Scraped) -> Iterable[Sample]:
-    """Return the samples of one of our families."""
-    if family is USERS_LEFT_OUT:
-        return [((model,), count) for model, count in scraped.users.left_out.items()]
-    if family is OTLP_EXPORTS:
-        return [((outcome,), count) for outcome, count in scraped.exports.items()]
-    return family.read(scraped.figures)
-
-
-def _encoded(encode: Any, families: Iterable[Metric]) -> bytes:
     body: bytes = encode(_MetricSource(families))
-    return body
+    return body if is_openmetrics else body + triton.text.encode(), content_type
 
 
-def _family(
-    family: DaemonMetric,
-    samples: Iterable[Sample],
-    exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]],
-) -> Metric:
+def _daemon_family(family: DaemonMetric, scrape: Scraped, *, with_exemplars: bool) -> Metric:
     name, text, labels = family.full_name, family.help, list(family.labels)
-    if family.kind in ("seconds", "rows"):
+    if family.is_histogram:
+        has_exemplars = with_exemplars and family.name == WITH_EXEMPLARS
+        exemplars = scrape.exemplars if has_exemplars else {}
         histogram = HistogramMetricFamily(name, text, labels=labels)
-        for values, observed in samples:
+        for values, observed in family.read(scrape):
             assert isinstance(observed, Histogram)
             buckets = list(_buckets(observed, family.kind, exemplars.get(values, ())))
             histogram.add_metric(list(values), buckets, observed.sum)
         return histogram
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = kind(name, text, labels=labels)
-    for values, value in samples:
-        metric.add_metric(list(values), _number((values, value)))
+    for values, value in family.read(scrape):
+        assert not isinstance(value, Histogram)
+        metric.add_metric(list(values), float(value))
     return metric
 
 
@@ -120,30 +92,30 @@ def _place(item: tuple[tuple[str, str], float]) -> tuple[bool, float, str]:
     return not at, float(at or 0.0), suffix
 
 
-def _number(sample: Sample) -> float:
-    assert not isinstance(sample[1], Histogram)
-    return float(sample[1])
+def exposed_buckets(observed: Histogram, kind: str) -> tuple[Sequence[float], list[int]]:
+    """Return the exposed bounds, and the cumulative count at each of them, then the total."""
+    bounds, exposed = (
+        (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
+    )
+    padded = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
+    return exposed, [*coarse(padded, bounds, exposed), observed.count]
 
 
-def _le(bound: float) -> str:
-    text: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
-    return text
+def newest_exemplars(exemplars: Iterable[Exemplar], bounds: Sequence[float]) -> dict[int, Exemplar]:
+    """Return the newest exemplar of each bucket, by the bucket's index."""
+    oldest_first = sorted(exemplars, key=lambda one: one.at)
+    return {bisect_left(bounds, one.seconds): one for one in oldest_first}
 
 
 def _buckets(
     observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield each exposed bucket: its bound, its cumulative count, and its newest exemplar."""
-    bounds, exposed = (
-        (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
-    )
-    filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
-    newest: dict[int, Exemplar] = {}
-    for one in sorted(exemplars, key=lambda one: one.at):
-        newest[bisect_left(exposed, one.seconds)] = one
-    for number, (bound, count) in enumerate(zip(exposed, coarse(filled, bounds, exposed))):
-        yield (_le(bound), count, *_exemplar(newest.get(number)))
-    yield ("+Inf", sum(filled), *_exemplar(newest.get(len(exposed))))
+    bounds, cumulative = exposed_buckets(observed, kind)
+    newest = newest_exemplars(exemplars, bounds)
+    for number, (bound, count) in enumerate(zip((*bounds, float("inf")), cumulative)):
+        le: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+        yield (le, count, *_exemplar(newest.get(number)))
 
 
 def _exemplar(one: Exemplar | None) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
-"""Opens the management server if it is configured; only then are its modules imported."""
+"""The management server and the OTLP export, opened if they are configured; only then are their modules imported."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,7 @@ from pytriton._protocol.messages.events import Event, Explanation
 from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
-from pytriton.dispatcher.telemetry.http.server_thread import CertificateError
-from pytriton.dispatcher.telemetry.metrics.snapshot import Snapshots
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.http.management_server import ManagementServer
@@ -36,16 +36,16 @@ class Management:
         self,
         config: DaemonConfig,
         rundir: RuntimeDir,
-        figures: Snapshots,
+        metrics: MetricsCollector,
         status: Callable[[], Status],
         requests: Callable[[str], Requests],
         explain: Callable[[str], Awaitable[Explanation]],
         events: Callable[[bool], Sequence[Event]],
     ) -> None:
         self.urls: list[str] = []
-        self._otlp = OtlpExport(figures.scraped)
-        figures.exports = lambda: dict(self._otlp.outcomes)
-        self._arguments = (config, rundir, figures, status, requests, explain, events)
+        self._config = config
+        self._otlp = OtlpExport(metrics.scrape, metrics.otlp_exports)
+        self._arguments = (config, rundir, metrics, status, requests, explain, events)
         self._server: ManagementServer | None = None
 
     @property
@@ -54,28 +54,30 @@ class Management:
         return [] if self._server is None else self._server.descriptors
 
     @property
-    def beginnings(self) -> SentSeries | None:
+    def start_times(self) -> SentSeries | None:
         """The start times of the series sent by OTLP; None if none are sent."""
         return self._otlp.hand_over()
 
     def open(
-        self, adopted: Sequence[int] = (), beginnings: SentSeries | None = None
+        self, adopted: Sequence[int] = (), start_times: SentSeries | None = None
     ) -> ExitCode | None:
         """Start serving and sending metrics; return the daemon's exit code on failure.
 
         Args:
             adopted: descriptors of the listening sockets of the version that was upgraded from
-            beginnings: start times of the series that it has sent
+            start_times: start times of the series that it has sent
         """
-        self._otlp.open(beginnings)
-        config = self._arguments[0]
+        self._otlp.open(start_times)
+        config = self._config
         if config.management_address is None and config.management_unix_socket is None:
             return None
         from pytriton.dispatcher.telemetry.http.management_server import ManagementServer
 
         server = ManagementServer(*self._arguments)
         try:
-            server.start(adopted)
+            server.start(
+                tls_context(config), adopted
+            )  # the certificate is read before anything listens
         except (PortError, CertificateError) as error:
             _log.error(
                 "cannot listen", management_address=config.management_address, reason=str(error)
@@ -90,3 +92,34 @@ class Management:
         await self._otlp.close()
         if self._server is not None:
             await self._server.stop()
+
+
+#: For TLS 1.2, the same as in the native frontend (`proxy_backend/frontend/net/tls.c`).
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+class CertificateError(Exception):
+    """The certificate cannot be used; the text says which one and why."""
+
+
+def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
+    """Return the TLS context of the management server; None if it does not use TLS.
+
+    Raises:
+        CertificateError: a file is unreadable or invalid, or certificate and key do not match.
+    """
+    certificate, key = config.management_certificate, config.management_key
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_ciphers(_CIPHERS)
+    try:
+        # Reject an encrypted key: without a password, OpenSSL would prompt at the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        why = error.strerror or str(error)
+        if isinstance(error, ssl.SSLError):
+            why = "they are not a matching certificate and key (PEM), or the key is encrypted"
+        text = f"management_certificate = {certificate}, management_key = {key}: {why}"
+        raise CertificateError(text) from error
+    return context

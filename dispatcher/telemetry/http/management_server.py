@@ -1,6 +1,6 @@
 """The management server: an HTTP server in a thread that requests snapshots from the dispatcher's loop.
 
-scraper ──▶ aiohttp (thread "management") ──▶ dispatcher's loop: Snapshots ──▶ text, in a thread of the pool
+scraper ──▶ aiohttp (thread "management") ──▶ dispatcher's loop: MetricsCollector ──▶ text, in a thread of the pool
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,14 +30,14 @@ from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.telemetry.dashboard.routes import Endpoint, Page, Sources
 from pytriton.dispatcher.telemetry.http import protobuf
 from pytriton.dispatcher.telemetry.http.exposition import expose
-from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread, tls_context
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, Snapshots
+from pytriton.dispatcher.telemetry.http.server_thread import BACKLOG, ServerThread
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 #: Timeout for a snapshot made in the dispatcher's loop.
-_SNAPSHOT_S = 5.0
+_SNAPSHOT_TIMEOUT_S = 5.0
 
 
 class ManagementServer:
@@ -45,11 +46,12 @@ class ManagementServer:
     Args:
         config: defines addresses and access
         rundir: contains the access token
-        figures: provides the metrics
+        metrics: provides the metrics
         status: returns the daemon's status; called in the dispatcher's loop, like the following
         requests: returns samples of a model's requests
         explain: returns the diagnosis of a model
         events: returns the newest events; True: audit events only
+
     Attributes:
         urls: the addresses that it listens on.
     """
@@ -58,7 +60,7 @@ class ManagementServer:
         self,
         config: DaemonConfig,
         rundir: RuntimeDir,
-        figures: Snapshots,
+        metrics: MetricsCollector,
         status: Callable[[], Status],
         requests: Callable[[str], Requests],
         explain: Callable[[str], Awaitable[Explanation]],
@@ -73,19 +75,17 @@ class ManagementServer:
         self._requests = requests
         self._explain = explain
         self._events = events
-        self._figures = figures
+        self._metrics = metrics
         self._server: ServerThread | None = None
 
-    def start(self, adopted: Sequence[int] = ()) -> None:
+    def start(self, tls: ssl.SSLContext | None, adopted: Sequence[int] = ()) -> None:
         """Listen and start serving. Call it in the dispatcher's loop.
 
         `adopted`: descriptors of the listening sockets of the version that was upgraded from.
 
         Raises:
             PortError: the port is in use, or the path of the unix socket cannot be used.
-            CertificateError: the certificate cannot be used.
         """
-        tls = tls_context(self._config)  # fails before anything listens
         sockets = self._adopt(adopted) if adopted else self._listen()
         if not sockets:
             return
@@ -115,7 +115,7 @@ class ManagementServer:
                 headers=lambda: access_headers(self._rundir.access_token()),
             )
         )
-        return [web.get("/metrics", self._guarded(self._metrics)), *page.routes(self._guarded)]
+        return [web.get("/metrics", self._guarded(self._expose)), *page.routes(self._guarded)]
 
     async def snapshot(self) -> MetricsSnapshot:
         """Return a snapshot, made in the dispatcher's loop.
@@ -123,7 +123,7 @@ class ManagementServer:
         Raises:
             asyncio.TimeoutError: the dispatcher did not make it in time.
         """
-        return await self._in_dispatcher(self._figures.current)
+        return await self._in_dispatcher(self._metrics.snapshot)
 
     async def status(self) -> Status:
         """Return the daemon's status from the dispatcher's loop; raises as `snapshot` does."""
@@ -164,18 +164,23 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def _in_dispatcher(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        made = asyncio.run_coroutine_threadsafe(read(), self._loop)
-        return await asyncio.wait_for(asyncio.wrap_future(made), _SNAPSHOT_S)
+        future = asyncio.run_coroutine_threadsafe(read(), self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(future), _SNAPSHOT_TIMEOUT_S)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _expose(self, request: web.Request) -> web.Response:
         try:
-            scraped = await self._in_dispatcher(self._figures.scraped)
+            scrape = await self._in_dispatcher(self._metrics.scrape)
         except asyncio.TimeoutError:
-            text = f"the dispatcher did not answer within {_SNAPSHOT_S:g} s\n"
+            text = f"the dispatcher did not answer within {_SNAPSHOT_TIMEOUT_S:g} s\n"
             return web.Response(text=text, status=503)
         accept = request.headers.get("accept", "")
-        render = expose_protobuf if protobuf.is_preferred(accept) else expose
-        body, content_type = await asyncio.to_thread(render, scraped, accept)
+        if protobuf.is_preferred(accept):
+            body, content_type = (
+                await asyncio.to_thread(protobuf.encode, scrape),
+                protobuf.CONTENT_TYPE,
+            )
+        else:
+            body, content_type = await asyncio.to_thread(expose, scrape, accept)
         return web.Response(body=body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Endpoint) -> Endpoint:
@@ -196,9 +201,9 @@ class ManagementServer:
             token = self._rundir.access_token_file.read_text(encoding="utf-8").strip()
         except OSError:
             return False
-        wanted = f"Bearer {token}".encode()
-        shown = authorization.encode("utf-8", "surrogateescape")
-        return bool(token) and hmac.compare_digest(shown, wanted)
+        expected = f"Bearer {token}".encode()
+        presented = authorization.encode("utf-8", "surrogateescape")
+        return bool(token) and hmac.compare_digest(presented, expected)
 
     def _adopt(self, descriptors: Sequence[int]) -> list[socket.socket]:
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -211,31 +216,29 @@ class ManagementServer:
         return sockets
 
     def _url(self, listener: socket.socket) -> str:
-        host = (self._config.management_address or "").rpartition(":")[0]
-        host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+        host, _ = _host_and_port(self._config.management_address or "")
         scheme = "https" if self._config.management_certificate else "http"
         shown = f"[{host}]" if ":" in host else host
         return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
     def _listen(self) -> list[socket.socket]:
         config, sockets, urls = self._config, [], []
-        with contextlib.ExitStack() as listening_so_far:
+        with contextlib.ExitStack() as opened:
             if config.management_address is not None:
-                host, _, port = config.management_address.rpartition(":")
-                host = {"*": "0.0.0.0"}.get(host, host.strip("[]"))
+                host, port = _host_and_port(config.management_address)
                 listener = listening(host, int(port), "management", backlog=BACKLOG)
-                sockets.append(listening_so_far.enter_context(listener))
+                sockets.append(opened.enter_context(listener))
                 urls.append(self._url(listener))
             if config.management_unix_socket is not None:
                 path = Path(config.management_unix_socket)
                 sockets.append(listening_at(path, "management_unix_socket", backlog=BACKLOG))
                 urls.append(f"unix:{config.management_unix_socket}")
-            listening_so_far.pop_all()
+            opened.pop_all()
         self.urls += urls
         self.descriptors = [one.fileno() for one in sockets]
         return sockets
 
 
-def expose_protobuf(scraped: Scraped, accept: str) -> tuple[bytes, str]:
-    """Return the same as `expose`, in the format for native histograms."""
-    return protobuf.encoded(scraped), protobuf.CONTENT_TYPE
+def _host_and_port(address: str) -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    return {"*": "0.0.0.0"}.get(host, host.strip("[]")), port

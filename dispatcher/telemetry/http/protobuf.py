@@ -7,24 +7,15 @@ Histograms contain both kinds of buckets: the coarse ones of the text formats, a
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric as TextMetric
 
-from pytriton._protocol.lanes.histograms import (
-    BOUNDS_S,
-    FIRST_INDEX,
-    SCHEMA,
-    SIZE_BOUNDS,
-    Exemplar,
-    coarse,
-)
+from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, Exemplar
 from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
-from pytriton.dispatcher.telemetry.http.exposition import EXPOSED_BOUNDS_S, samples_of
-from pytriton.dispatcher.telemetry.metrics.families import FAMILIES, WITH_EXEMPLARS
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.http.exposition import exposed_buckets, newest_exemplars
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, WITH_EXEMPLARS, Scraped
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 CONTENT_TYPE = (
@@ -45,7 +36,7 @@ _converter = MetricConverter()
 
 def is_preferred(accept: str) -> bool:
     """Return whether the scraper prefers this format over all others."""
-    best, found = 0.0, False
+    best, is_ours = 0.0, False
     for item in accept.lower().split(","):
         media, *parameters = [part.strip() for part in item.split(";")]
         named = dict(part.partition("=")[::2] for part in parameters)
@@ -53,8 +44,8 @@ def is_preferred(accept: str) -> bool:
         ours = media == _MEDIA and named.get("proto") == _PROTO
         ours = ours and named.get("encoding") == "delimited"
         if weight > best:
-            best, found = weight, ours
-    return found
+            best, is_ours = weight, ours
+    return is_ours
 
 
 def _weight(text: str) -> float:
@@ -64,12 +55,12 @@ def _weight(text: str) -> float:
         return 0.0
 
 
-def encoded(scraped: Scraped) -> bytes:
-    """Return all scraped metrics, encoded."""
+def encode(scrape: Scraped) -> bytes:
+    """Return all scrape metrics, encoded."""
     families = [
-        *_ours(scraped),
-        *_converter.each(scraped.users.families.values(), _of_users),
-        *_of_triton(scraped.triton.families if scraped.triton else ()),
+        *_daemon_families(scrape),
+        *_converter.each(scrape.users.families.values(), _user_family),
+        *_triton_families(scrape.triton.families if scrape.triton else ()),
     ]
     return b"".join(_varint(len(family)) + family for family in families)
 
@@ -77,11 +68,11 @@ def encoded(scraped: Scraped) -> bytes:
 # ── families ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ours(scraped: Scraped) -> Iterator[bytes]:
+def _daemon_families(scrape: Scraped) -> Iterator[bytes]:
     for family in FAMILIES:
-        exemplars = scraped.exemplars if family.name == WITH_EXEMPLARS else {}
+        exemplars = scrape.exemplars if family.name == WITH_EXEMPLARS else {}
         metrics = []
-        for values, value in samples_of(family, scraped):
+        for values, value in family.read(scrape):
             labels = dict(zip(family.labels, values))
             if isinstance(value, Histogram):
                 body = _native(value, family.kind, exemplars.get(values, ()))
@@ -89,25 +80,23 @@ def _ours(scraped: Scraped) -> Iterator[bytes]:
                 body = _double(1, float(value))
             metrics.append((labels, body))
         if metrics:
-            is_histogram = family.kind in ("seconds", "rows")
-            kind = "histogram" if is_histogram else family.kind
-            name = f"{family.full_name}_total" if kind == "counter" else family.full_name
-            yield _family(name, family.help, kind, metrics)
+            kind = "histogram" if family.is_histogram else family.kind
+            yield _family(family.exposed_name, family.help, kind, metrics)
 
 
-def _of_users(family: MergedFamily) -> bytes:
-    bodies = {"histogram": _classic_of_user, "summary": _summary_of_user}
-    body_of = bodies.get(family.kind, _number_of_user)
+def _user_family(family: MergedFamily) -> bytes:
+    bodies = {"histogram": _user_histogram, "summary": _user_summary}
+    body_of = bodies.get(family.kind, _user_number)
     name = f"{family.name}_total" if family.kind == "counter" else family.name
     metrics = [(dict(labels), body_of(values)) for labels, values in family.series.items()]
     return _family(name, family.help, family.kind, metrics)
 
 
-def _number_of_user(values: Values) -> bytes:
+def _user_number(values: Values) -> bytes:
     return _double(1, next(iter(values.values())))
 
 
-def _classic_of_user(values: Values) -> bytes:
+def _user_histogram(values: Values) -> bytes:
     buckets = sorted((float(le), count) for (_, le), count in values.items() if le)
     return (
         _number(1, int(values["_count", ""]))
@@ -116,7 +105,7 @@ def _classic_of_user(values: Values) -> bytes:
     )
 
 
-def _summary_of_user(values: Values) -> bytes:
+def _user_summary(values: Values) -> bytes:
     quantiles = [(float(at), value) for (suffix, at), value in values.items() if not suffix]
     return (
         _number(1, int(values.get(("_count", ""), 0)))
@@ -125,7 +114,7 @@ def _summary_of_user(values: Values) -> bytes:
     )
 
 
-def _of_triton(families: Iterable[TextMetric]) -> Iterator[bytes]:
+def _triton_families(families: Iterable[TextMetric]) -> Iterator[bytes]:
     """Yield tritonserver's counters and gauges under their original names."""
     for family in families:
         if family.type not in ("counter", "gauge"):
@@ -158,23 +147,18 @@ def _labels(labels: Mapping[str, str]) -> bytes:
 
 
 def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> bytes:
-    durations = kind == "seconds"
-    bounds, exposed = (BOUNDS_S, EXPOSED_BOUNDS_S) if durations else (SIZE_BOUNDS, SIZE_BOUNDS)
-    filled = [*observed.buckets, *[0] * (len(bounds) + 1 - len(observed.buckets))]
-    newest = {
-        bisect_left(exposed, one.seconds): one for one in sorted(exemplars, key=lambda one: one.at)
-    }
+    bounds, cumulative = exposed_buckets(observed, kind)
+    newest = newest_exemplars(exemplars, bounds)
     classic = b"".join(
         _bucket(float(bound), count, newest.get(number))
-        for number, (bound, count) in enumerate(
-            zip((*exposed, float("inf")), (*coarse(filled, bounds, exposed), observed.count))
-        )
+        for number, (bound, count) in enumerate(zip((*bounds, float("inf")), cumulative))
     )
     # Bucket i of a native histogram counts values in (base^(i - 1), base^i]. Durations below the lowest bound count as
     # zero.
-    zero = filled[0] if durations else 0
+    durations = kind == "seconds"
+    zero = observed.buckets[0] if durations and observed.buckets else 0
     first = FIRST_INDEX if durations else 0
-    fine = [0, *filled[1:]] if durations else filled
+    fine = [0, *observed.buckets[1:]] if durations else observed.buckets
     return (
         _number(1, observed.count)
         + _double(2, observed.sum)
@@ -192,9 +176,8 @@ def _spans(counts: Sequence[int], first: int) -> bytes:
     """
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
-        return _message(
-            12, _number(1, 0) + _number(2, 0)
-        )  # an empty span marks the histogram as native
+        # An empty span marks the histogram as native.
+        return _message(12, _number(1, 0) + _number(2, 0))
     chosen = counts[filled[0] : filled[-1] + 1]
     steps = [count - before for before, count in zip([0, *chosen], chosen)]
     span = _number(1, _zigzag(first + filled[0])) + _number(2, len(chosen))

@@ -36,31 +36,31 @@ class CachedReading(Generic[T]):
 
     Args:
         unknown: returned while there is no value, and while a reading takes too long
-        kept_s: how long a value is cached
-        patience_s: how long to wait for a reading, from its start
+        max_age_s: how long a value is reused
+        timeout_s: how long to wait for a reading, from its start
     """
 
-    def __init__(self, unknown: T, *, kept_s: float, patience_s: float) -> None:
+    def __init__(self, unknown: T, *, max_age_s: float, timeout_s: float) -> None:
         self._unknown = unknown
-        self._kept_s = kept_s
-        self._patience_s = patience_s
+        self._max_age_s = max_age_s
+        self._timeout_s = timeout_s
         self._reading: asyncio.Future[T] | None = None
         self._begun_at = float("-inf")
 
-    async def get(self, read: Callable[[], T], *, anew: bool = False) -> T:
+    async def get(self, read: Callable[[], T], *, refresh: bool = False) -> T:
         """Return the cached value, or read it if it has expired.
 
         Args:
             read: reads the value; called in a thread, must handle its own errors
-            anew: read even if the value has not expired
+            refresh: read even if the cached value has not expired
         """
         loop = asyncio.get_running_loop()
-        old = anew or loop.time() >= self._begun_at + self._kept_s
-        if self._reading is None or (old and self._reading.done()):
+        expired = refresh or loop.time() >= self._begun_at + self._max_age_s
+        if self._reading is None or (expired and self._reading.done()):
             self._begun_at = loop.time()
             self._reading = loop.run_in_executor(OwnThread(), read)
         reading = self._reading
-        left_s = self._begun_at + self._patience_s - loop.time()
+        left_s = self._begun_at + self._timeout_s - loop.time()
         if not reading.done() and left_s > 0:
             await asyncio.wait([reading], timeout=left_s)
         return reading.result() if reading.done() else self._unknown

@@ -1,4 +1,4 @@
-"""The callables' own metrics of all models, with the labels of their instances."""
+"""The callables' own metrics: merged from the workers of all models, with the labels of their instances."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 from pytriton._protocol.lanes.user_series import Families, Family, Labels, Values, with_living
 from pytriton.dispatcher.openai.state import MetricData
-from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
+from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -29,14 +29,14 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Said:
-    """The undecoded messages of an instance's workers, oldest first; decoded in another thread."""
+class RawUserMetrics:
+    """The metrics of one instance's workers: of those that exited, and undecoded ones of current workers."""
 
     model: str
     version: int
     instance: int
-    ended: Families
-    living: Sequence[bytes]
+    finished: Families
+    current: Sequence[bytes]
 
 
 @dataclass
@@ -60,11 +60,11 @@ class MergedUserMetrics:
 
     Attributes:
         families: by name.
-        left_out: number of omitted values, by model.
+        omitted: number of omitted values, by model.
     """
 
     families: dict[str, MergedFamily] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
+    omitted: dict[str, int] = field(default_factory=dict)
 
 
 class MetricConverter:
@@ -78,17 +78,15 @@ class MetricConverter:
     ) -> Iterator[T]:
         """Yield the result of `form` for each family; log an exception once per metric."""
         for family in families:
-            yield from self._one(family, form)
-
-    def _one(self, family: MergedFamily, form: Callable[[MergedFamily], T]) -> list[T]:
-        try:
-            return [form(family)]
-        except Exception as error:  # caused by values of a callable
-            name, why = family.name, f"{type(error).__name__}: {error}"
-            if name not in self._failed and len(self._failed) < _MAX_REPORTED:
-                self._failed.add(name)
-                _log.warning("cannot expose a callable's metric", metric=name, why=why)
-            return []
+            try:
+                converted = form(family)
+            except Exception as error:  # noqa: PERF203, caused by values of one callable
+                name, why = family.name, f"{type(error).__name__}: {error}"
+                if name not in self._failed and len(self._failed) < _MAX_REPORTED:
+                    self._failed.add(name)
+                    _log.warning("cannot expose a callable's metric", metric=name, why=why)
+            else:
+                yield converted
 
 
 def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> None:
@@ -108,17 +106,14 @@ def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> Non
             )
 
 
-def said(model: str, counters: ModelCounters) -> list[Said]:
-    """Return the messages of a model's workers; call it in the dispatcher's loop."""
+def raw_user_metrics(model: str, counters: ModelCounters) -> list[RawUserMetrics]:
+    """Return the metrics of a model's workers, to be decoded in another thread. Call it in the dispatcher's loop."""
     return [
-        Said(model, version, number, instance.user_series, living)
+        RawUserMetrics(model, version, number, instance.user_series, current)
         for (version, number), instance in counters.instances.items()
-        if (living := _living(instance)) or instance.user_series
+        if (current := [raw for worker in instance.workers if (raw := worker.user_metrics())])
+        or instance.user_series
     ]
-
-
-def _living(instance: InstanceCounters) -> list[bytes]:
-    return [message for worker in instance.workers if (message := worker.user_metrics())]
 
 
 class Merger:
@@ -127,33 +122,33 @@ class Merger:
     def __init__(self) -> None:
         self._reported: set[tuple[str, str]] = set()
 
-    def merged(self, instances: Iterable[Said]) -> MergedUserMetrics:
+    def merge(self, instances: Iterable[RawUserMetrics]) -> MergedUserMetrics:
         """Return the merged metrics; may take a while, and can run in any thread."""
         found = MergedUserMetrics()
-        taken: dict[str, str] = {}
-        room = _MAX_VALUES
+        owners: dict[str, str] = {}
+        remaining = _MAX_VALUES
         for one in instances:
-            checked = with_living(one.ended, one.living)
-            left_out = checked.left_out
+            checked = with_living(one.finished, one.current)
+            omitted = checked.left_out
             for name, why in checked.faults.items():
                 self._report(one.model, name, why)
             labels = dict(zip(_INSTANCE, (one.model, str(one.version), str(one.instance))))
             for name, family in checked.families.items():
                 values = sum(map(len, family.series.values()))
-                why = _clash(name, family, found.families, taken)
-                if not why and values > room:
+                why = _clash(name, family, found.families, owners)
+                if not why and values > remaining:
                     why = f"all models together have more than {_MAX_VALUES:,} values"
                 if why:
                     self._report(one.model, name, why)
-                    left_out += values
+                    omitted += values
                     continue
-                room -= values
+                remaining -= values
                 into = found.families.setdefault(name, MergedFamily(name, family.kind, family.help))
-                taken.update(dict.fromkeys(_names(name, family.kind), name))
+                owners.update(dict.fromkeys(_names(name, family.kind), name))
                 for series, value in family.series.items():
                     into.series[_with_instance(series, labels)] = value
-            if left_out:
-                found.left_out[one.model] = found.left_out.get(one.model, 0) + left_out
+            if omitted:
+                found.omitted[one.model] = found.omitted.get(one.model, 0) + omitted
         return found
 
     def _report(self, model: str, name: str, why: str) -> None:
@@ -168,13 +163,13 @@ def _names(name: str, kind: str) -> list[str]:
 
 
 def _clash(
-    name: str, family: Family, families: Mapping[str, MergedFamily], taken: Mapping[str, str]
+    name: str, family: Family, families: Mapping[str, MergedFamily], owners: Mapping[str, str]
 ) -> str:
-    there = families.get(name)
-    if there is not None and there.kind != family.kind:
-        return f"it is a {family.kind} here, and a {there.kind} in another model"
+    other = families.get(name)
+    if other is not None and other.kind != family.kind:
+        return f"it is a {family.kind} here, and a {other.kind} in another model"
     for one in _names(name, family.kind):
-        owner = taken.get(one, name)
+        owner = owners.get(one, name)
         if owner != name:
             return f"{one} belongs to the metric {owner} of another model"
     return ""

@@ -28,7 +28,7 @@ from pytriton._protocol.lanes.stats_page import FAILURES
 from pytriton._protocol.messages.requests import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
+from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 _log = structlog.get_logger(__name__)

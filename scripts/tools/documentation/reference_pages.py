@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import msgspec
+from generators.pages import event_table
 
 import pytriton.client.exceptions
 import pytriton.exceptions
@@ -27,7 +28,6 @@ from pytriton._protocol.messages import (
     requests,
     worker,
 )
-from pytriton.dispatcher.telemetry.events import kinds_table
 from pytriton.run_options import OPTIONS, RegisterOptions
 
 _CONTROL = (client, answers, model_spec, worker, python_model, proxy, events, metrics, requests)
@@ -97,8 +97,7 @@ def _errors() -> str:
 def _events() -> str:
     return (
         "# Events\n\nKinds of events in the event log, in `explain`, and in webhooks. "
-        "[Explain](../operations/explain.md) has more about the event log.\n\n"
-        + kinds_table.table()
+        "[Explain](../operations/explain.md) has more about the event log.\n\n" + event_table()
     )
 
 

@@ -1,21 +1,49 @@
-"""The pages of settings and metrics, and the table of events in the page that explains them."""
+"""The page of settings, and the tables at the end of the pages about events and metrics."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pytriton._host.settings.rendering import configuration_page
-from pytriton.dispatcher.telemetry.events.kinds_table import with_table
-from pytriton.dispatcher.telemetry.metrics.metrics_page import metrics_page
+from pytriton.dispatcher.telemetry.events.kinds import KINDS
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES
 
 _DOCS = Path("docs")
 _EVENTS = _DOCS / "operations" / "explain.md"
+_METRICS = _DOCS / "reference" / "metrics.md"
 
 
 def files(root: Path) -> dict[Path, str]:
     """Return the pages by their paths below `root`, where the rest of a page is read."""
     return {
         _DOCS / "reference" / "configuration.md": configuration_page(),
-        _DOCS / "reference" / "metrics.md": metrics_page(),
-        _EVENTS: with_table((root / _EVENTS).read_text(encoding="utf-8")),
+        _METRICS: _with_table(root / _METRICS, metric_table()),
+        _EVENTS: _with_table(root / _EVENTS, event_table()),
     }
+
+
+def event_table() -> str:
+    """Return the kinds of events as a table in Markdown."""
+    rows = ["| kind | meaning | numbers |", "|---|---|---|"]
+    for kind in KINDS.values():
+        numbers = "; ".join(f"`{name}`: {meaning}" for name, meaning in kind.numbers.items())
+        actor = " Includes the actor." if kind.asked else ""
+        rows.append(f"| `{kind.name}` | {kind.meaning}{actor} | {numbers} |")
+    return "\n".join(rows) + "\n"
+
+
+def metric_table() -> str:
+    """Return the daemon's metrics as a table in Markdown."""
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        kind = "histogram" if family.is_histogram else family.kind
+        rows.append(f"| `{family.exposed_name}` | {kind} | {labels} | {family.help} |")
+    return "\n".join(rows) + "\n"
+
+
+def _with_table(path: Path, table: str) -> str:
+    """Return a page that ends with a table, with that table brought up to date."""
+    page = path.read_text(encoding="utf-8")
+    head = table.partition("\n")[0]
+    return page[: page.index(head)] + table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import psutil  # noqa: F401
 
-import pytriton.dispatcher.telemetry.events.webhook
+import pytriton.dispatcher.telemetry.events.webhook_http
 import pytriton.dispatcher.telemetry.http.management_server
 import pytriton.dispatcher.telemetry.metrics.triton_metrics
 import pytriton.dispatcher.workers.hard_limits  # noqa: F401

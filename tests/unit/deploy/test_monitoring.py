@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.dispatcher.telemetry.metrics.families import FAMILIES
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES
 
 MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 FILES = ("rules.yml", "alerts.yml", "rules_test.yml", "dashboard.json")

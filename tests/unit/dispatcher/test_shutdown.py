@@ -15,7 +15,7 @@ from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon_status import DaemonStatus
 from pytriton.dispatcher.shutdown import ShutdownController
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.kind import EventKind
+from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 
 class End:

@@ -15,7 +15,7 @@ from fakes.triton.fake_server import Obstacle
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.telemetry.metrics.families import FAMILIES
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pytriton.dispatcher.repository.model_loader import LoadQueue
 from pytriton.dispatcher.repository.model_records import TRITONSERVER, ModelRecords
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.server_process import ServerLost
-from pytriton.dispatcher.telemetry.events.kind import EventKind
+from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 #: tritonserver is up again after so long; a load takes so long.
 _DOWN_S, _LOAD_S = 10.0, 1.0

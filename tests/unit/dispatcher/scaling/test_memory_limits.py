@@ -16,7 +16,7 @@ from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.scaling import memory_budget
 from pytriton.dispatcher.scaling.memory_budget import accounts_of
 from pytriton.dispatcher.scaling.memory_policy import MEMORY, KnownSize
-from pytriton.dispatcher.telemetry.metrics.gpu_memory import Gpu
+from pytriton.dispatcher.telemetry.metrics.process_memory import Gpu
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts, PendingClaim
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -43,7 +43,9 @@ def test_budgets_follow_the_settings(
     limits: dict[str, int],
 ) -> None:
     kept = cast(SizeStore, SimpleNamespace(read=lambda: dict(_KNOWN)))
-    monkeypatch.setattr("pytriton.dispatcher.scaling.memory_budget.gpu_memory.gpus", lambda: gpus)
+    monkeypatch.setattr(
+        "pytriton.dispatcher.scaling.memory_budget.process_memory.gpus", lambda: gpus
+    )
     monkeypatch.setattr(memory_budget, "linux", SimpleNamespace(total_memory=lambda: 16 * GIB))
     accounts = accounts_of(DaemonConfig(**cast(Any, settings)), kept)
     assert accounts.limits == limits

@@ -14,8 +14,7 @@ from support.real_daemon import eventually
 
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import event_log, kinds
-from pytriton.dispatcher.telemetry.events.event_log import EventLog
-from pytriton.dispatcher.telemetry.events.journal import Journal
+from pytriton.dispatcher.telemetry.events.event_log import EventLog, Journal
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,7 @@ def _kinds(log: EventLog) -> list[str]:
     return [event.kind for event in log.all()]
 
 
-def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
+def test_events_and_serials_survive_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.events.emit(kinds.REGISTERED, model="m", who="user 7", numbers={"instances": 2})
         log.events.emit(kinds.CRASHED, model="m", instance=1, reason="killed")
@@ -50,7 +49,7 @@ def test_events_outlive_the_daemon_and_serials_go_on(tmp_path: Path) -> None:
         assert log.about("other") == []
 
 
-def test_serials_go_on_in_another_version(tmp_path: Path) -> None:
+def test_serials_continue_after_an_upgrade(tmp_path: Path) -> None:
     """Whatever the clock says by then."""
     after = 1 << 52
     following = EventLog(tmp_path, 0, after=after)
@@ -60,7 +59,7 @@ def test_serials_go_on_in_another_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1_000_000])
-def test_a_start_repeats_no_serial_of_events_that_the_files_lack(
+def test_serials_of_unwritten_events_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Of a daemon that writes none, and of one that was killed before they were written."""
@@ -76,7 +75,7 @@ def test_a_start_repeats_no_serial_of_events_that_the_files_lack(
     assert started.serial > former.serial
 
 
-def test_serials_go_on_though_the_clock_goes_back(
+def test_serials_grow_when_the_clock_is_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as log:
@@ -88,14 +87,14 @@ def test_serials_go_on_though_the_clock_goes_back(
     assert second.serial == first.serial + 1
 
 
-def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_the_files_are_private(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.events.emit(kinds.REGISTERED, model="m")
     modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "events").rglob("*")}
     assert modes == {0}
 
 
-def test_a_line_that_a_crash_cut_off_and_damage_are_passed_over(tmp_path: Path) -> None:
+def test_truncated_and_damaged_lines_are_skipped(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         log.events.emit(kinds.CRASHED, model="m")
     path = tmp_path / "events" / "events.jsonl"
@@ -107,10 +106,10 @@ def test_a_line_that_a_crash_cut_off_and_damage_are_passed_over(tmp_path: Path) 
         assert _kinds(log) == ["crashed", "ready"]
 
 
-def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(
+def test_the_files_are_bounded_and_audit_events_are_not_displaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "_CLOSE_S", 120.0)  # a stop waits less for a slow disk
+    monkeypatch.setattr(event_log, "_CLOSE_TIMEOUT_S", 120.0)  # a stop waits less for a slow disk
     size = 40_000
     with opened(tmp_path, size) as log:
         log.events.emit(kinds.REGISTERED, model="quiet", who="user 7")
@@ -123,7 +122,7 @@ def test_its_size_is_bounded_and_what_was_asked_for_is_not_displaced(
         assert log.about("loud")[-1].reason.startswith("999 ")
 
 
-def test_a_journal_rotates_into_one_former_file(tmp_path: Path) -> None:
+def test_a_journal_rotates_into_one_previous_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "j", 200)
     for number in range(100):
         journal.append(b"%03d456789\n" % number)
@@ -134,7 +133,7 @@ def test_a_journal_rotates_into_one_former_file(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 200
 
 
-def test_lines_that_come_at_once_keep_to_the_size(tmp_path: Path) -> None:
+def test_a_large_append_is_rotated_to_the_size(tmp_path: Path) -> None:
     lines = [b"%03d456789\n" % number for number in range(100)]
     journal = Journal(tmp_path, "j", 200)
     journal.append(b"".join(lines))
@@ -162,7 +161,7 @@ def test_a_full_disk_drops_file_events_and_counts_them(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data)
 
-    monkeypatch.setattr("pytriton.dispatcher.telemetry.events.journal.os.write", refuse)
+    monkeypatch.setattr("pytriton.dispatcher.telemetry.events.event_log.os.write", refuse)
     with opened(tmp_path) as log:
         full.set()
         log.events.emit(kinds.CRASHED, model="m", reason="first")
@@ -187,15 +186,15 @@ def test_a_slow_disk_does_not_delay_emitters(
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(
-        "pytriton.dispatcher.telemetry.events.journal.os.fsync", lambda file: go_on.wait(30)
+        "pytriton.dispatcher.telemetry.events.event_log.os.fsync", lambda file: go_on.wait(30)
     )
-    monkeypatch.setattr(event_log, "_MAX_WAITING", 10)
+    monkeypatch.setattr(event_log, "_MAX_PENDING", 10)
     with opened(tmp_path) as log:
         for _ in range(100):
             log.events.emit(kinds.CRASHED, model="m")
         assert len(log.about("m")) == 100
         go_on.set()
-    assert log._lost >= 80 or "events_lost" in _kinds(log)
+    assert log._unreported_losses >= 80 or "events_lost" in _kinds(log)
 
 
 def test_without_a_size_nothing_is_written(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ def test_without_a_size_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "_MODELS", 3)
+    monkeypatch.setattr(event_log, "_MAX_MODELS", 3)
     with opened(tmp_path, 0) as log:
         for number in range(10):
             log.events.emit(kinds.REGISTRATION_FAILED, model=f"m{number}")
@@ -219,7 +218,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert len(log.about("m9")) == 400
 
 
-def test_a_crash_loop_displaces_nothing_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_crash_loop_does_not_displace_audit_events_in_memory(tmp_path: Path) -> None:
     with opened(tmp_path, 0) as log:
         log.events.emit(kinds.REGISTERED, model="m")
         log.events.emit(kinds.CRASHED, model="m")
@@ -231,9 +230,9 @@ def test_a_crash_loop_displaces_nothing_that_was_asked_for(tmp_path: Path) -> No
         assert [one.serial for one in reported] == sorted(one.serial for one in reported)
 
 
-def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path) -> None:
+def test_an_event_that_cannot_be_encoded_does_not_end_the_thread(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        log._take(Event(log.serial + 1, 1.0, kinds.CRASHED.name, "m", reason="\udcff"))
+        log._record(Event(log.serial + 1, 1.0, kinds.CRASHED.name, "m", reason="\udcff"))
         eventually(lambda: log.problem, "what is wrong is said")
         assert log.lost == 1
         log.events.emit(kinds.READY, model="m")
@@ -241,7 +240,7 @@ def test_an_event_that_cannot_be_written_does_not_end_the_writing(tmp_path: Path
         assert sorted(_kinds(log)) == ["events_lost", "ready"]
 
 
-def test_without_a_thread_at_first_it_begins_later(
+def test_a_failed_thread_start_is_retried_with_the_next_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:

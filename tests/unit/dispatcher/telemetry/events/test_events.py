@@ -8,9 +8,15 @@ import msgspec
 import pytest
 import structlog
 
+from pytriton._protocol import messages
 from pytriton._protocol.messages.events import Event
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.events import MAX_REASON_LENGTH, Events, acting_for
+from pytriton.dispatcher.telemetry.events.events import (
+    MAX_REASON_LENGTH,
+    Events,
+    acting_for,
+    emit_reload,
+)
 
 
 @pytest.fixture
@@ -23,7 +29,7 @@ def events(reported: list[Event]) -> Events:
     return Events([reported.append])
 
 
-def test_it_is_about_what_its_taker_is_about(events: Events, reported: list[Event]) -> None:
+def test_an_event_is_about_the_model_of_its_emitter(events: Events, reported: list[Event]) -> None:
     one = events.about("m", 3, 1)
     one.emit(kinds.CRASHED, worker="w7", reason="killed", numbers={"batches": 4})
     assert (reported[0].model, reported[0].version, reported[0].instance) == ("m", 3, 1)
@@ -32,8 +38,8 @@ def test_it_is_about_what_its_taker_is_about(events: Events, reported: list[Even
 
 
 def test_serial_numbers_grow_across_emitters(events: Events, reported: list[Event]) -> None:
-    for taker in (events, events.about("m"), events):
-        taker.emit(kinds.READY_AGAIN)
+    for emitter in (events, events.about("m"), events):
+        emitter.emit(kinds.READY_AGAIN)
     assert [event.serial for event in reported] == [1, 2, 3]
 
 
@@ -76,14 +82,14 @@ def test_a_record_of_the_log(events: Events) -> None:
     ]
 
 
-def test_long_texts_are_cut(events: Events, reported: list[Event]) -> None:
+def test_long_texts_are_truncated(events: Events, reported: list[Event]) -> None:
     events.emit(kinds.CRASHED, model="m", reason="x" * 100_000, who="y" * 100_000)
     assert len(reported[0].reason) == MAX_REASON_LENGTH
     assert reported[0].reason.endswith("x…")
     assert len(reported[0].who) == 200
 
 
-def test_a_sink_that_fails_harms_nobody(reported: list[Event]) -> None:
+def test_a_failing_sink_does_not_affect_others(reported: list[Event]) -> None:
     def fail(event: Event) -> None:
         raise ValueError("no room")
 
@@ -94,9 +100,7 @@ def test_a_sink_that_fails_harms_nobody(reported: list[Event]) -> None:
     assert [log["event"] for log in logs] == ["daemon stopping", "internal error in the event log"]
 
 
-def test_texts_that_no_file_or_message_can_have_are_escaped(
-    events: Events, reported: list[Event]
-) -> None:
+def test_unencodable_texts_are_escaped(events: Events, reported: list[Event]) -> None:
     """The name of a file need not be UTF-8, and stands in the error that it causes."""
     events.emit(
         kinds.REPOSITORY_LOAD_FAILED, model="m\udcff", reason="no \udcff: " + "\udcff" * 3000
@@ -105,3 +109,32 @@ def test_texts_that_no_file_or_message_can_have_are_escaped(
     assert (one.model, one.reason[:12]) == ("m\\udcff", "no \\udcff: \\")
     assert len(one.reason) == MAX_REASON_LENGTH
     msgspec.msgpack.encode(one)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason", "numbers"),
+    [
+        (([], [], "it is starting"), "reload_failed", "it is starting", {}),
+        (([], [], ""), "reloaded", "no changes", {"applied": 0, "waiting": 0}),
+        (
+            (["log_level", "webhooks"], [], ""),
+            "reloaded",
+            "now: log_level, webhooks",
+            {"applied": 2, "waiting": 0},
+        ),
+        (
+            (["log_level"], ["http_port"], ""),
+            "reloaded",
+            "now: log_level; after a restart of the daemon: http_port",
+            {"applied": 1, "waiting": 1},
+        ),
+    ],
+    ids=["a problem", "nothing", "at once", "both"],
+)
+def test_a_reload_reports_its_changes(
+    answer: tuple[list[str], list[str], str], kind: str, reason: str, numbers: dict[str, int]
+) -> None:
+    reported: list[Event] = []
+    emit_reload(Events([reported.append]), messages.Reloaded(*answer))
+    (event,) = reported
+    assert (event.kind, event.reason, event.numbers) == (kind, reason, numbers)

@@ -1,4 +1,4 @@
-"""BatchRetry: ten set-ups that are broken, each as state and events, and what `explain` says of them."""
+"""What `explain` says about broken set-ups, each given as state and events."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.explain import RECENT_S, Situation, explain
-from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
+from pytriton.dispatcher.telemetry.events.explain import (
+    RECENT_S,
+    Outcomes,
+    Situation,
+    explain,
+    hint,
+)
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 NOW = 1_000_000.0
@@ -33,7 +38,7 @@ def info(
 _DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 
 
-def test_a_stream_takes_as_long_as_it_takes() -> None:
+def test_streams_may_take_longer_than_batches() -> None:
     streams = situation(info(instance(busy_s=95.0), config=_DECOUPLED), waiting=0)
     assert explain(streams) == ("m is ready: nothing is wrong", [])
     stuck = situation(info(instance(busy_s=601.0), config=_DECOUPLED), waiting=0)
@@ -64,7 +69,7 @@ def test_events_of_a_former_registration_are_ignored(kind: EventKind, mended: Ev
     assert "once; the last: as it is" in found.text
 
 
-def test_a_model_whose_requests_fail_is_as_good_as_down() -> None:
+def test_failing_requests_are_in_the_verdict() -> None:
     outcomes = Outcomes(300, 8, {"callable": 8}, NOW - 1, "ValueError")
     found = situation(info(instance()), outcomes=outcomes)
     verdict, findings = explain(found)
@@ -383,7 +388,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_set_up_is_found(name: str) -> None:
+def test_a_broken_set_up_is_diagnosed(name: str) -> None:
     what, verdict, about, advice = TABLE[name]
     said, findings = explain(what)
     assert verdict in said
@@ -399,7 +404,7 @@ def test_old_events_do_not_explain_the_present() -> None:
     assert explain(situation(info(instance()), *old)) == ("m is ready: nothing is wrong", [])
 
 
-def test_a_change_that_succeeded_since_makes_a_failed_one_old() -> None:
+def test_a_later_successful_change_hides_a_failed_one() -> None:
     events = [event(kinds.SCALE_FAILED, "no"), event(kinds.SCALED)]
     assert explain(situation(info(instance()), *events))[1] == []
 
@@ -417,3 +422,93 @@ def test_the_worst_comes_first() -> None:
     down = messages.ServerInfo("starting", None)
     findings = explain(situation(broken, event(kinds.CRASHED, "y"), server=down))[1]
     assert [one.severity for one in findings] == ["down", "degraded", "notice"]
+
+
+FAILING: dict[str, tuple[Outcomes, str, str, str]] = {
+    "all": (
+        Outcomes(300, 118, {"callable": 118, "input": 0}, NOW - 2, "ValueError"),
+        "degraded",
+        "all 118 requests of the last 5 minutes failed: the callable raised; the last one 2 s ago: ValueError",
+        "pytriton-daemon logs m",
+    ),
+    "some begun before": (
+        Outcomes(300, 10, {"callable": 11}),
+        "degraded",
+        "all 11 requests of the last 5 minutes failed: the callable raised",
+        "",
+    ),
+    "one": (
+        Outcomes(12.4, 1, {"result": 1}, NOW, "TypeError"),
+        "degraded",
+        "the only request of the last 12 s failed: the callable's results were invalid; the last one 0 s ago: TypeError",
+        "declared outputs",
+    ),
+    "half": (
+        Outcomes(60, 100, {"callable": 30, "lost": 20}),
+        "degraded",
+        "50 of 100 requests (50%) of the last 60 s failed: 30 the callable raised, 20 their worker exited",
+        "",
+    ),
+    "few": (
+        Outcomes(300, 100, {"input": 1}, NOW - 100),
+        "notice",
+        "1 of 100 requests (1%) of the last 5 minutes failed: inputs were invalid; the last one 100 s ago",
+        "match the declared ones",
+    ),
+    "a package is missing": (
+        Outcomes(300, 5, {"callable": 5}, NOW, "ModuleNotFoundError"),
+        "degraded",
+        "all 5 requests of the last 5 minutes failed: the callable raised; the last one 0 s ago: ModuleNotFoundError",
+        "A package is missing",
+    ),
+    "the last one known is older": (
+        Outcomes(60, 5, {"hung": 5}, NOW - 61, "ValueError"),
+        "degraded",
+        "all 5 requests of the last 60 s failed: their worker hung",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_failed_requests_are_reported(name: str) -> None:
+    outcomes, severity, text, advice = FAILING[name]
+    (found,) = explain(situation(info(instance()), outcomes=outcomes))[1]
+    assert (found.severity, found.about, found.text) == (severity, "failing", text)
+    assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [Outcomes(300), Outcomes(300, 50, {"callable": 0}), Outcomes(300, 1000, {"callable": 9})],
+)
+def test_rare_failures_are_not_reported(outcomes: Any) -> None:
+    assert explain(situation(info(instance()), outcomes=outcomes))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/a'", "Free space on the disk"),
+        ("m needs 2 GiB of memory_budget, and 1 GiB was free", "suspend_any_idle_model = true"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
+        ("did not load its callable within 5 s (load_timeout_s)", "register with a higher value"),
+        ("did not start within 30 s", "check the interpreter"),
+        ("it used 900 bytes of memory, and may use 800 (limits)", "raise the limit"),
+        ("ModuleNotFoundError: No module named 'torch'", "install it there"),
+        ("model m is registered already", "replace=True"),
+        ("FileNotFoundError: 'weights.bin'", "(cwd=)"),
+        ("[Errno 13] Permission denied: 'weights.bin'", "lacks permission to read or execute"),
+        ("worker w1 (pid 3) was ended by signal 11 (SIGSEGV)", "in the log"),
+    ],
+)
+def test_known_failures_get_advice(reason: str, advice: str) -> None:
+    assert advice in hint(reason)
+
+
+def test_the_first_matching_pattern_wins() -> None:
+    assert hint("No space left on device: cannot write CUDA's cache").startswith("Free space")
+
+
+def test_unknown_failures_get_no_advice() -> None:
+    assert hint("the callable said something odd") == ""

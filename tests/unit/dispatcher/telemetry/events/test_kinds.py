@@ -1,4 +1,4 @@
-"""The table of kinds: every place that tells an event tells one of these, with the numbers that it declares."""
+"""The kinds of events: each is declared once and emitted with the numbers that it declares."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from generators.pages import event_table
 
-from pytriton.dispatcher.telemetry.events import audit_kinds, kinds
-from pytriton.dispatcher.telemetry.events.kind import EventKind
-from pytriton.dispatcher.telemetry.events.kinds import KINDS
-from pytriton.dispatcher.telemetry.events.kinds_table import table
+from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.telemetry.events.kinds import KINDS, EventKind
 
 DISPATCHER = Path(__file__).parents[5] / "dispatcher"
 _LEVELS = {"debug", "info", "warning", "error"}
@@ -49,7 +48,7 @@ def _kind_uses() -> Iterator[tuple[str, list[str], set[str] | None]]:
             yield f"{path.relative_to(DISPATCHER)}:{node.lineno}", named, keys
 
 
-def test_each_name_is_its_constants_and_there_is_one_of_each() -> None:
+def test_constants_are_named_after_their_kinds() -> None:
     constants = _by_constant()
     assert {name.lower() for name in constants} == set(KINDS)
     assert all(constants[kind.name.upper()] is kind for kind in KINDS.values())
@@ -86,15 +85,9 @@ def test_every_kind_is_emitted_somewhere() -> None:
 
 def test_the_document_has_the_table() -> None:
     text = (DISPATCHER.parent / "docs" / "operations" / "explain.md").read_text(encoding="utf-8")
-    assert text.endswith(table()), "run scripts/generate"
-
-
-def test_requested_kinds_are_grouped() -> None:
-    """They say who, and their file keeps them through any crash loop: one that is not marked would do neither."""
-    asked = {one.name for one in vars(audit_kinds).values() if isinstance(one, EventKind)}
-    assert asked == {kind.name for kind in KINDS.values() if kind.asked}
+    assert text.endswith(event_table()), "run scripts/generate"
 
 
 def test_an_emitter_cannot_change_its_event_kind() -> None:
     with pytest.raises(AttributeError):
-        kinds.SCALED.level = "debug"  # type: ignore[misc]  # that is what is tried
+        kinds.SCALED.level = "debug"  # type: ignore[misc]  # tested

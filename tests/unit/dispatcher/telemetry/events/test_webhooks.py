@@ -18,9 +18,14 @@ import pytest
 from support.real_daemon import eventually
 
 from pytriton._protocol.messages.events import Event
-from pytriton.dispatcher.telemetry.events import webhook as webhook_module
-from pytriton.dispatcher.telemetry.events.webhook import Webhook
-from pytriton.dispatcher.telemetry.events.webhooks import Hook, WebhookError, Webhooks, read_hooks
+from pytriton.dispatcher.telemetry.events import webhook_http, webhooks
+from pytriton.dispatcher.telemetry.events.webhooks import (
+    Hook,
+    Webhook,
+    WebhookError,
+    Webhooks,
+    read_hooks,
+)
 
 SECRET = b"0123456789abcdef-secret"
 
@@ -66,9 +71,9 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(webhook_module, "_INITIAL_DELAY_S", 0.001)
-    monkeypatch.setattr(webhook_module, "_MAX_DELAY_S", 0.002)
-    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 0.0)
+    monkeypatch.setattr(webhooks, "_INITIAL_DELAY_S", 0.001)
+    monkeypatch.setattr(webhooks, "_MAX_DELAY_S", 0.002)
+    monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 0.0)
     made = Receiver()
     yield made
     made.close()
@@ -103,7 +108,7 @@ def test_events_are_signed(receiver: Receiver) -> None:
     )
 
 
-def test_only_those_that_are_wanted_are_posted(receiver: Receiver) -> None:
+def test_only_matching_events_are_posted(receiver: Receiver) -> None:
     kinds, models = frozenset({"crashed", "restart_limit_reached"}), frozenset({"m"})
     hook = Webhook(Hook("oncall", receiver.url, SECRET, kinds, models))
     for one in (
@@ -150,10 +155,10 @@ def test_rejected_events_are_dropped_and_redirects_not_followed(
     assert [path for path, _, _ in receiver.posts] == ["/hook?token=hidden-token"] * 2
 
 
-def test_nobody_waits_and_the_oldest_make_room(
+def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_module, "_MAX_WAITING", 20)
+    monkeypatch.setattr(webhooks, "_MAX_WAITING", 20)
     receiver.may_answer.clear()
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.take(event(0))
@@ -168,7 +173,7 @@ def test_nobody_waits_and_the_oldest_make_room(
 
 def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first event is posted at once; what follows waits for the interval, each kind and instance once."""
-    monkeypatch.setattr(webhook_module, "_POST_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 3600.0)
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.take(event(0))
     settled(hook, 1)
@@ -211,10 +216,10 @@ def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver:
     [("http", b"HTTP/1.1 "), ("https", b"\x16\x03\x03\x3f\xff\x02")],
     ids=["http", "https"],
 )
-def test_an_answer_that_drips_is_cut_off(
+def test_a_slow_answer_is_aborted(
     monkeypatch: pytest.MonkeyPatch, scheme: str, begins: bytes
 ) -> None:
-    monkeypatch.setattr(webhook_module, "_WHOLE_S", 0.3)
+    monkeypatch.setattr(webhook_http, "_POST_TIMEOUT_S", 0.3)
     over = threading.Event()
 
     def drip(connection: socket.socket) -> None:
@@ -253,7 +258,7 @@ def test_undeliverable_events_are_dropped_after_an_hour() -> None:
     hook.join(30)
 
 
-def test_the_next_version_of_the_daemon_posts_what_this_one_has_not(receiver: Receiver) -> None:
+def test_unposted_events_are_posted_after_an_upgrade(receiver: Receiver) -> None:
     """Also what was being posted: it may have been taken, or not."""
     receiver.may_answer.clear()
     hook = Hook("oncall", receiver.url, SECRET)
@@ -271,7 +276,7 @@ def test_the_next_version_of_the_daemon_posts_what_this_one_has_not(receiver: Re
     assert former.unposted() == {"oncall": []}
 
 
-def test_the_last_events_are_posted_at_the_end(receiver: Receiver) -> None:
+def test_pending_events_are_posted_on_close(receiver: Receiver) -> None:
     hooks = Webhooks([Hook("a", receiver.url, SECRET), Hook("b", receiver.url, SECRET)])
     for serial in range(120):
         hooks.take(event(serial))
@@ -293,7 +298,7 @@ def write(folder: Path, **changed: str) -> str:
     return str(file)
 
 
-def test_a_file_says_where_events_go(tmp_path: Path) -> None:
+def test_webhooks_are_read_from_a_file(tmp_path: Path) -> None:
     (hook,) = read_hooks(write(tmp_path, kinds='["crashed"]', models='["m"]'))
     assert hook[:3] == ("oncall", "https://h.example/x", SECRET)
     assert (hook.kinds, hook.models) == (frozenset({"crashed"}), frozenset({"m"}))
@@ -333,7 +338,7 @@ def test_errors_in_the_configuration_are_reported(
     assert "h.example" not in str(error.value)
 
 
-def test_names_are_given_once_and_the_file_has_to_be_there(tmp_path: Path) -> None:
+def test_names_are_unique_and_the_file_must_exist(tmp_path: Path) -> None:
     file = Path(write(tmp_path))
     file.write_text(file.read_text() * 2)
     with pytest.raises(WebhookError, match="a unique name"):
@@ -342,7 +347,7 @@ def test_names_are_given_once_and_the_file_has_to_be_there(tmp_path: Path) -> No
         read_hooks(str(tmp_path / "none.toml"))
 
 
-def test_without_another_thread_it_is_tried_again(
+def test_a_post_without_a_deadline_thread_is_retried(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = threading.Timer.start, [RuntimeError("can't start new thread")]
@@ -359,7 +364,7 @@ def test_without_another_thread_it_is_tried_again(
     assert hook.figures().failures == 1
 
 
-def test_without_a_thread_at_first_it_begins_later(
+def test_a_failed_thread_start_is_retried_with_the_next_event(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = Webhook(Hook("oncall", receiver.url, SECRET))

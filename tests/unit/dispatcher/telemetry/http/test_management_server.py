@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +21,8 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.telemetry.http import management_server
-from pytriton.dispatcher.telemetry.http.management import Management
+from pytriton.dispatcher.telemetry.http.management import CertificateError, Management, tls_context
 from pytriton.dispatcher.telemetry.http.management_server import ManagementServer
-from pytriton.dispatcher.telemetry.http.server_thread import CertificateError
 
 ANYWHERE = "127.0.0.1:0"
 
@@ -50,7 +50,9 @@ class Place:
         self.rundir.create()
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
-        self.figures: Any = SimpleNamespace(current=self._report, scraped=self._report)
+        self.metrics: Any = SimpleNamespace(
+            snapshot=self._report, scrape=self._report, otlp_exports=Counter()
+        )
         self.hangs = False
 
     async def _report(self) -> str:
@@ -69,7 +71,7 @@ class Place:
     def arguments(self, **settings: Any) -> Any:
         config = DaemonConfig(runtime_dir=str(self.rundir.path), **settings)
         return (
-            config, self.rundir, self.figures, lambda: "status", self.requests, self.explain,
+            config, self.rundir, self.metrics, lambda: "status", self.requests, self.explain,
             lambda asked: ["asked"] if asked else [],
         )  # fmt: skip
 
@@ -78,8 +80,11 @@ class Place:
 
     def started(self, **settings: Any) -> ManagementServer:
         server = self.server(**settings)
-        self.loop.ask(server.start)
+        self.start(server)
         return server
+
+    def start(self, server: ManagementServer) -> None:
+        self.loop.ask(lambda: server.start(tls_context(server._config)))
 
     def certificate(self) -> dict[str, str]:
         own = trustme.CA().issue_cert("localhost")
@@ -137,7 +142,7 @@ def test_the_listen_address_is_reported_and_handed_over(
     assert server.urls == reported
     assert server.descriptors == [one.fileno() for one in sockets]
     next_one = place.server(**settings)
-    place.loop.ask(lambda: next_one.start([one.detach() for one in sockets]))
+    place.loop.ask(lambda: next_one.start(None, [one.detach() for one in sockets]))
     assert next_one.urls == reported
     place.loop.run(next_one.stop())
     assert not (place.folder / "o").exists()
@@ -160,7 +165,7 @@ def test_where_it_cannot_answer_nothing_listens(place: Place, trouble: str) -> N
     server = place.server(**settings)
     expected = PortError if trouble == "unix socket" else CertificateError
     with pytest.raises(expected):
-        place.loop.ask(server.start)
+        place.start(server)
     assert (server.urls, server.descriptors, Thread.made) == ([], [], [])
     assert is_free(port)
 
@@ -224,7 +229,7 @@ def test_a_dispatcher_that_hangs_is_said_to_hang(place: Place) -> None:
     server = place.started(management_address=ANYWHERE)
     place.hangs = True
     request: Any = SimpleNamespace(headers={})
-    answer = place.loop.run(server._metrics(request))
+    answer = place.loop.run(server._expose(request))
     assert (answer.status, answer.text) == (503, "the dispatcher did not answer within 5 s\n")
     with pytest.raises(asyncio.TimeoutError):
         place.loop.run(server.snapshot())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import logging
 import threading
@@ -22,12 +23,12 @@ from pytriton.dispatcher.openai.meters import Meters
 from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scraped
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
 from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     MergedFamily,
     Merger,
-    Said,
+    RawUserMetrics,
     add_frontend,
 )
 from pytriton.worker.user_metrics import collected
@@ -60,7 +61,9 @@ def scraped() -> Scraped:
     for size in (5, 6, 50):
         histogram.observe(size)
     Summary("took", "Times.", registry=registry).observe(4)
-    users = Merger().merged([Said("m", 1, 0, {}, [encoded(collected(registry.collect()))])])
+    users = Merger().merge(
+        [RawUserMetrics("m", 1, 0, {}, [encoded(collected(registry.collect()))])]
+    )
     figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
     return Scraped(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
 
@@ -74,7 +77,7 @@ def export(
         return scraped()
 
     async def run() -> OtlpExport:
-        exporting = OtlpExport(scrape or take)
+        exporting = OtlpExport(scrape or take, collections.Counter())
         exporting.open()
         try:
             await play(exporting)
@@ -120,7 +123,7 @@ def test_everything_scrapers_see_is_exported(receiver: MetricReceiver) -> None:
     assert receiver.resource["service.name"] == "shop"
 
 
-def test_the_openai_frontends_figures_begin_with_its_process(receiver: MetricReceiver) -> None:
+def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricReceiver) -> None:
     """It may be another one than a minute ago: its counters start anew, later than the daemon."""
     meters = Meters(lambda: 1005.5)
     meters.refuse("overloaded")
@@ -188,7 +191,7 @@ def test_an_exporter_continues_from_another_s_state(receiver: MetricReceiver) ->
         handed.append(exporting.hand_over())
 
     handed: list[SentSeries | None] = []
-    assert OtlpExport(lambda: None).hand_over() is None  # type: ignore[arg-type,return-value]
+    assert OtlpExport(lambda: None, collections.Counter()).hand_over() is None  # type: ignore[arg-type,return-value]
     export(play)
     assert handed[0] is not None
     assert handed[0][0] == 1010 * 10**9
@@ -259,7 +262,7 @@ def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drips its answer, say: no time-out of the exporter's ends that."""
-    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._WHOLE_S", 0.01)
+    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._EXPORT_TIMEOUT_S", 0.01)
     receiver.may_answer.clear()
 
     async def play(exporting: OtlpExport) -> None:
@@ -277,7 +280,7 @@ def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
 def test_a_dispatcher_that_is_busy_drops_a_snapshot(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._SNAPSHOT_S", 0.01)
+    monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._SCRAPE_TIMEOUT_S", 0.01)
 
     async def never() -> Scraped:
         await asyncio.Event().wait()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 import structlog
 
-from pytriton.dispatcher.telemetry.http.otlp import OtlpExport, _interval_ms, wanted
+from pytriton.dispatcher.telemetry.http.otlp import OtlpExport, _interval_ms, is_configured
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from pytriton.dispatcher.telemetry.http.otlp import OtlpExport, _interval_ms, wa
     ],
 )
 def test_variables_say_whether_there_is_a_collector(variables: dict[str, str], sends: bool) -> None:
-    assert wanted(variables) is sends
+    assert is_configured(variables) is sends
 
 
 def test_another_protocol_is_refused() -> None:
@@ -31,7 +32,7 @@ def test_another_protocol_is_refused() -> None:
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://secret@x",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
     }
-    exporting = OtlpExport(lambda: None, variables)  # type: ignore[arg-type, return-value]
+    exporting = OtlpExport(lambda: None, Counter(), variables)  # type: ignore[arg-type, return-value]
     with structlog.testing.capture_logs() as logs:
         exporting.open()
     assert logs[0]["protocol"] == "grpc"

@@ -13,10 +13,10 @@ from support.models.figures import model, snapshot, work
 from pytriton._protocol.lanes import user_metrics
 from pytriton._protocol.lanes.histograms import Exemplar
 from pytriton._protocol.lanes.stats_page import Counts
-from pytriton.dispatcher.telemetry.http.protobuf import encoded, is_preferred
-from pytriton.dispatcher.telemetry.metrics.snapshot import Scraped, work_of
+from pytriton.dispatcher.telemetry.http.protobuf import encode, is_preferred
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scraped, work_of
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, Said
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, RawUserMetrics
 from pytriton.worker.user_metrics import collected
 
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
@@ -65,7 +65,7 @@ Family = _family_class()
 
 
 def families(scraped: Scraped) -> dict[str, Any]:
-    data, found, at = encoded(scraped), {}, 0
+    data, found, at = encode(scraped), {}, 0
     while at < len(data):
         size = shift = 0
         while True:
@@ -95,7 +95,7 @@ def scraped(**more: Any) -> Scraped:
     Histogram("size", "Sizes.", buckets=(1, 10), registry=registry).observe(5)
     Summary("took", "Times.", registry=registry).observe(4)
     message = user_metrics.encoded(collected(registry.collect()))
-    users = Merger().merged([Said("m", 1, 0, {}, [message])])
+    users = Merger().merge([RawUserMetrics("m", 1, 0, {}, [message])])
     figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
     return Scraped(figures, parsed(TRITON), users, **more)
 
@@ -132,11 +132,11 @@ def natively(histogram: Any) -> dict[int, int]:
 
 
 def test_histograms_have_native_buckets_and_classic_ones() -> None:
-    figures = scraped().figures
+    figures = scraped().snapshot
     observed = figures.models[0].instances[0].work.call_s
     observed.buckets[0] = 2  # below all that is told apart
     observed.buckets.extend([0] * 3 + [4])
-    reported = families(scraped()._replace(figures=figures))
+    reported = families(scraped()._replace(snapshot=figures))
     found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     assert (found.sample_count, found.schema, found.zero_count) == (56, 2, 2)
     counts = {number: count for number, count in natively(found).items() if count}
@@ -155,7 +155,7 @@ def test_a_hostile_page_s_histograms_stay_cumulative() -> None:
     largest = (1 << 64) - 1
     page = [(largest,) * len(one) if isinstance(one, tuple) else largest for one in Counts()]
     figures = snapshot(1010, model("m", work_of(Counts._make(page))))
-    reported = families(scraped()._replace(figures=figures))
+    reported = families(scraped()._replace(snapshot=figures))
     found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     below = [one.cumulative_count for one in found.bucket]
     assert below == sorted(below)

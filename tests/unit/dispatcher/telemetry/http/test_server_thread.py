@@ -220,7 +220,7 @@ def test_the_young_do_not_have_to_make_room() -> None:
 
 
 def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_thread, "_SCARCE_S", 0)
+    monkeypatch.setattr(server_thread, "_NO_DESCRIPTORS_DELAY_S", 0)
     said: list[str] = []
 
     async def test(listener: socket.socket) -> None:
@@ -239,7 +239,7 @@ def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> 
 
         server = web.Server(answer)
         there = Connections(lambda: LONG, 8, b"{}")
-        taking = server_thread.Accepting(server, there, 8, None, 1, said.append)
+        taking = server_thread.Acceptor(server, there, 8, None, 1, said.append)
         running = asyncio.ensure_future(taking.run(listener))
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(ASK)

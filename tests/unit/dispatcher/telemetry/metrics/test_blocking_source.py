@@ -35,9 +35,11 @@ def source() -> Iterator[_Source]:
 def test_it_is_read_again_when_it_is_old(source: _Source) -> None:
     async def readings() -> list[int]:
         source.open.set()
-        young, old = (CachedReading(0, kept_s=kept_s, patience_s=60) for kept_s in (3600.0, 0.0))
+        young, old = (
+            CachedReading(0, max_age_s=max_age_s, timeout_s=60) for max_age_s in (3600.0, 0.0)
+        )
         reported = [await young.get(source.read), await young.get(source.read)]
-        reported += [await young.get(source.read, anew=True)]
+        reported += [await young.get(source.read, refresh=True)]
         return [*reported, await old.get(source.read), await old.get(source.read)]
 
     assert asyncio.run(readings()) == [1, 1, 2, 3, 4]
@@ -47,11 +49,11 @@ def test_one_that_hangs_is_waited_for_once_and_by_one_thread(source: _Source) ->
     """The loop goes on meanwhile, no thread of the pool is taken, and the loop's end is not held up."""
 
     async def readings() -> list[int]:
-        reading = CachedReading(-1, kept_s=0.0, patience_s=0.05)
+        reading = CachedReading(-1, max_age_s=0.0, timeout_s=0.05)
         reported = [await reading.get(source.read)]
         # Its patience is over: no other turn of the loop is needed for what is told now.
-        for anew in (False, True):
-            again = reading.get(source.read, anew=anew)
+        for refresh in (False, True):
+            again = reading.get(source.read, refresh=refresh)
             try:
                 again.send(None)
             except StopIteration as done:
@@ -64,7 +66,7 @@ def test_one_that_hangs_is_waited_for_once_and_by_one_thread(source: _Source) ->
 
 def test_late_values_are_reported_once_available(source: _Source) -> None:
     async def readings() -> list[int]:
-        reading = CachedReading(-1, kept_s=3600.0, patience_s=0.0)
+        reading = CachedReading(-1, max_age_s=3600.0, timeout_s=0.0)
         reported = [await reading.get(source.read)]
         source.open.set()
         while await reading.get(source.read) < 0:
@@ -76,7 +78,7 @@ def test_late_values_are_reported_once_available(source: _Source) -> None:
 
 def test_concurrent_readers_share_one_reading(source: _Source) -> None:
     async def readings() -> list[int]:
-        reading = CachedReading(-1, kept_s=0.0, patience_s=60.0)
+        reading = CachedReading(-1, max_age_s=0.0, timeout_s=60.0)
         asked = [asyncio.ensure_future(reading.get(source.read)) for _ in range(3)]
         await asyncio.sleep(0)
         asked[0].cancel()  # who gives up does not spoil it for the others

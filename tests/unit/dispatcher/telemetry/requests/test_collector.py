@@ -21,7 +21,7 @@ from pytriton._protocol.lanes.request_records import RequestRecord
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
-from pytriton.dispatcher.telemetry.events.failure_rate import Outcomes
+from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.telemetry.requests import collector as collector_module
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.workers.model_counters import CounterRegistry, ModelCounters

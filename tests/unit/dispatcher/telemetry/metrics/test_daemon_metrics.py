@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.fake_worker import FakeWorker
 from fakes.simulated_daemon import SimulatedDaemon
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind
+from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton._protocol.lanes.stats_page import NOTHING
 from pytriton._protocol.lanes.user_metrics import (
     UserFamily,
@@ -21,10 +24,11 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded_sample,
 )
 from pytriton._protocol.messages.metrics import InstanceMetrics, MetricsSnapshot, ModelMetrics
-from pytriton.dispatcher.telemetry.metrics.snapshot import ProcessMemory, memory_of, work_of
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import LoopLag, work_of
+from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory
 
 
-def figures(sim: SimulatedDaemon) -> MetricsSnapshot:
+def snapshot(sim: SimulatedDaemon) -> MetricsSnapshot:
     """Ask as a client does; the answer travels as bytes."""
     answer = sim.answered(sim.client.ask(messages.GetMetrics()))
     assert isinstance(answer, messages.MetricsSnapshot)
@@ -32,7 +36,7 @@ def figures(sim: SimulatedDaemon) -> MetricsSnapshot:
 
 
 def model(sim: SimulatedDaemon, name: str = "m") -> ModelMetrics:
-    return next(one for one in figures(sim).models if one.name == name)
+    return next(one for one in snapshot(sim).models if one.name == name)
 
 
 def instance(sim: SimulatedDaemon, number: int = 0) -> InstanceMetrics:
@@ -90,7 +94,7 @@ def test_counters_outlive_a_replacement(sim: SimulatedDaemon) -> None:
 def test_counters_go_with_the_model(sim: SimulatedDaemon) -> None:
     work(serve(sim))
     sim.answered(sim.client.ask(messages.Unregister("m")))
-    assert figures(sim).models == []
+    assert snapshot(sim).models == []
     serve(sim)
     assert model(sim).work.calls == 0
 
@@ -164,7 +168,7 @@ def test_the_daemon_counts_what_it_is_asked(sim: SimulatedDaemon) -> None:
     serve(sim)
     sim.answered(sim.client.ask(messages.Unregister("nobody")))
     sim.advance(10.0)
-    reported = figures(sim).daemon
+    reported = snapshot(sim).daemon
     assert reported.requests["Register"] == {"done": 1}
     assert reported.requests["Unregister"] == {ErrorKind.NOT_FOUND.value: 1}
     assert reported.registrations == {"ready": 1}
@@ -182,16 +186,9 @@ def test_a_restored_model_is_counted(tmp_path: Path) -> None:
     again = SimulatedDaemon(tmp_path)
     try:
         again.advance(5.0)
-        assert (figures(again).daemon.restored, figures(again).daemon.restore_failures) == (1, 0)
+        assert (snapshot(again).daemon.restored, snapshot(again).daemon.restore_failures) == (1, 0)
     finally:
         again.close()
-
-
-def test_memory_is_that_of_the_process() -> None:
-    memory = memory_of(os.getpid())
-    assert memory is not None
-    assert 1 << 20 < memory.shared < memory.resident
-    assert memory_of(1 << 22) is None
 
 
 def test_memory_is_reported_with_its_limit(
@@ -233,7 +230,7 @@ def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
 
 def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
     """Return the values that a scraper is told, by metric and instance."""
-    scraped = sim.loop.run(sim.daemon.figures.scraped())
+    scraped = sim.loop.run(sim.daemon.figures.scrape())
     return {
         name: {
             dict(labels)["model_instance"]: value
@@ -283,3 +280,24 @@ def test_a_hostile_page_has_no_metrics(sim: SimulatedDaemon) -> None:
 def test_nothing_done_is_reported_as_nothing() -> None:
     assert work_of(NOTHING).call_s.buckets == []
     assert work_of(NOTHING).failed == {}
+
+
+def test_each_delay_counts_in_its_bucket() -> None:
+    lag = LoopLag()
+    for late_s in (-1.0, BOUNDS_S[2], BOUNDS_S[-1] * 2):
+        lag.observe(late_s)
+    found = lag.histogram()
+    assert found.sum == BOUNDS_S[2] + BOUNDS_S[-1] * 2  # a clock's step back is no time
+    assert [at for at, count in enumerate(found.buckets) if count] == [0, 2, len(BOUNDS_S)]
+
+
+def test_the_delay_is_measured_once_a_second() -> None:
+    lag, loop = LoopLag(), VirtualLoop()
+
+    async def three_measurements() -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(lag.run(), 3.5)
+
+    loop.run_until_complete(three_measurements())
+    loop.close()
+    assert sum(lag.histogram().buckets) == 3

@@ -1,9 +1,10 @@
-"""Memory on GPUs, as a stand-in for NVML tells it."""
+"""Memory of processes: resident, and on GPUs with stand-ins for NVML and nvidia-smi."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,8 @@ import structlog
 from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.telemetry.metrics import gpu_memory
-from pytriton.dispatcher.telemetry.metrics.gpu_memory import GpuMemory
+from pytriton.dispatcher.telemetry.metrics import process_memory
+from pytriton.dispatcher.telemetry.metrics.process_memory import Gpu, GpuMemory, gpus, memory_of
 
 
 class FakeNvml(ModuleType):
@@ -48,44 +49,44 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     fake = FakeNvml([(7, 1000), (8, 50)], [(7, 500), (9, None)])
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     namespace = os.stat("/proc/self/ns/pid").st_ino
-    monkeypatch.setattr(gpu_memory, "_FIRST_NAMESPACE", namespace)
+    monkeypatch.setattr(process_memory, "_INITIAL_PID_NAMESPACE", namespace)
     return fake
 
 
 def test_the_memory_of_a_process_is_that_of_all_gpus(nvml: FakeNvml) -> None:
-    assert GpuMemory().read() == {7: 1500, 8: 50}
-    assert GpuMemory().most() == {7: 1000, 8: 50}
+    assert GpuMemory().by_process() == {7: 1500, 8: 50}
+    assert GpuMemory().peak_by_process() == {7: 1000, 8: 50}
 
 
 def test_a_gpu_that_fails_is_reported_once_and_asked_again(nvml: FakeNvml) -> None:
     memory = GpuMemory()
-    memory.read()
+    memory.by_process()
     nvml.fault = FakeNvml.NVMLError("GPU is lost")
     with structlog.testing.capture_logs() as logs:
-        assert [memory.read(), memory.read()] == [{}, {}]
+        assert [memory.by_process(), memory.by_process()] == [{}, {}]
     assert [one["reason"] for one in logs] == ["GPU is lost"]
     nvml.fault = None
-    assert memory.read()[8] == 50
+    assert memory.by_process()[8] == 50
 
 
 def test_without_a_driver_nothing_is_asked_again(nvml: FakeNvml) -> None:
     nvml.fault = FakeNvml.NVMLError("no driver")
     memory = GpuMemory()
-    assert (memory.read(), memory.there) == ({}, False)
+    assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
 def test_without_the_package_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     memory = GpuMemory()
-    assert (memory.read(), memory.there) == ({}, False)
+    assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
 def test_in_a_container_with_ids_of_its_own_no_process_is_mistaken_for_another(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_memory, "_FIRST_NAMESPACE", 1)
+    monkeypatch.setattr(process_memory, "_INITIAL_PID_NAMESPACE", 1)
     memory = GpuMemory()
-    assert (memory.read(), memory.there) == ({}, False)
+    assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
 def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
@@ -96,3 +97,42 @@ def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml:
     answer = sim.answered(sim.client.ask(messages.GetMetrics()))
     assert isinstance(answer, messages.MetricsSnapshot)
     assert answer.models[0].instances[0].gpu == 4096
+
+
+def test_memory_is_that_of_the_process() -> None:
+    memory = memory_of(os.getpid())
+    assert memory is not None
+    assert 1 << 20 < memory.shared < memory.resident
+    assert memory_of(1 << 22) is None
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which programs are looked for."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def install(path: Path, script: str) -> None:
+    program = path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_gpus_are_reported_with_their_memory_in_bytes(path: Path) -> None:
+    install(path, "echo '0, GPU-aa, 81559'; echo '1, GPU-bb, 4'")
+    assert gpus() == [Gpu("0", "GPU-aa", 81559 << 20), Gpu("1", "GPU-bb", 4 << 20)]
+
+
+def test_lines_without_memory_are_skipped(path: Path) -> None:
+    install(path, "echo 'a warning'; echo '0, GPU-aa, [N/A]'; echo '1, GPU-bb, 4'")
+    assert gpus() == [Gpu("1", "GPU-bb", 4 << 20)]
+
+
+def test_without_nvidia_smi_there_are_no_gpus(path: Path) -> None:
+    assert gpus() == []
+
+
+def test_a_failing_nvidia_smi_reports_no_gpus(path: Path) -> None:
+    install(path, "echo '0, GPU-aa, 4'; exit 9")
+    assert gpus() == []

@@ -1,47 +1,77 @@
-"""Memory of processes on NVIDIA GPUs as reported by NVML. Written without access to a GPU; see docs."""
+"""Memory of processes: resident (from the kernel) and on NVIDIA GPUs (from NVML); and the machine's GPUs (nvidia-smi).
+
+The GPU parts were written without access to a GPU; see docs/reference/metrics.md.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Optional
 
 import structlog
 
 _log = structlog.get_logger(__name__)
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProcessMemory(NamedTuple):
+    """Resident bytes, and the part of them that may be shared with other processes."""
+
+    resident: int
+    shared: int
+
+
+def memory_of(pid: int) -> ProcessMemory | None:
+    """Return the memory of a process; None if it has exited."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):
+        return None
+    return ProcessMemory(int(resident) * _PAGE, int(shared) * _PAGE)
+
+
+#: Returns the memory of a process.
+MemoryOf = Callable[[int], Optional[ProcessMemory]]
+
+# ── on GPUs ──────────────────────────────────────────────────────────────────────────────────────
+
 #: Inode of the initial pid namespace (include/uapi/linux/nsfs.h), whose process ids NVML uses.
-_FIRST_NAMESPACE = 0xEFFFFFFC
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
 class GpuMemory:
-    """Queries NVML, if it can be imported and finds a driver. May block; use it from one thread at a time.
+    """Memory on NVIDIA GPUs according to NVML, if it can be imported and finds a driver.
+
+    Queries may block. Use it from one thread at a time.
 
     Attributes:
-        there: whether NVML is available; None until that has been tried.
+        is_available: whether NVML can be used; None until that has been tried.
     """
 
     def __init__(self) -> None:
-        self.there: bool | None = None
+        self.is_available: bool | None = None
         self._nvml: Any = None
         self._failing = False
 
-    def read(self) -> Mapping[int, int]:
+    def by_process(self) -> Mapping[int, int]:
         """Return the bytes used by each process, on all GPUs together."""
         return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
 
-    def most(self) -> Mapping[int, int]:
+    def peak_by_process(self) -> Mapping[int, int]:
         """Return the bytes used by each process, on the GPU where it uses most."""
         return {pid: max(used.values()) for pid, used in self._by_gpu().items()}
 
     def _by_gpu(self) -> Mapping[int, Counter[int]]:
-        if self.there is None:
-            self._nvml = _started()
-            self.there = self._nvml is not None
+        if self.is_available is None:
+            self._nvml = _initialized_nvml()
+            self.is_available = self._nvml is not None
         found: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        for pid, gpu, used in self._processes() if self.there else ():
+        for pid, gpu, used in self._processes() if self.is_available else ():
             found[pid][gpu] += used
         return found
 
@@ -61,7 +91,7 @@ class GpuMemory:
             self._failing = False
 
 
-def _started() -> Any:
+def _initialized_nvml() -> Any:
     """Return the initialized NVML; None if it or a driver is missing, or if it uses process ids of another namespace."""
     try:
         import pynvml
@@ -72,7 +102,7 @@ def _started() -> Any:
     except pynvml.NVMLError as error:
         _log.info("GPU memory is not reported", reason=str(error))
         return None
-    if os.stat("/proc/self/ns/pid").st_ino != _FIRST_NAMESPACE:
+    if os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE:
         _log.warning(
             "GPU memory is not reported: NVML uses the host's process ids, but this container has its own"
         )
@@ -80,9 +110,9 @@ def _started() -> Any:
     return pynvml
 
 
-# ── This machine's GPUs and their memory as reported by nvidia-smi, which blocks for a while ──
+# ── GPUs of this machine ─────────────────────────────────────────────────────────────────────────
 
-_LIMIT_S = 20.0
+_NVIDIA_SMI_TIMEOUT_S = 20.0
 _MIB = 1 << 20
 _QUERY = "--query-gpu=index,uuid,memory.total"
 
@@ -103,7 +133,7 @@ def gpus() -> list[Gpu]:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=_LIMIT_S,
+            timeout=_NVIDIA_SMI_TIMEOUT_S,
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):

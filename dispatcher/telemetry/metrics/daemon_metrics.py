@@ -1,0 +1,779 @@
+"""The daemon's own metrics: all are declared in `FAMILIES`, and collected by `MetricsCollector`.
+
+To add one: give its value a field in `pytriton/_protocol/messages/metrics.py`, set it in `MetricsCollector`, and add a row to
+`FAMILIES`. /metrics, OTLP and docs/reference/metrics.md are generated from that table.
+
+Labels have few values: existing models, versions and instances, and states and reasons listed in the code. The label of
+an instance is `model_instance`, because Prometheus labels its targets `instance` and renames an existing label.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+
+from pytriton._protocol import messages
+from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS, Exemplar
+from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
+from pytriton._protocol.messages.metrics import (
+    DaemonMetrics,
+    Histogram,
+    InstanceMetrics,
+    MemoryInfo,
+    MetricsSnapshot,
+    ModelMetrics,
+    QueueMetrics,
+    WebhookMetrics,
+    Work,
+)
+from pytriton.dispatcher.control.control_socket import ControlServer
+from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.openai.state import MetricData
+from pytriton.dispatcher.runtime.child import LEFT_OUT
+from pytriton.dispatcher.runtime.states import InstanceState, ModelState
+from pytriton.dispatcher.server.restart import ServerWatch
+from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
+from pytriton.dispatcher.telemetry.metrics.process_memory import GpuMemory, MemoryOf, memory_of
+from pytriton.dispatcher.telemetry.metrics.user_metrics import (
+    MergedUserMetrics,
+    Merger,
+    add_frontend,
+    raw_user_metrics,
+)
+from pytriton.dispatcher.workers.model_counters import InstanceCounters, ModelCounters
+from pytriton.dispatcher.workers.worker import EXIT_REASONS, Worker
+
+if TYPE_CHECKING:
+    from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
+
+
+class Scraped(NamedTuple):
+    """Everything that a scrape returns."""
+
+    snapshot: MetricsSnapshot
+    triton: TritonMetrics | None
+    users: MergedUserMetrics
+    #: Exemplars of call durations by model, version and instance.
+    exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
+    #: Number of OTLP exports by outcome.
+    exports: Mapping[str, int] = {}
+    #: Start (seconds since the epoch) of the counters that an upgrade resets; 0 for the daemon's start.
+    since: float = 0.0
+
+
+Value = Union[int, float, Histogram]
+#: The values of a family's labels, in its order, and the counted or measured value.
+Sample = tuple[tuple[str, ...], Value]
+
+_INSTANCE = ("model", "version", "model_instance")
+_MODEL = ("model", "version")
+_MODEL_STATES = (
+    *(state.value for state in ModelState), "degraded", "suspended", "resuming", "restoring", "loading", "failed"
+)  # fmt: skip
+_INSTANCE_STATES = (*(state.value for state in InstanceState), "not_ready")
+
+
+@dataclass(frozen=True)
+class DaemonMetric:
+    """One metric.
+
+    Args:
+        name: name without the prefix; for a counter, without `_total`
+        kind: "counter", "gauge", "seconds" or "rows"; the latter two are histograms
+        help: help text
+        labels: names of the labels
+        read: returns its samples at a scrape
+    """
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Scraped], Iterator[Sample]]
+
+    @property
+    def full_name(self) -> str:
+        """The name with its prefix, without the suffixes of its kind (`_total`, `_bucket` …)."""
+        return f"pytriton_{self.name}"
+
+    @property
+    def exposed_name(self) -> str:
+        """The name in Prometheus, with `_total` for a counter."""
+        return f"{self.full_name}_total" if self.kind == "counter" else self.full_name
+
+    @property
+    def is_histogram(self) -> bool:
+        """Whether its values are histograms."""
+        return self.kind in ("seconds", "rows")
+
+    @property
+    def outlives_upgrades(self) -> bool:
+        """Whether the next version of the daemon continues counting, as for models and tritonserver."""
+        return "model" in self.labels or self.name == "tritonserver_restarts"
+
+
+def _daemon(
+    name: str, kind: str, text: str, read: Callable[[DaemonMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(scrape: Scraped) -> Iterator[Sample]:
+        value = read(scrape.snapshot.daemon)
+        if value is not None:
+            yield (), value
+
+    return DaemonMetric(name, kind, text, (), samples)
+
+
+def _daemon_by(
+    name: str, kind: str, text: str, label: str, read: Callable[[DaemonMetrics], Mapping[str, int]]
+) -> DaemonMetric:
+    def samples(scrape: Scraped) -> Iterator[Sample]:
+        for value, count in read(scrape.snapshot.daemon).items():
+            yield (value,), count
+
+    return DaemonMetric(name, kind, text, (label,), samples)
+
+
+def _model(
+    name: str, kind: str, text: str, read: Callable[[ModelMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(scrape: Scraped) -> Iterator[Sample]:
+        for model in scrape.snapshot.models:
+            value = read(model) if model.served_by == "workers" else None
+            if value is not None:
+                yield (model.name, str(model.version)), value
+
+    return DaemonMetric(name, kind, text, _MODEL, samples)
+
+
+def _instances(scrape: Scraped) -> Iterator[tuple[tuple[str, ...], InstanceMetrics]]:
+    for model in scrape.snapshot.models:
+        for one in model.instances:
+            yield (model.name, str(one.version), str(one.instance)), one
+
+
+def _instance(
+    name: str, kind: str, text: str, read: Callable[[InstanceMetrics], Optional[Value]]
+) -> DaemonMetric:
+    def samples(scrape: Scraped) -> Iterator[Sample]:
+        for labels, one in _instances(scrape):
+            value = read(one)
+            if value is not None:
+                yield labels, value
+
+    return DaemonMetric(name, kind, text, _INSTANCE, samples)
+
+
+def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> DaemonMetric:
+    return _instance(name, kind, text, lambda one: read(one.work))
+
+
+def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> DaemonMetric:
+    """Declare a histogram that only models with streams have."""
+    return _instance(
+        name, "seconds", text, lambda one: read(one.work) if one.work.responses else None
+    )
+
+
+def _model_states(scrape: Scraped) -> Iterator[Sample]:
+    for model in scrape.snapshot.models:
+        for state in _MODEL_STATES:
+            yield (model.name, str(model.version), state), int(model.state == state)
+
+
+def _instance_states(scrape: Scraped) -> Iterator[Sample]:
+    for labels, one in _instances(scrape):
+        for state in _INSTANCE_STATES if one.state else ():
+            yield (*labels, state), int(one.state == state)
+
+
+def _failures(scrape: Scraped) -> Iterator[Sample]:
+    for labels, one in _instances(scrape):
+        for kind in FAILURES:
+            yield (*labels, kind), one.work.failed.get(kind, 0)
+    for model in scrape.snapshot.models:
+        for kind in ("lost", "hung") if model.served_by == "workers" else ():
+            yield (model.name, str(model.version), "", kind), model.work.failed.get(kind, 0)
+
+
+def _exits(scrape: Scraped) -> Iterator[Sample]:
+    for labels, one in _instances(scrape):
+        for reason in EXIT_REASONS:
+            yield (*labels, reason), one.exits.get(reason, 0)
+
+
+def _requests(scrape: Scraped) -> Iterator[Sample]:
+    for message, outcomes in scrape.snapshot.daemon.requests.items():
+        for outcome, count in outcomes.items():
+            yield (message, outcome), count
+
+
+def _webhook_events(scrape: Scraped) -> Iterator[Sample]:
+    for name, one in scrape.snapshot.daemon.webhooks.items():
+        yield (name, "sent"), one.sent
+        yield (name, "dropped"), one.dropped
+
+
+def _pending(scrape: Scraped) -> Iterator[Sample]:
+    for model in scrape.snapshot.models:
+        for queue in model.queue:
+            yield (model.name, str(queue.version)), queue.pending
+
+
+def _memory(scrape: Scraped, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
+    for one in scrape.snapshot.daemon.memory:
+        yield (one.resource,), read(one)
+
+
+def _otlp_exports(scrape: Scraped) -> Iterator[Sample]:
+    for outcome, count in scrape.exports.items():
+        yield (outcome,), count
+
+
+def _omitted_user_values(scrape: Scraped) -> Iterator[Sample]:
+    for model, count in scrape.users.omitted.items():
+        yield (model,), count
+
+
+def _build(scrape: Scraped) -> Iterator[Sample]:
+    yield (scrape.snapshot.daemon.version, scrape.snapshot.daemon.state), 1
+
+
+def _ready(model: ModelMetrics) -> int:
+    return sum(one.state == "ready" and not one.standby for one in model.instances)
+
+
+#: The family whose buckets are exposed with exemplars.
+WITH_EXEMPLARS = "call_duration_seconds"
+
+FAMILIES: tuple[DaemonMetric, ...] = (
+    # ── the daemon ───────────────────────────────────────────────────────────────────────────────
+    DaemonMetric(
+        "info", "gauge", "Constant 1, labelled with the daemon's version and state: starting, ready, draining or stopping.",
+        ("version", "state"), _build,
+    ),
+    _daemon("start_time_seconds", "gauge", "Start time of the daemon, in seconds since the epoch.",
+            lambda daemon: daemon.started_at),
+    _daemon("resident_bytes", "gauge", "Resident memory of the dispatcher, in bytes.",
+            lambda daemon: daemon.resident),
+    _daemon("event_loop_lag_seconds", "seconds",
+            "Delay of the dispatcher's event loop, sampled every second.",
+            lambda daemon: daemon.loop_lag),
+    _daemon("dropped_log_lines", "counter",
+            "Lines of workers and tritonserver dropped because they exceeded the log's rate limit.",
+            lambda daemon: daemon.lines_dropped),
+    _daemon("lost_events", "counter",
+            "Events missing in the files of the event log because its disk was full or too slow.",
+            lambda daemon: daemon.events_lost),
+    _daemon("state_directory_free_bytes", "gauge",
+            "Free space of the state directory's file system, in bytes.",
+            lambda daemon: daemon.disk_free),
+    _daemon("state_directory_size_bytes", "gauge", "Size of the state directory's file system, in bytes.",
+            lambda daemon: daemon.disk_size),
+    _daemon("restored_models", "counter", "Models restored after the start.",
+            lambda daemon: daemon.restored),
+    _daemon("restore_failures", "counter", "Failed attempts to restore a model.",
+            lambda daemon: daemon.restore_failures),
+    DaemonMetric("memory_budget_bytes", "gauge",
+           "Memory budget of all workers together, for main memory and for each GPU that has a budget, in bytes.",
+           ("resource",), lambda scrape: _memory(scrape, lambda one: one.budget)),
+    DaemonMetric("memory_used_bytes", "gauge", "Used or reserved part of the memory budget, in bytes.",
+           ("resource",), lambda scrape: _memory(scrape, lambda one: one.used)),
+    DaemonMetric("memory_waiting_models", "gauge", "Models waiting for memory of the budget.",
+           ("resource",), lambda scrape: _memory(scrape, lambda one: one.waiting)),
+    _daemon("memory_suspended_models", "counter", "Models suspended because others needed their memory.",
+            lambda daemon: daemon.memory_suspended if daemon.memory else None),
+    _daemon("memory_waits", "counter", "Loads that had to wait for memory.",
+            lambda daemon: daemon.memory_waits if daemon.memory else None),
+    _daemon("memory_refusals", "counter", "Loads that failed for lack of memory.",
+            lambda daemon: daemon.memory_refusals if daemon.memory else None),
+    _daemon("shared_weights_bytes", "gauge", "Memory shared between workers (pytriton.shared), in bytes.",
+            lambda daemon: daemon.shared_weights),
+    _daemon_by("registrations", "gauge", "Number of models by state.", "state",
+               lambda daemon: daemon.registrations),
+    DaemonMetric(
+        "control_requests", "counter",
+        "Messages on the control socket by type and outcome: done, refused, or the kind of failure.",
+        ("message", "outcome"), _requests,
+    ),
+    _daemon("tritonserver_up", "gauge", "1 while tritonserver is ready for requests, otherwise 0.",
+            lambda daemon: int(daemon.server_state == "ready")),
+    _daemon("tritonserver_resident_bytes", "gauge", "Resident memory of tritonserver, in bytes.",
+            lambda daemon: daemon.server_resident),
+    _daemon_by("tritonserver_restarts", "counter",
+               "Restarts of tritonserver: after an unexpected exit (exited), or initiated by the daemon "
+               "(planned, or replaced while the previous process kept serving).", "reason",
+               lambda daemon: {
+                   reason: daemon.server_restarts.get(reason, 0)
+                   for reason in ("exited", "planned", "replaced")
+               }),
+    DaemonMetric("webhook_events", "counter",
+           "Events of a webhook: posted (sent), or dropped because it rejected them, did not answer for an hour, or "
+           "too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
+    _daemon_by("webhook_failed_posts", "counter", "Failed requests to a webhook; most are retried.",
+               "webhook", lambda daemon: {
+                   name: one.failures for name, one in daemon.webhooks.items()
+               }),
+    _daemon_by("webhook_waiting_events", "gauge", "Events waiting to be posted.", "webhook",
+               lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
+    DaemonMetric("otlp_exports", "counter",
+           "Metrics snapshots sent to an OpenTelemetry collector (sent) or not accepted by it (dropped).",
+           ("outcome",), _otlp_exports),
+    # ── models ───────────────────────────────────────────────────────────────────────────────────
+    DaemonMetric("model_state", "gauge", "1 for the model's current state, otherwise 0.",
+           (*_MODEL, "state"), _model_states),
+    _model("desired_instances", "gauge", "Desired number of instances.",
+           lambda model: model.desired),
+    _model("ready_instances", "gauge", "Instances that can serve, excluding standby workers.", _ready),
+    _model("standby_workers", "gauge", "Desired number of standby workers.",
+           lambda model: model.standby_workers),
+    _model("ready_standby_workers", "gauge", "Standby workers that are loaded and ready to take over.",
+           lambda model: sum(one.state == "ready" and one.standby for one in model.instances)),
+    _model("resumes", "counter", "Number of times that the suspended model was resumed.",
+           lambda model: model.resumes),
+    _model("retried_requests", "counter", "Requests retried after their worker was lost.",
+           lambda model: model.retries),
+    _model("poison_requests", "counter", "Requests identified as crashing workers, and not retried.",
+           lambda model: model.poison),
+    _model("access_log_requests", "counter", "Requests written to the access log, if it is enabled.",
+           lambda model: model.logged),
+    _model("access_log_dropped_requests", "counter",
+           "Requests missing in the access log because workers wrote too many or the disk was not writable.",
+           lambda model: model.not_logged),
+    DaemonMetric("omitted_user_values", "gauge",
+           "Values of the callables' own metrics that are not exposed; the daemon's log has the reasons.",
+           ("model",), _omitted_user_values),
+    _model("worker_memory_bytes", "gauge",
+           "Estimated share of memory_budget that a worker of the model needs, in bytes.", lambda model: model.memory),
+    DaemonMetric("pending_requests", "gauge",
+           "Requests waiting in tritonserver's queue, as it last reported.", _MODEL, _pending),
+    DaemonMetric("failed_requests", "counter",
+           "Failed requests: the callable raised (callable), the inputs were invalid (input), its results were "
+           "invalid (result), an asynchronous callable exceeded execution_timeout_s (timeout), or it raised "
+           "PyTritonUnrecoverableError (unrecoverable); with an empty model_instance, their worker exited "
+           "(lost) or hung (hung).",
+           (*_INSTANCE, "kind"), _failures),
+    # ── instances ────────────────────────────────────────────────────────────────────────────────
+    _work("calls", "counter", "Calls of the callable started, one per batch.",
+          lambda work: work.calls),
+    _work("requests", "counter", "Requests in these calls.", lambda work: work.requests),
+    _work("rows", "counter", "Rows in these calls; a request without a batch axis counts as one.",
+          lambda work: work.rows),
+    _work("merged_batches", "counter", "Batches merged into the call for another proxy's batch.",
+          lambda work: work.merged),
+    _work("stream_responses", "counter", "Responses of decoupled models.",
+          lambda work: work.responses),
+    _work("busy_seconds", "counter", "Time spent in calls, including the current one.",
+          lambda work: work.busy_s),
+    _work(WITH_EXEMPLARS, "seconds", "Duration of calls, including reading inputs and writing outputs.",
+          lambda work: work.call_s),
+    _work("batch_wait_seconds", "seconds",
+          "Time that batches waited for their worker, from tritonserver's hand-over to the start of their call.",
+          lambda work: work.wait_s),
+    _work("call_rows", "rows", "Rows per call (batch size).", lambda work: work.rows_per_call),
+    _stream("first_response_seconds", "Time from the start of a call to its first response, for streams.",
+            lambda work: work.first_s),
+    _stream("response_interval_seconds", "Time from one response to the next, for streams.",
+            lambda work: work.between_s),
+    DaemonMetric("instance_state", "gauge", "1 for the instance's current state, otherwise 0.",
+           (*_INSTANCE, "state"), _instance_states),
+    _instance("instance_lanes", "gauge", "Proxies attached to an instance.",
+              lambda one: one.lanes if one.state else None),
+    _instance("batch_running_seconds", "gauge", "Time that the current call has been running; 0 when idle.",
+              lambda one: one.batch_s or 0.0 if one.worker else None),
+    _instance("worker_resident_bytes", "gauge", "Resident memory of a worker's process, in bytes.",
+              lambda one: one.resident),
+    _instance("worker_shared_bytes", "gauge", "Part of the resident memory that may be shared with other processes, in bytes.",
+              lambda one: one.shared),
+    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on NVIDIA GPUs in bytes, if NVML reports it.",
+              lambda one: one.gpu),
+    _instance("worker_memory_limit_bytes", "gauge",
+              "Private memory (resident, not shared) at which a worker is recycled or killed, in bytes, if limited.",
+              lambda one: one.memory_limit if one.worker else None),
+    _instance("arena_bytes", "gauge", "Shared memory for responses on a worker's lanes, in bytes.",
+              lambda one: one.arenas if one.worker else None),
+    _instance("worker_start_time_seconds", "gauge", "Start time of the current worker, in seconds since the epoch.",
+              lambda one: one.started_at),
+    _instance("load_seconds", "gauge", "Time that the current worker took to load its callable.",
+              lambda one: one.load_s if one.worker else None),
+    _instance("warmup_seconds", "gauge", "Time that the current worker's warm-up took.",
+              lambda one: one.warmup_s if one.worker else None),
+    _instance("worker_starts", "counter", "Workers started.", lambda one: one.starts),
+    DaemonMetric("worker_exits", "counter",
+           "Worker exits by reason: unexpected while serving (crash) or loading (load); hung in a batch (hang); "
+           "hard limit exceeded (limit); recycled (recycle); scaling (scale), "
+           "replacement of the model (replace), or any other stop (stop).",
+           (*_INSTANCE, "reason"), _exits),
+    _instance("consecutive_worker_exits", "gauge", "Consecutive worker exits without an answered batch.",
+              lambda one: one.consecutive_exits if one.state else None),
+)  # fmt: skip
+
+
+# ── collection ───────────────────────────────────────────────────────────────────────────────────
+
+#: How long tritonserver's metrics are cached, and how long to wait for them.
+_TRITON_MAX_AGE_S, _TRITON_TIMEOUT_S = 0.5, 2.5
+#: The same for the state directory's disk, which may be on a file server that does not answer.
+_DISK_MAX_AGE_S, _DISK_TIMEOUT_S = 1.0, 0.5
+
+
+class _Disk(NamedTuple):
+    """The free and total bytes of a file system, if known."""
+
+    free: int | None = None
+    size: int | None = None
+
+
+class MetricsCollector:
+    """Collects the metrics, without asking any worker. Readings that may block run in a thread with a time limit.
+
+    Args:
+        status: returns the daemon's status
+        metrics_url: returns the URL of tritonserver's metrics; "" if there is none
+        state_dir: the directory whose file system is measured; "" for none
+        registry: the models
+        watch: counts tritonserver's restarts
+        control: counts control messages
+        memory: returns the memory of a process
+
+    Attributes:
+        lag: the delay of the event loop; the owner must run it.
+        webhooks: returns the counters of webhook events.
+        otlp_exports: number of OTLP exports by outcome, counted by the export.
+        shared_weights: returns the number of bytes that workers share.
+        openai: returns the metrics of the OpenAI frontend.
+        events_lost: returns the number of events missing in the event log's files.
+        server_pid: returns the pid of the tritonserver that serves the metrics, None during a replacement; called in
+            any thread.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], messages.Status],
+        metrics_url: Callable[[], str],
+        state_dir: str,
+        registry: Registry,
+        watch: ServerWatch,
+        control: ControlServer,
+        *,
+        memory: MemoryOf = memory_of,
+    ) -> None:
+        self.lag = LoopLag()
+        self.webhooks: Callable[[], dict[str, WebhookMetrics]] = dict
+        self.otlp_exports: Counter[str] = Counter()
+        self.shared_weights: Callable[[], int] = lambda: 0
+        self.openai: Callable[[], Awaitable[Sequence[MetricData]]] | None = None
+        self.events_lost: Callable[[], int] = lambda: 0
+        self.server_pid: Callable[[], int | None] = lambda: None
+        self._since = time.time()
+        self._status = status
+        self._metrics_url = metrics_url
+        self._state_dir = state_dir
+        self._registry = registry
+        self._watch = watch
+        self._control = control
+        self._memory = memory
+        self._triton: CachedReading[TritonMetrics | None] = CachedReading(
+            None, max_age_s=_TRITON_MAX_AGE_S, timeout_s=_TRITON_TIMEOUT_S
+        )
+        self._merger = Merger()
+        self._nvml = GpuMemory()
+        self._gpu: Mapping[int, int] = {}
+        self._gpu_reading: CachedReading[Mapping[int, int]] = CachedReading(
+            {}, max_age_s=_DISK_MAX_AGE_S, timeout_s=_DISK_TIMEOUT_S
+        )
+        self._disk = CachedReading(_Disk(), max_age_s=_DISK_MAX_AGE_S, timeout_s=_DISK_TIMEOUT_S)
+
+    async def snapshot(self) -> MetricsSnapshot:
+        """Take a snapshot, with tritonserver's queue statistics if they arrive in time."""
+        return (await self._take(refresh=False))[0]
+
+    async def queues(self) -> Mapping[str, Sequence[QueueMetrics]]:
+        """Return tritonserver's queue statistics by model; empty if they do not arrive in time."""
+        triton = await self._read_triton_metrics(refresh=False)
+        return triton.queues if triton is not None else {}
+
+    async def scrape(self) -> Scraped:
+        """Take a snapshot, with the metrics of callables, the OpenAI frontend and tritonserver if they arrive in time."""
+        users = await self._read_users()
+        if self.openai is not None:
+            add_frontend(users, await self.openai())
+        snapshot, triton = await self._take(refresh=True)
+        return Scraped(
+            snapshot, triton, users, self._exemplars(), dict(self.otlp_exports), self._since
+        )
+
+    def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
+        found: dict[tuple[str, ...], list[Exemplar]] = {}
+        for name, counters in self._registry.counter_registry.items():
+            for (version, number), instance in counters.instances.items():
+                for worker in instance.workers:
+                    exemplars = worker.stats.exemplars.read() if worker.alive else []
+                    if exemplars:
+                        found.setdefault((name, str(version), str(number)), []).extend(exemplars)
+        return found
+
+    async def _read_users(self) -> MergedUserMetrics:
+        """Return the callables' own metrics: collected here, decoded and merged in a thread."""
+        counter_registry = self._registry.counter_registry
+        instances = [
+            one
+            for name, counters in counter_registry.items()
+            for one in raw_user_metrics(name, counters)
+        ]
+        if not instances:
+            return MergedUserMetrics()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._merger.merge, instances)
+
+    async def _take(self, *, refresh: bool) -> tuple[MetricsSnapshot, TritonMetrics | None]:
+        triton = await self._read_triton_metrics(refresh=refresh)
+        queues = triton.queues if triton is not None else {}
+        if self._nvml.is_available is not False:
+            self._gpu = await self._gpu_reading.get(self._nvml.by_process)
+        disk = await self._disk.get(lambda: _disk(self._state_dir))
+        status = self._status()
+        snapshot = MetricsSnapshot(
+            at=time.time(),
+            daemon=self._daemon_metrics(status, disk),
+            models=[self._model_metrics(info, queues.get(info.name, ())) for info in status.models],
+        )
+        return snapshot, triton
+
+    async def _read_triton_metrics(self, *, refresh: bool) -> TritonMetrics | None:
+        url = self._metrics_url()
+        return await self._triton.get(lambda: _read_triton(url, self.server_pid), refresh=refresh)
+
+    def _daemon_metrics(self, status: messages.Status, disk: _Disk) -> DaemonMetrics:
+        outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
+        requests: dict[str, dict[str, int]] = {}
+        for (kind, outcome), count in self._control.answered.items():
+            requests.setdefault(kind, {})[outcome] = count
+        return DaemonMetrics(
+            version=status.version,
+            state=status.state,
+            pid=status.pid,
+            started_at=status.started_at,
+            server_state=status.server.state,
+            server_pid=status.server.pid,
+            resident=self._resident(status.pid),
+            server_resident=self._resident(status.server.pid),
+            registrations=dict(Counter(model.state for model in status.models)),
+            restored=outcomes["restored"],
+            restore_failures=outcomes["failed"],
+            requests=requests,
+            server_restarts=dict(self._watch.restarts),
+            loop_lag=self.lag.histogram(),
+            lines_dropped=LEFT_OUT.lines,
+            disk_free=disk.free,
+            disk_size=disk.size,
+            problems=status.problems,
+            webhooks=self.webhooks(),
+            memory=status.memory,
+            memory_suspended=accounts.suspended,
+            memory_waits=accounts.waits,
+            memory_refusals=accounts.refusals,
+            shared_weights=self.shared_weights(),
+            events_lost=self.events_lost(),
+        )
+
+    def _model_metrics(
+        self, info: messages.ModelInfo, queue: Sequence[QueueMetrics]
+    ) -> ModelMetrics:
+        counters = self._registry.counter_registry.get(info.name) or ModelCounters()
+        registration = self._registry.get(info.name)
+        done = counters.done()
+        spec = registration.spec if registration is not None else None
+        return ModelMetrics(
+            name=info.name,
+            version=info.version,
+            state=info.state,
+            served_by=info.served_by,
+            isolation=info.isolation,
+            desired=registration.instances if registration is not None else 0,
+            standby_workers=spec.standby_workers if spec is not None else 0,
+            retries=counters.retries,
+            poison=counters.poison,
+            resumes=counters.resumes,
+            logged=counters.records_logged,
+            not_logged=counters.records_left_out,
+            error=info.error,
+            instances=list(
+                self._all_instance_metrics(info, counters, registration, done.instances)
+            ),
+            work=work_of(done.total, counters.failed),
+            queue=list(queue),
+            memory=registration.pool.account.worker_bytes if registration is not None else None,
+        )
+
+    def _all_instance_metrics(
+        self,
+        info: messages.ModelInfo,
+        counters: ModelCounters,
+        registration: Registration | None,
+        counts: Mapping[tuple[int, int], Counts],
+    ) -> Iterator[InstanceMetrics]:
+        """Yield the current instances, then those that no longer exist, whose counters stay."""
+        reported: set[tuple[int, int]] = set()
+        for instance in info.instances:
+            key = (instance.version or info.version, instance.index)
+            reported.add(key)
+            yield self._instance_metrics(
+                key, instance, counters.instances.get(key), registration, counts.get(key, NOTHING)
+            )
+        for key in sorted(counters.instances.keys() - reported):
+            yield self._instance_metrics(key, None, counters.instances[key], None, counts[key])
+
+    def _instance_metrics(
+        self,
+        key: tuple[int, int],
+        info: messages.InstanceInfo | None,
+        counters: InstanceCounters | None,
+        registration: Registration | None,
+        counts: Counts,
+    ) -> InstanceMetrics:
+        counters = counters or InstanceCounters()
+        worker = (
+            _worker_of(counters, info.pid) if info is not None and info.pid is not None else None
+        )
+        own_process = registration is not None and registration.registrant is None
+        alive = worker is not None and worker.alive
+        memory = self._memory(worker.pid) if worker and alive and own_process else None
+        limits = registration.spec.limits if registration is not None else None
+        memory_limits = (
+            [limit for limit in (limits.recycle_above, limits.memory_limit) if limit]
+            if limits
+            else []
+        )
+        version, number = key
+        return InstanceMetrics(
+            version=version,
+            instance=number,
+            standby=info is not None and info.standby,
+            state=info.state if info is not None else "",
+            worker=worker.name if worker is not None else "",
+            pid=worker.pid if worker is not None else None,
+            device=info.device if info is not None else None,
+            lanes=info.lanes if info is not None else 0,
+            started_at=worker.started_at if worker is not None else None,
+            batch_s=info.busy_s if info is not None else None,
+            resident=memory.resident if memory else None,
+            shared=memory.shared if memory else None,
+            gpu=self._gpu.get(worker.pid) if worker and own_process else None,
+            arenas=worker.stats.arena_bytes if worker and alive else 0,
+            load_s=worker.stats.load_s if worker and alive else 0.0,
+            warmup_s=worker.stats.warmup_s if worker and alive else 0.0,
+            memory_limit=min(memory_limits) if memory_limits else None,
+            starts=counters.starts,
+            exits=dict(counters.exits),
+            consecutive_exits=info.consecutive_exits if info is not None else 0,
+            next_try_at=info.next_try_at if info is not None else None,
+            last_exit=info.last_exit if info is not None else None,
+            work=work_of(counts),
+        )
+
+    def _resident(self, pid: int | None) -> int | None:
+        memory = self._memory(pid) if pid is not None else None
+        return memory.resident if memory is not None else None
+
+
+def _worker_of(counters: InstanceCounters, pid: int) -> Worker | None:
+    """Return the worker of an instance by the pid that `status` shows; of several threads in one process, the newest."""
+    return next((worker for worker in reversed(counters.workers) if worker.pid == pid), None)
+
+
+def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetrics | None:
+    if not url:
+        return None
+    from pytriton.dispatcher.telemetry.metrics import triton_metrics
+
+    return triton_metrics.read(url, server_pid)
+
+
+def _disk(folder: str) -> _Disk:
+    """Return the size of a directory's file system; blocks, forever if its file server is gone."""
+    try:
+        seen = os.statvfs(folder) if folder else None
+    except OSError:
+        seen = None
+    return _Disk(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize) if seen else _Disk()
+
+
+# ── counters of the workers' stats pages ─────────────────────────────────────────────────────────
+
+#: Upper limit of counters: a page may contain anything, and messages have no larger integers.
+_MAX_INT64 = (1 << 63) - 1
+#: Upper limit of a bucket, so that the total of a histogram stays within the limit, too.
+_MAX_IN_BUCKET = _MAX_INT64 >> 7
+
+
+def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
+    """Return the reported counters; `failed` has the failures that only the daemon sees."""
+    failures = dict(zip(FAILURES, counts.failed))
+    failures.update(failed or {})
+    return Work(
+        calls=_bounded(counts.calls),
+        requests=_bounded(counts.requests),
+        rows=_bounded(counts.rows),
+        merged=_bounded(counts.merged),
+        responses=_bounded(counts.parts),
+        busy_s=counts.busy_ns / 1e9,
+        failed={kind: _bounded(count) for kind, count in failures.items() if count},
+        call_s=histogram(counts.call_ns / 1e9, counts.call_buckets),
+        wait_s=histogram(counts.wait_ns / 1e9, counts.wait_buckets),
+        rows_per_call=histogram(counts.rows, counts.size_buckets),
+        first_s=histogram(counts.first_ns / 1e9, counts.first_buckets),
+        between_s=histogram(counts.between_ns / 1e9, counts.between_buckets),
+    )
+
+
+def histogram(total: float, buckets: Sequence[int]) -> Histogram:
+    """Return a histogram without trailing empty buckets."""
+    size = len(buckets)
+    while size and not buckets[size - 1]:
+        size -= 1
+    filled = list(buckets[:size])
+    if filled and max(filled) > _MAX_IN_BUCKET:
+        filled = [min(count, _MAX_IN_BUCKET) for count in filled]
+    return Histogram(float(total), filled)
+
+
+def _bounded(count: int) -> int:
+    return min(count, _MAX_INT64)
+
+
+# ── delay of the dispatcher's event loop, which delays every registration and retry ──────────────
+
+_POLL_INTERVAL_S = 1.0
+
+
+class LoopLag:
+    """Measures once a second how much later than scheduled the loop wakes it."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._buckets = [0] * DURATION_BUCKETS
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _POLL_INTERVAL_S
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            self.observe(loop.time() - due)
+
+    def observe(self, late_s: float) -> None:
+        """Record one measurement."""
+        late_s = max(0.0, late_s)
+        self._sum += late_s
+        self._buckets[bisect_left(BOUNDS_S, late_s)] += 1
+
+    def histogram(self) -> Histogram:
+        """Return the measurements so far."""
+        return Histogram(self._sum, list(self._buckets))
