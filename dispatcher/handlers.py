@@ -209,7 +209,7 @@ async def log_requests(
     await daemon.registry.restoring.bring(message.name, BRING_S)
     registration = await daemon.registry.amend(message.name, access_log=message.on)
     registration.events.emit(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
-    daemon.requests.look()
+    daemon.requests.poll()
     return messages.Done()
 
 
@@ -233,7 +233,9 @@ async def profile_worker(
         )
     counters = daemon.registry.counter_registry.of(message.model)
     workers = [one for of in counters.instances.values() for one in of.workers]
-    worker = profiler.chosen(message, workers, suspended=registration.pool.suspension.suspended)
+    worker = profiler.choose_worker(
+        message, workers, suspended=registration.pool.suspension.suspended
+    )
     return await daemon.profiler.profile(worker, message)
 
 

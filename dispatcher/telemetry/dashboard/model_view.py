@@ -16,16 +16,15 @@ from pytriton._protocol.messages.events import Event, Explanation
 from pytriton._protocol.messages.metrics import Histogram, MetricsSnapshot
 from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton._protocol.rates import headline, total
-from pytriton.dispatcher.telemetry.dashboard.history import History
-from pytriton.dispatcher.telemetry.dashboard.snippets import snippets
-from pytriton.dispatcher.telemetry.dashboard.tensors import (
-    DeclaredTensor,
+from pytriton.dispatcher.telemetry.dashboard.examples import (
     example_request,
     example_values,
     inputs,
     is_decoupled,
+    snippets,
 )
-from pytriton.dispatcher.telemetry.dashboard.tensors import outputs as declared_outputs
+from pytriton.dispatcher.telemetry.dashboard.examples import outputs as declared_outputs
+from pytriton.dispatcher.telemetry.dashboard.history import History
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 _HIDDEN = "shown with the access token"
@@ -111,8 +110,8 @@ def model_view(
         "served_by": info.served_by,
         "config": info.config if private is not None else {},
         "decoupled": is_decoupled(info.config),
-        "inputs": [_tensor(one) for one in inputs(info.config)],
-        "outputs": [_tensor(one) for one in declared_outputs(info.config)],
+        "inputs": [asdict(one) for one in inputs(info.config)],
+        "outputs": [asdict(one) for one in declared_outputs(info.config)],
         "request": example_values(info.config)
         if is_decoupled(info.config)
         else example_request(info.config),
@@ -157,10 +156,6 @@ def event_view(event: Event) -> dict[str, Any]:
         "reason": event.reason,
         "numbers": ", ".join(numbers),
     }
-
-
-def _tensor(one: DeclaredTensor) -> dict[str, Any]:
-    return asdict(one)
 
 
 def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pytriton._protocol.messages.answers import ModelInfo
-from pytriton.dispatcher.telemetry.dashboard.tensors import (
+from pytriton.dispatcher.telemetry.dashboard.examples import (
     DeclaredTensor,
     example_request,
     inputs,

@@ -4,7 +4,7 @@
 /page/view.json          all models; `history.py`
 /page/events.json        owner only: the newest events; `asked=1` returns the audit events
 /page/model.json?name=   one model: statistics and client snippets; for the owner also diagnosis, events, errors, log
-and configuration
+                         and configuration
 /page/infer?name=        POST: forwards a JSON request to the server and returns its answer; `try_it.py`
 /favicon.ico             the page's icon, also for other pages
 /page/openapi.json       the HTTP API with each model's inputs
@@ -34,7 +34,7 @@ from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.http_server.decompression import Decompressor, EncodingError
 from pytriton.dispatcher.telemetry.dashboard import model_view, openapi
 from pytriton.dispatcher.telemetry.dashboard.history import History
-from pytriton.dispatcher.telemetry.dashboard.try_it import Answer, passed_on
+from pytriton.dispatcher.telemetry.dashboard.try_it import Answer, forward
 from pytriton.dispatcher.telemetry.metrics.blocking_source import OwnThread
 
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,15 +55,15 @@ HEADERS = {
     "cache-control": "no-store",
 }
 #: A younger snapshot is reused, so many viewers cost no more than one.
-_FRESH_S = 1.5
+_REUSE_S = 1.5
 #: How long the charts keep updating after the last view.
-_WATCHED_S = 86_400.0
+_IDLE_AFTER_S = 86_400.0
 #: Interval between chart points. It grows if a snapshot takes long, so that charts take at most a fiftieth of the time.
-_EVERY_S, _SHARE = 5.0, 0.02
+_INTERVAL_S, _MAX_SHARE = 5.0, 0.02
 #: Maximum size of a request, which a person types.
-_REQUEST_BYTES = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 #: Maximum number of concurrent requests to models; one that hangs takes a minute.
-_MAX_ASKED = 8
+_MAX_CONCURRENT = 8
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -98,10 +98,10 @@ class Page:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._history = History()
-        self._taking = asyncio.Lock()
-        self._taken_at = self._watched_at = 0.0
-        self._plotting: asyncio.Task[None] | None = None
-        self._room = threading.BoundedSemaphore(_MAX_ASKED)
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed_at = self._viewed_at = 0.0
+        self._plot_task: asyncio.Task[None] | None = None
+        self._slots = threading.BoundedSemaphore(_MAX_CONCURRENT)
 
     def routes(
         self, guarded: Callable[[Endpoint], Endpoint] = lambda answer: answer
@@ -113,46 +113,46 @@ class Page:
                 none: a browser cannot send one before the page has loaded, and the page reveals nothing.
         """
         return [
-            web.get("/", self._to_page),
-            web.get("/page", self._to_page),
+            web.get("/", self._redirect),
+            web.get("/page", self._redirect),
             web.get("/favicon.ico", self._icon),
-            web.get("/page/view.json", guarded(_patient(self._view))),
-            web.get("/page/model.json", guarded(_patient(self._model))),
-            web.get("/page/events.json", guarded(_patient(self._events))),
-            web.get("/page/openapi.json", guarded(_patient(self._openapi))),
-            web.post("/page/infer", _patient(self._infer)),
+            web.get("/page/view.json", guarded(_with_timeout(self._view))),
+            web.get("/page/model.json", guarded(_with_timeout(self._model))),
+            web.get("/page/events.json", guarded(_with_timeout(self._events))),
+            web.get("/page/openapi.json", guarded(_with_timeout(self._openapi))),
+            web.post("/page/infer", _with_timeout(self._infer)),
             web.get("/page/{name:.*}", self._file),
         ]
 
-    async def _to_page(self, request: web.Request) -> web.Response:
+    async def _redirect(self, request: web.Request) -> web.Response:
         return web.Response(status=307, headers={**HEADERS, "location": "/page/"})
 
     async def _file(self, request: web.Request) -> web.Response:
         if request.match_info["name"] not in _FILES:
             return _problem(404, "page not found")
-        return await self._known_file(request.match_info["name"])
+        return await self._serve_file(request.match_info["name"])
 
     async def _icon(self, request: web.Request) -> web.Response:
         """Serve the icon to browsers that request it for pages without one, such as the metrics."""
-        return await self._known_file("icon.svg")
+        return await self._serve_file("icon.svg")
 
-    async def _known_file(self, name: str) -> web.Response:
+    async def _serve_file(self, name: str) -> web.Response:
         name, media = _FILES[name]
         body = await asyncio.to_thread((_STATIC / name).read_bytes)
         return web.Response(body=body, headers={**HEADERS, "content-type": media})
 
     async def _view(self, request: web.Request) -> web.Response:
-        self._watched_at = time.monotonic()
-        if self._plotting is None or self._plotting.done():
-            self._plotting = asyncio.create_task(self._plot())
+        self._viewed_at = time.monotonic()
+        if self._plot_task is None or self._plot_task.done():
+            self._plot_task = asyncio.create_task(self._plot())
         await self._refresh()
         return _answer(model_view.overview(self._history, private=await self._is_owner(request)))
 
     async def _plot(self) -> None:
         """Keep taking snapshots while the dashboard is being viewed."""
         took_s = 0.0
-        while time.monotonic() - self._watched_at < _WATCHED_S:
-            await asyncio.sleep(max(_EVERY_S, took_s / _SHARE))
+        while time.monotonic() - self._viewed_at < _IDLE_AFTER_S:
+            await asyncio.sleep(max(_INTERVAL_S, took_s / _MAX_SHARE))
             begun = time.monotonic()
             try:
                 await self._refresh()
@@ -162,11 +162,11 @@ class Page:
                 took_s = time.monotonic() - begun
 
     async def _refresh(self) -> None:
-        async with self._taking:
-            if time.monotonic() - self._taken_at < _FRESH_S:
+        async with self._refresh_lock:
+            if time.monotonic() - self._refreshed_at < _REUSE_S:
                 return
             self._history.add(await self._sources.snapshot())
-            self._taken_at = time.monotonic()
+            self._refreshed_at = time.monotonic()
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.query.get("name", "")
@@ -214,44 +214,47 @@ class Page:
             return _problem(415, str(error))
         except (web.RequestPayloadError, zlib.error):
             return _problem(400, "cannot read the body: its framing or compression is invalid")
-        if len(body) > _REQUEST_BYTES:
-            return _problem(413, f"the request is too large: the limit is {_REQUEST_BYTES:,} bytes")
+        if len(body) > _MAX_REQUEST_BYTES:
+            return _problem(
+                413, f"the request is too large: the limit is {_MAX_REQUEST_BYTES:,} bytes"
+            )
         status = await self._sources.status()
         name = request.query.get("name", "")
         if not status.server.http_url:
             return _problem(409, "the server serves no HTTP (http_port)")
         config = next((one.config for one in status.models if one.name == name), {})
         headers = await asyncio.to_thread(self._sources.headers)
-        if not self._room.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             return _problem(
-                429, f"{_MAX_ASKED} requests are already in progress: retry when one has finished"
+                429,
+                f"{_MAX_CONCURRENT} requests are already in progress: retry when one has finished",
             )
 
-        def ask() -> Answer:
+        def infer() -> Answer:
             try:
-                return passed_on(status.server.http_url, name, bytes(body), config, headers)
+                return forward(status.server.http_url, name, bytes(body), config, headers)
             finally:
-                self._room.release()
+                self._slots.release()
 
         # Not in the shared pool, where scrapes need the threads. If the client disconnects, the thread ends by itself.
-        asking = asyncio.get_running_loop().run_in_executor(OwnThread(), ask)
+        answering = asyncio.get_running_loop().run_in_executor(OwnThread(), infer)
         try:
-            code, answer, kind = await asyncio.shield(asking)
+            code, answer, kind = await asyncio.shield(answering)
         except OSError as error:
             return _problem(502, f"the server did not answer: {error}")
         return web.Response(body=answer, status=code, headers={**HEADERS, "content-type": kind})
 
 
-def _patient(answer: Endpoint) -> Endpoint:
+def _with_timeout(answer: Endpoint) -> Endpoint:
     """Wrap an endpoint so that it answers 503 if the dispatcher does not respond in time."""
 
-    async def patient(request: web.Request) -> web.StreamResponse:
+    async def wrapped(request: web.Request) -> web.StreamResponse:
         try:
             return await answer(request)
         except asyncio.TimeoutError:
             return _problem(503, "the daemon is busy and did not answer in time")
 
-    return patient
+    return wrapped
 
 
 async def _read(request: web.Request) -> bytearray:
@@ -259,13 +262,13 @@ async def _read(request: web.Request) -> bytearray:
     zlib.error.
     """
     body = bytearray()
-    inflating = Decompressor(request.headers.get("content-encoding", ""))
+    decompressor = Decompressor(request.headers.get("content-encoding", ""))
     async for chunk in request.content.iter_any():
-        for piece in inflating.pieces(chunk):
+        for piece in decompressor.pieces(chunk):
             body += piece
-            if len(body) > _REQUEST_BYTES:
+            if len(body) > _MAX_REQUEST_BYTES:
                 return body
-    inflating.end()
+    decompressor.end()
     return body
 
 

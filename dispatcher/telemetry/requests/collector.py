@@ -1,6 +1,6 @@
 """Collects the records of single requests from the workers' stats pages, and writes the access logs.
 
-    workers' rings ──▶ look(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
+    workers' rings ──▶ poll(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
 None of this blocks a worker. A full ring, queue or disk loses records, which are counted. A model whose access log is
 disabled has few records: calls slower than the slowest known ones, and a limited number of failed ones per interval.
@@ -36,11 +36,11 @@ _log = structlog.get_logger(__name__)
 #: How often the rings are emptied; a busy worker fills one in a second.
 _POLL_INTERVAL_S = 0.25
 #: Maximum number of bytes waiting for the thread; further records are dropped.
-_MAX_WAITING = 16 << 20
+_MAX_PENDING_BYTES = 16 << 20
 #: Overhead per message, because a worker may write arbitrarily small ones.
 _MESSAGE_BYTES = 64
-#: How long a stop waits for the disk.
-_CLOSE_S = 2.0
+#: How long `close` waits for the disk.
+_CLOSE_TIMEOUT_S = 2.0
 #: Maximum length of a request id, which comes from a worker.
 _MAX_ID = 200
 #: Maximum length of an exception's type name.
@@ -111,18 +111,18 @@ class _Model:
         """Whether every request goes to the access log."""
         return self.logged[1] == _FOREVER
 
-    def look(self, registration: Registration | None) -> None:
-        """Update from the registration and the counters; a new registration does not inherit recent outcomes."""
-        former, self.registration = self.registration, registration
-        every = registration is not None and registration.spec.access_log
-        if every != self.logs_all:
+    def update(self, registration: Registration | None) -> None:
+        """Update from the registration and the counters; a new registration starts without recent outcomes."""
+        previous, self.registration = self.registration, registration
+        logs_all = registration is not None and registration.spec.access_log
+        if logs_all != self.logs_all:
             now = time.monotonic_ns()
-            begun = now if registration is former else 0
-            self.logged = (begun, _FOREVER) if every else (self.logged[0], now)
-        if former is not None and registration is not former:
+            begin = now if registration is previous else 0
+            self.logged = (begin, _FOREVER) if logs_all else (self.logged[0], now)
+        if previous is not None and registration is not previous:
             self.outcomes = RecentOutcomes(self.counters, time.monotonic())
             self.samples.last_failed_at = None
-        self.outcomes.look(time.monotonic())
+        self.outcomes.sample(time.monotonic())
 
 
 class RequestCollector:
@@ -145,8 +145,8 @@ class RequestCollector:
         self._open_log = open_log
         self._models: dict[str, _Model] = {}
         self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
-        self._waiting = 0  #: bytes
-        self._lock = threading.Lock()  #: protects samples, tallies and `_waiting`
+        self._pending_bytes = 0
+        self._lock = threading.Lock()  #: protects samples, tallies and `_pending_bytes`
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
@@ -160,40 +160,42 @@ class RequestCollector:
                 await begun.wait()
             await asyncio.sleep(_POLL_INTERVAL_S)
             try:
-                self.look()
+                self.poll()
             except Exception:
                 _log.exception("internal error: request records were not collected")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Collect the workers' records, and update what they should record."""
         now = time.monotonic()
         counter_registry = self._registry.counter_registry
         if not self._registry.stopping:  # when the daemon stops, models keep their logs
             for name, known in list(self._models.items()):
                 if counter_registry.get(name) is not known.counters:
-                    self._forget(self._models.pop(name))
+                    log = self._models.pop(name).log
+                    if log is not None:
+                        self._put(_Deletion(log))
         for name, counters in counter_registry.items():
             registration = self._registry.get(name)
             model = self._models.get(name)
             if model is None:
                 model = self._models[name] = _Model(counters)
-            model.look(registration)
+            model.update(registration)
             if model.logs_all and model.log is None:
                 model.log = self._open_log(self._path(name))
             with self._lock:
                 slow_ns = model.samples.threshold_ns(now)
-            wanted = (0, UNBOUNDED) if model.logs_all else (slow_ns, KEPT)
-            for version, instance, taken in counters.records(*wanted):
+            thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, MAX_SAMPLES)
+            for version, instance, records in counters.records(*thresholds):
                 with self._lock:
-                    counters.records_left_out += taken.left_out
-                if taken.messages:
-                    written = list(taken.messages)
-                    self._hand_over(_Job(name, version, instance, written, model.log, model.logged))
+                    counters.records_left_out += records.left_out
+                if records.messages:
+                    unread = list(records.messages)
+                    self._enqueue(_Job(name, version, instance, unread, model.log, model.logged))
 
     def requests(self, name: str) -> messages.Requests:
         """Return the samples of a model's requests."""
         registration = self._registry.by_name(name)
-        self.look()
+        self.poll()
         now = time.monotonic()
         model, counters = self._models.get(name), self._registry.counter_registry.get(name)
         with self._lock:
@@ -209,7 +211,7 @@ class RequestCollector:
 
     def outcomes(self, name: str) -> Outcomes | None:
         """Return the outcomes of a model's requests in the last minutes; None if unknown."""
-        self.look()
+        self.poll()
         model = self._models.get(name)
         if model is None:
             return None
@@ -220,22 +222,24 @@ class RequestCollector:
     @property
     def waits(self) -> bool:
         """Whether collected records have not been written yet."""
-        return self._waiting > 0
+        return self._pending_bytes > 0
 
     def close(self) -> None:
         """Write what waits, as far as the disk accepts it in time."""
-        self.look()
+        self.poll()
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join(_CLOSE_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def _hand_over(self, job: _Job) -> None:
+    def _enqueue(self, job: _Job) -> None:
         size = job.size
         with self._lock:
-            if self._waiting + size > _MAX_WAITING:
-                self._left_out(job.model, len(job.messages))
+            if self._pending_bytes + size > _MAX_PENDING_BYTES:
+                counters = self._registry.counter_registry.get(job.model)
+                if counters is not None:
+                    counters.records_left_out += len(job.messages)
                 return
-            self._waiting += size
+            self._pending_bytes += size
         self._put(job)
 
     def _put(self, job: _Job | _Deletion) -> None:
@@ -245,34 +249,25 @@ class RequestCollector:
             thread.start()  # if no thread can be started now, the next job retries
             self._thread = thread
 
-    def _left_out(self, name: str, count: int) -> None:
-        counters = self._registry.counter_registry.get(name)
-        if counters is not None:
-            counters.records_left_out += count
-
-    def _forget(self, model: _Model) -> None:
-        if model.log is not None:
-            self._put(_Deletion(model.log))
-
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._do(job)
+            self._run_job(job)
         for model in list(self._models.values()):
             if model.log is not None:
                 model.log.close()
 
-    def _do(self, job: _Job | _Deletion) -> None:
+    def _run_job(self, job: _Job | _Deletion) -> None:
         try:
             if isinstance(job, _Deletion):
                 job.log.delete()
             else:
-                self._take_down(job)
+                self._process(job)
         except Exception:
             _log.exception("internal error: could not update an access log")
 
-    def _take_down(self, job: _Job) -> None:
+    def _process(self, job: _Job) -> None:
         written = False
         entries: list[RequestEntry] = []
         logged: list[RequestEntry] = []
@@ -285,12 +280,12 @@ class RequestCollector:
         finally:
             now = time.monotonic()
             with self._lock:
-                self._waiting -= job.size
+                self._pending_bytes -= job.size
                 self._count(job, len(logged), written=written)
                 model = self._models.get(job.model)
                 samples = model.samples if model is not None else Samples()
                 for one in entries:
-                    samples.see(one, now)
+                    samples.add(one, now)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
         counters = self._registry.counter_registry.get(job.model)
@@ -340,16 +335,16 @@ def _bounded(count: int) -> int | None:
     return None if count < 0 else min(count, _MAX_INT64)
 
 
-# ── Samples of a model's requests: the slowest of the last hour, and the last failed ones ──
+# ── samples: the slowest requests of the last hour, and the last failed ones ─────────────────────
 
 #: Number of samples of each sort.
-KEPT = 20
-#: Length of "the last hour", and of the pieces whose slowest requests are recorded.
-_HOUR_S, _PIECE_S = 3600.0, 600.0
+MAX_SAMPLES = 20
+#: Length of "the last hour", and of the periods whose slowest requests are recorded.
+_HOUR_S, _PERIOD_S = 3600.0, 600.0
 
 
 @dataclass
-class _SamplePiece:
+class _SamplePeriod:
     begun: float
     #: A heap of the slowest: time, unique number as a tie-breaker, time seen, entry.
     slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
@@ -362,53 +357,53 @@ class Samples:
         #: Exception type and time (seconds since the epoch) of the last failed request.
         self.last_error = ""
         self.last_failed_at: float | None = None
-        self._pieces: deque[_SamplePiece] = deque()
-        self._failed: deque[RequestEntry] = deque(maxlen=KEPT)
+        self._periods: deque[_SamplePeriod] = deque()
+        self._failed: deque[RequestEntry] = deque(maxlen=MAX_SAMPLES)
         self._count = 0
 
-    def see(self, entry: RequestEntry, now: float) -> None:
+    def add(self, entry: RequestEntry, now: float) -> None:
         """Record a request if it belongs to the samples."""
         if entry.status != "ok":
             self._failed.appendleft(entry)
             self.last_failed_at, self.last_error = entry.time, entry.error
-        piece = self._piece(now)
+        period = self._period(now)
         self._count += 1
         one = (entry.compute_ns, self._count, now, entry)
-        if len(piece.slowest) < KEPT:
-            heapq.heappush(piece.slowest, one)
-        elif one > piece.slowest[0]:
-            heapq.heapreplace(piece.slowest, one)
+        if len(period.slowest) < MAX_SAMPLES:
+            heapq.heappush(period.slowest, one)
+        elif one > period.slowest[0]:
+            heapq.heapreplace(period.slowest, one)
 
     def threshold_ns(self, now: float) -> int:
         """Return the minimum duration of a request to count among the slowest."""
-        piece = self._piece(now)
-        if len(piece.slowest) < KEPT:
+        period = self._period(now)
+        if len(period.slowest) < MAX_SAMPLES:
             return 0
-        return min(piece.slowest[0][0] + 1, NEVER - 1)
+        return min(period.slowest[0][0] + 1, NEVER - 1)
 
     def slowest(self, now: float) -> list[RequestEntry]:
         """Return the slowest of the last hour, slowest first."""
-        self._piece(now)
-        found = [one for piece in self._pieces for one in piece.slowest]
-        recent = [one for one in found if one[2] > now - _HOUR_S]
-        return [entry for *_, entry in sorted(recent, reverse=True)[:KEPT]]
+        self._period(now)
+        slowest = [one for period in self._periods for one in period.slowest]
+        recent = [one for one in slowest if one[2] > now - _HOUR_S]
+        return [entry for *_, entry in sorted(recent, reverse=True)[:MAX_SAMPLES]]
 
     def failed(self) -> list[RequestEntry]:
         """Return the last failed requests, newest first."""
         return list(self._failed)
 
-    def _piece(self, now: float) -> _SamplePiece:
-        while self._pieces and self._pieces[0].begun <= now - _HOUR_S - _PIECE_S:
-            self._pieces.popleft()
-        if not self._pieces or self._pieces[-1].begun <= now - _PIECE_S:
-            self._pieces.append(_SamplePiece(now))
-        return self._pieces[-1]
+    def _period(self, now: float) -> _SamplePeriod:
+        while self._periods and self._periods[0].begun <= now - _HOUR_S - _PERIOD_S:
+            self._periods.popleft()
+        if not self._periods or self._periods[-1].begun <= now - _PERIOD_S:
+            self._periods.append(_SamplePeriod(now))
+        return self._periods[-1]
 
 
-# ── The outcomes of a model's requests in the last minutes, as differences of cumulative counters ──
+# ── recent outcomes, as differences of cumulative counters ───────────────────────────────────────
 
 #: Length of the period, and interval between points.
-_SPAN_S, _EVERY_S = 300.0, 10.0
+_PERIOD_LENGTH_S, _INTERVAL_S = 300.0, 10.0
 
 
 class _Point(NamedTuple):
@@ -430,17 +425,17 @@ class RecentOutcomes:
         first = _Point(now, *counters.outcomes()) if begun is None else _Point(begun, 0, {})
         self._points = deque([first])
 
-    def look(self, now: float) -> None:
+    def sample(self, now: float) -> None:
         """Record a point if the interval has passed."""
-        if now < self._points[-1].at + _EVERY_S:
+        if now < self._points[-1].at + _INTERVAL_S:
             return
         self._points.append(_Point(now, *self._counters.outcomes()))
-        while len(self._points) > 1 and self._points[0].at < now - _SPAN_S:
+        while len(self._points) > 1 and self._points[0].at < now - _PERIOD_LENGTH_S:
             self._points.popleft()
 
     def since(self, now: float) -> tuple[float, int, dict[str, int]]:
         """Return the length of the recorded period in seconds, and the requests started and failed in it."""
         first = self._points[0]
         requests, failed = self._counters.outcomes()
-        lost = {kind: max(0, count - first.failed.get(kind, 0)) for kind, count in failed.items()}
-        return now - first.at, max(0, requests - first.requests), lost
+        recent = {kind: max(0, count - first.failed.get(kind, 0)) for kind, count in failed.items()}
+        return now - first.at, max(0, requests - first.requests), recent

@@ -20,20 +20,20 @@ from pytriton.dispatcher.workers.worker import Worker
 
 #: Samples per second: enough detail at little cost.
 _RATE = 100
-_MIN_WATCH_S, _MAX_S = 1.0, 300.0
+_MIN_S, _MAX_S = 1.0, 300.0
 #: Extra time for py-spy to read the process's symbols before, and to write the file after.
-_PATIENCE_S = 30.0
+_EXTRA_S = 30.0
 #: Maximum size of the stacks in an answer.
 _MAX_BYTES = 4 << 20
 #: Maximum size of the stacks that are read: a worker with many threads and deep stacks produces far more.
 _MAX_READ = 64 << 20
-#: Maximum length of py-spy's error output.
-_MAX_SAID = 500
+#: Maximum length of py-spy's error output in an error message.
+_MAX_ERROR_LENGTH = 500
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-def chosen(
-    asked: messages.ProfileWorker, workers: Sequence[Worker], *, suspended: bool = False
+def choose_worker(
+    request: messages.ProfileWorker, workers: Sequence[Worker], *, suspended: bool = False
 ) -> Worker:
     """Return the worker to profile; `suspended`: the model is suspended and has no worker.
 
@@ -41,17 +41,17 @@ def chosen(
         RemoteFailure: there is no such worker.
     """
     serving = sorted((one for one in workers if one.alive), key=lambda one: one.instance)
-    if asked.instance is not None:
-        serving = [one for one in serving if one.instance == asked.instance]
+    if request.instance is not None:
+        serving = [one for one in serving if one.instance == request.instance]
     if serving:
         return serving[0]
     if suspended:
-        text = f"model {asked.model} is suspended: profile it after a request has resumed it"
+        text = f"model {request.model} is suspended: profile it after a request has resumed it"
         raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-    which = "no worker" if asked.instance is None else f"no worker of instance {asked.instance}"
+    which = "no worker" if request.instance is None else f"no worker of instance {request.instance}"
     raise RemoteFailure(
         ErrorKind.UNAVAILABLE,
-        f"model {asked.model} currently has {which}. See: pytriton-daemon explain {asked.model}",
+        f"model {request.model} currently has {which}. See: pytriton-daemon explain {request.model}",
     )
 
 
@@ -64,16 +64,16 @@ class Profiler:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._under_way: set[int] = set()
+        self._in_progress: set[int] = set()
 
-    async def profile(self, worker: Worker, asked: messages.ProfileWorker) -> messages.Profiled:
+    async def profile(self, worker: Worker, request: messages.ProfileWorker) -> messages.Profiled:
         """Profile a worker and return its stacks.
 
         Raises:
             RemoteFailure: profiling failed; the text says why and what to do.
         """
-        if not _MIN_WATCH_S <= asked.seconds <= _MAX_S:
-            text = f"seconds={asked.seconds:g}: must be from {_MIN_WATCH_S:g} to {_MAX_S:g}"
+        if not _MIN_S <= request.seconds <= _MAX_S:
+            text = f"seconds={request.seconds:g}: must be from {_MIN_S:g} to {_MAX_S:g}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         program = _program()
         if program is None:
@@ -81,39 +81,39 @@ class Profiler:
                 ErrorKind.UNAVAILABLE,
                 f"py-spy is not installed in the daemon's environment. Install it: {sys.executable} -m pip install py-spy",
             )
-        if worker.pid in self._under_way:
+        if worker.pid in self._in_progress:
             text = f"worker {worker.name} (pid {worker.pid}) is already being profiled"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-        self._under_way.add(worker.pid)
+        self._in_progress.add(worker.pid)
         try:
             with tempfile.NamedTemporaryFile(
                 dir=self._folder, prefix="profile-", suffix=".txt"
             ) as file:
-                said = await _run(program, worker.pid, asked.seconds, file.name)
+                output = await _run(program, worker.pid, request.seconds, file.name)
                 text, left_out = await asyncio.to_thread(_read, Path(file.name))
             if not text:
-                raise RemoteFailure(ErrorKind.UNAVAILABLE, _why_not(worker, asked.model, said))
+                raise RemoteFailure(ErrorKind.UNAVAILABLE, _failure(worker, request.model, output))
         except OSError as error:
             text = f"worker {worker.name} cannot be profiled: {error}. Free disk space and retry"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
         finally:
-            self._under_way.discard(worker.pid)
+            self._in_progress.discard(worker.pid)
         return messages.Profiled(
-            worker.instance, worker.name, worker.pid, round(asked.seconds), _RATE, text, left_out
+            worker.instance, worker.name, worker.pid, round(request.seconds), _RATE, text, left_out
         )
 
 
 def _program() -> str | None:
     """Return the path of py-spy from the daemon's environment, or from its PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    own = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return own if os.access(own, os.X_OK) else shutil.which("py-spy")
 
 
 async def _run(program: str, pid: int, seconds: float, file: str) -> str:
     """Run py-spy and return its output."""
-    whole = round(seconds)  # py-spy accepts whole seconds only
+    whole_s = round(seconds)  # py-spy accepts whole seconds only
     command = [
-        program, "record", "--pid", str(pid), "--duration", str(whole), "--rate", str(_RATE),
+        program, "record", "--pid", str(pid), "--duration", str(whole_s), "--rate", str(_RATE),
         "--format", "raw", "--full-filenames", "--idle", "--threads", "--output", file,
     ]  # fmt: skip
     process = await asyncio.create_subprocess_exec(
@@ -123,28 +123,28 @@ async def _run(program: str, pid: int, seconds: float, file: str) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, said = await asyncio.wait_for(process.communicate(), whole + _PATIENCE_S)
+        _, output = await asyncio.wait_for(process.communicate(), whole_s + _EXTRA_S)
     except asyncio.TimeoutError:
-        return f"it did not finish within {whole + _PATIENCE_S:g} s"
+        return f"it did not finish within {whole_s + _EXTRA_S:g} s"
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return said.decode(errors="backslashreplace")
+    return output.decode(errors="backslashreplace")
 
 
-def _why_not(worker: Worker, model: str, said: str) -> str:
+def _failure(worker: Worker, model: str, output: str) -> str:
     who = f"worker {worker.name} (pid {worker.pid}) of model {model}"
     if not worker.alive:
         return f"{who} exited during profiling. See: pytriton-daemon explain {model}"
-    if "ermission" in said or "ptrace" in said:
+    if "ermission" in output or "ptrace" in output:
         scope = _YAMA.read_text().strip() if _YAMA.exists() else ""
         yama = f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
         return (
             f"the system does not permit the daemon to trace {who}{yama}: grant it CAP_SYS_PTRACE (in a container "
             "--cap-add SYS_PTRACE), or allow it temporarily: sysctl kernel.yama.ptrace_scope=0"
         )
-    return f"py-spy could not trace {who}: {sendable(said.strip())[:_MAX_SAID]}"
+    return f"py-spy could not trace {who}: {sendable(output.strip())[:_MAX_ERROR_LENGTH]}"
 
 
 def _read(file: Path) -> tuple[str, int]:
@@ -153,23 +153,23 @@ def _read(file: Path) -> tuple[str, int]:
         stacks = stream.read(_MAX_READ)
         if stream.read(1):
             stacks = stacks[: stacks.rfind(b"\n") + 1]
-    return _fitting(stacks.decode(errors="backslashreplace"))
+    return _most_frequent(stacks.decode(errors="backslashreplace"))
 
 
-def _fitting(stacks: str) -> tuple[str, int]:
+def _most_frequent(stacks: str) -> tuple[str, int]:
     """Return the most frequent stacks that fit into an answer, and the number of samples omitted."""
     if len(stacks) <= _MAX_BYTES:
         return stacks, 0
     lines = [line for line in stacks.split("\n") if line]
     lines.sort(key=_count, reverse=True)
-    kept: list[str] = []
+    chosen: list[str] = []
     size = 0
     for line in lines:
         size += len(line) + 1
         if size > _MAX_BYTES:
             break
-        kept.append(line)
-    return "\n".join(kept), sum(map(_count, lines[len(kept) :]))
+        chosen.append(line)
+    return "\n".join(chosen), sum(map(_count, lines[len(chosen) :]))
 
 
 def _count(line: str) -> int:

@@ -97,7 +97,7 @@ def _shown(url: str, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_two_hundred_models_are_shown_and_names_are_no_code(url: str, tmp_path: Path) -> None:
+def test_two_hundred_models_are_shown_and_names_are_escaped(url: str, tmp_path: Path) -> None:
     page, complaints = _shown(f"{url}#{HOSTILE}", tmp_path)
     rows = re.search(r'<tbody id="rows">(.*?)</tbody>', page, re.DOTALL)
     assert rows is not None
@@ -148,7 +148,7 @@ def _shown_model(window: Browser) -> str | None:
     return None if hidden else str(window.run("document.getElementById('model-title').textContent"))
 
 
-def test_the_keyboard_alone_leads_to_a_model_and_back(window: Browser, url: str) -> None:
+def test_models_can_be_opened_and_closed_by_keyboard(window: Browser, url: str) -> None:
     _on_model(window, url, "model-7")
     window.press("Enter")
     eventually(lambda: _focused(window) == "H2 model-7", "the focus is on the model's title")
@@ -170,7 +170,7 @@ def test_sorting_by_the_keyboard_keeps_the_focus(window: Browser, url: str) -> N
         assert window.run(f"{heads}.getAttribute('aria-sort')") == order
 
 
-def test_the_address_chooses_the_model_also_backwards(window: Browser, url: str) -> None:
+def test_the_address_selects_the_model_and_back_works(window: Browser, url: str) -> None:
     _on_model(window, url, "model-1")
     window.press("Enter")
     eventually(lambda: _shown_model(window) == "model-1", "it is shown")
@@ -183,16 +183,14 @@ def test_the_address_chooses_the_model_also_backwards(window: Browser, url: str)
 
 
 @pytest.mark.parametrize("address", ["%", "%E0%A4%A", "nobody"])
-def test_an_address_that_names_nothing_leaves_the_page(
-    window: Browser, url: str, address: str
-) -> None:
+def test_an_unknown_address_shows_the_overview(window: Browser, url: str, address: str) -> None:
     window.open("about:blank")
     window.open(f"{url}#{address}")
     shown = "document.querySelectorAll('#rows button').length"
     eventually(lambda: window.run(shown) == len(NAMES), "the models are shown")
 
 
-def test_a_screen_reader_meets_names_and_no_chatter(window: Browser, url: str) -> None:
+def test_a_screen_reader_gets_names_and_no_noise(window: Browser, url: str) -> None:
     """What changes all the time, such as how long the daemon is up, is not read out."""
     _on_model(window, url, "model-3")
     window.press("Enter")
@@ -207,9 +205,7 @@ def test_a_screen_reader_meets_names_and_no_chatter(window: Browser, url: str) -
     assert "tritonserver ready" in window.run("document.getElementById('headline').textContent")
 
 
-def test_numbers_that_javascript_cannot_hold_are_shown_as_they_were_sent(
-    window: Browser, url: str
-) -> None:
+def test_numbers_beyond_javascript_are_shown_as_sent(window: Browser, url: str) -> None:
     """The answer is that of the page's own server, played here: no model is asked."""
     _on_model(window, url, "model-4")
     window.press("Enter")
@@ -265,9 +261,7 @@ def _filled(window: Browser) -> bool:
     return "inputs" in request and disabled == [False, False]
 
 
-def test_an_answer_that_comes_late_is_not_shown_below_another_model(
-    window: Browser, url: str
-) -> None:
+def test_a_late_answer_is_not_shown_for_another_model(window: Browser, url: str) -> None:
     _on_model(window, url, "model-1")
     window.press("Enter")
     eventually(lambda: _filled(window), "the form is there")
@@ -306,7 +300,7 @@ def test_input_typed_for_one_model_is_not_sent_to_another(window: Browser, url: 
         assert window.run("document.getElementById('model-state').textContent") == said
 
 
-def test_a_form_that_failed_at_first_is_there_later_and_stays_as_it_is_written(
+def test_a_form_that_failed_to_load_appears_later_and_keeps_its_input(
     window: Browser, url: str
 ) -> None:
     _on_model(window, url, "model-1")
@@ -326,7 +320,7 @@ def test_a_form_that_failed_at_first_is_there_later_and_stays_as_it_is_written(
     assert _form(window) == ("mine", "", [False, False])
 
 
-def test_a_problem_leads_to_the_model_that_it_is_about(window: Browser, url: str) -> None:
+def test_a_problem_links_to_its_model(window: Browser, url: str) -> None:
     _on_model(window, url, "model-1")
     problems = window.run(
         "[...document.querySelectorAll('#problems li')].map((li) => li.innerHTML)"
@@ -338,7 +332,7 @@ def test_a_problem_leads_to_the_model_that_it_is_about(window: Browser, url: str
     assert _shown_model(window) == "model-7"
 
 
-def test_charts_have_axes_and_say_what_they_show(window: Browser, url: str) -> None:
+def test_charts_have_axes_and_labels(window: Browser, url: str) -> None:
     _on_model(window, url, "model-7")
     window.press("Enter")
     drawn = "document.querySelectorAll('#model-charts path').length"
@@ -357,7 +351,7 @@ def test_charts_have_axes_and_say_what_they_show(window: Browser, url: str) -> N
     assert all(re.fullmatch(r"\d\d:\d\d", one) for one in steps[-3:])
 
 
-def test_why_a_model_is_as_it_is_and_who_did_what_is_shown(window: Browser, url: str) -> None:
+def test_the_diagnosis_and_the_actors_are_shown(window: Browser, url: str) -> None:
     _on_model(window, url, "model-7")
     window.press("Enter")
     text = "document.getElementById({!r}).innerText"
@@ -373,7 +367,7 @@ def test_why_a_model_is_as_it_is_and_who_did_what_is_shown(window: Browser, url:
         assert "user ann, process 7 (python a.py)" in reported
 
 
-def test_on_a_phone_each_model_is_a_card_with_all_its_figures(window: Browser, url: str) -> None:
+def test_on_a_phone_each_model_is_a_card_with_all_values(window: Browser, url: str) -> None:
     window.resize(390, 844)
     try:
         _on_model(window, url, "model-7")
@@ -387,7 +381,7 @@ def test_on_a_phone_each_model_is_a_card_with_all_its_figures(window: Browser, u
         window.resize(1200, 900)
 
 
-def test_nothing_was_complained_of(window: Browser, url: str) -> None:
+def test_the_browser_logged_no_errors(window: Browser, url: str) -> None:
     """Of all before: no policy was violated, no script failed."""
     _on_model(window, url, HOSTILE)
     window.press("Enter")

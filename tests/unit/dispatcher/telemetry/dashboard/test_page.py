@@ -18,12 +18,11 @@ from support.models.figures import model, snapshot, work
 
 from pytriton._protocol.messages.events import Explanation, Finding
 from pytriton._protocol.messages.metrics import Histogram
+from pytriton.dispatcher.telemetry.dashboard.examples import example_request, inputs, snippets
 from pytriton.dispatcher.telemetry.dashboard.history import POINTS, SPARK_POINTS, History
 from pytriton.dispatcher.telemetry.dashboard.model_view import bars, model_view, overview
 from pytriton.dispatcher.telemetry.dashboard.openapi import document
 from pytriton.dispatcher.telemetry.dashboard.routes import HEADERS, Page
-from pytriton.dispatcher.telemetry.dashboard.snippets import snippets
-from pytriton.dispatcher.telemetry.dashboard.tensors import example_request, inputs
 
 _OWNER = {"authorization": "Bearer right"}
 
@@ -44,7 +43,7 @@ def daemon() -> Daemon:
         "/favicon.ico",
     ],
 )
-def test_every_answer_lets_in_nothing_from_elsewhere(daemon: Daemon, path: str) -> None:
+def test_every_answer_has_the_security_headers(daemon: Daemon, path: str) -> None:
     answer = daemon.ask("GET", path)
     assert answer.status_code == 200
     for name, value in HEADERS.items():
@@ -52,7 +51,7 @@ def test_every_answer_lets_in_nothing_from_elsewhere(daemon: Daemon, path: str) 
     assert "unsafe" not in answer.headers["content-security-policy"]
 
 
-def test_the_page_has_no_code_and_no_style_in_it(daemon: Daemon) -> None:
+def test_the_page_has_no_inline_code_or_style(daemon: Daemon) -> None:
     text = daemon.ask("GET", "/page/").text
     assert text.count("<script") == text.count('<script src="page.js" defer></script>') == 1
     assert "<style" not in text
@@ -74,7 +73,7 @@ def test_browsers_find_an_icon(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("path", ["/page/nothing", "/page/../routes.py", "/page/%2e%2e/routes.py"])
-def test_other_files_are_not_there(daemon: Daemon, path: str) -> None:
+def test_other_paths_are_not_found(daemon: Daemon, path: str) -> None:
     assert daemon.ask("GET", path).status_code == 404
 
 
@@ -135,7 +134,7 @@ def test_without_the_token_neither_logs_nor_configuration_are_shown(daemon: Daem
         assert found["histograms"]["call_s"][0][1] == 1
 
 
-def test_over_the_unix_socket_all_is_shown(daemon: Daemon, tmp_path: Path) -> None:
+def test_clients_of_the_unix_socket_see_everything(daemon: Daemon, tmp_path: Path) -> None:
     """Only the daemon's user reaches it."""
 
     async def run() -> Any:
@@ -158,7 +157,7 @@ def test_over_the_unix_socket_all_is_shown(daemon: Daemon, tmp_path: Path) -> No
     ("method", "path"),
     [("GET", "view.json"), ("GET", "model.json"), ("GET", "openapi.json"), ("POST", "infer")],
 )
-def test_a_daemon_that_is_busy_is_said(daemon: Daemon, method: str, path: str) -> None:
+def test_a_busy_daemon_is_reported(daemon: Daemon, method: str, path: str) -> None:
     async def busy() -> Any:
         raise asyncio.TimeoutError
 
@@ -176,7 +175,7 @@ def test_invalid_unicode_in_a_log_is_escaped(daemon: Daemon) -> None:
     assert r"cannot open \udcff" in answer.text
 
 
-def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
+def test_an_unknown_model_is_not_found(daemon: Daemon) -> None:
     answer = daemon.ask("GET", "/page/model.json", params={"name": "nobody"})
     assert (answer.status_code, answer.json()["error"]) == (
         404,
@@ -184,7 +183,7 @@ def test_a_model_that_is_not_there_is_no_page(daemon: Daemon) -> None:
     )
 
 
-def test_charts_keep_the_last_half_hour_and_forget_models_that_are_gone() -> None:
+def test_charts_cover_half_an_hour_of_current_models() -> None:
     history = History()
     for second in range(POINTS + 5):
         history.add(snapshot(1010 + second, model("a", work(second)), model("b", work(1))))
@@ -255,7 +254,7 @@ def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:
     assert [one["kind"] for one in audit] == ["registered"]
 
 
-def test_bars_are_few_and_have_all_observations() -> None:
+def test_bars_are_few_and_complete() -> None:
     buckets = [0, 0, *range(1, 101), 0]
     found = bars(Histogram(1.0, buckets), [float(number) for number in range(len(buckets) - 1)])
     assert len(found) <= 24
@@ -264,14 +263,14 @@ def test_bars_are_few_and_have_all_observations() -> None:
     assert bars(Histogram(1.0, [0, 3]), [1.0]) == [(1.0, 3)]
 
 
-def test_a_model_without_figures_has_no_bars() -> None:
+def test_a_model_without_metrics_has_no_bars() -> None:
     found = model_view("digits", status(info("digits")), History(), None)
     assert found is not None
     assert found["histograms"] == {}
     assert model_view("nobody", status(), History(), None) is None
 
 
-def test_an_example_fits_what_is_declared() -> None:
+def test_an_example_matches_the_declaration() -> None:
     assert [one.name for one in inputs(CONFIG)] == ["x", "text"]
     assert example_request(CONFIG) == {
         "inputs": [{"name": "x", "shape": [1, 1, 3], "datatype": "FP32", "data": [0.0] * 3}]

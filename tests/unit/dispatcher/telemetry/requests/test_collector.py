@@ -19,11 +19,17 @@ from support.real_daemon import eventually
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.request_records import RequestRecord
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton._protocol.messages.requests import RequestEntry
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
 from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.telemetry.requests import collector as collector_module
-from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
+from pytriton.dispatcher.telemetry.requests.collector import (
+    MAX_SAMPLES,
+    RecentOutcomes,
+    RequestCollector,
+    Samples,
+)
 from pytriton.dispatcher.workers.model_counters import CounterRegistry, ModelCounters
 
 
@@ -50,7 +56,7 @@ class Stage:
             stopping=False,
         )
         self.collector = RequestCollector(cast(Registry, self.registry), self.path, self.open)
-        self.collector.look()
+        self.collector.poll()
 
     def registration(self, name: str) -> Any:
         self.registered.spec = self.spec
@@ -65,7 +71,7 @@ class Stage:
 
     def log(self, *, on: bool) -> None:
         self.spec = messages.ModelSpec("m", 3, {}, messages.WorkerEnvironment(""), access_log=on)
-        self.collector.look()
+        self.collector.poll()
 
     def serve(self, *names: str, took: int = 5, status: str = "ok", **more: Any) -> None:
         """Be the worker, which has answered requests of these names in one call."""
@@ -167,7 +173,7 @@ def test_activity_right_after_registration_is_known(stage: Stage) -> None:
     loading = stage.counter_registry.of("n")
     there = {"m": stage.registration("m")}
     stage.registry.get = there.get
-    stage.collector.look()
+    stage.collector.poll()
     loading.failed["lost"] += 1
     there["n"] = SimpleNamespace(spec=stage.spec)
     found = stage.collector.outcomes("n")
@@ -190,7 +196,7 @@ def test_outcomes_of_another_registration_are_ignored(stage: Stage) -> None:
     assert found.requests == 1
 
 
-def test_a_model_that_took_anothers_name_at_once_has_none_of_its_requests(stage: Stage) -> None:
+def test_another_model_of_the_same_name_starts_without_requests(stage: Stage) -> None:
     """It was unregistered and registered between two looks."""
     stage.serve("former", status="callable")
     eventually(lambda: stage.reported().failed, "records")
@@ -199,7 +205,7 @@ def test_a_model_that_took_anothers_name_at_once_has_none_of_its_requests(stage:
     assert (stage.reported().failed, stage.reported().slowest) == ([], [])
 
 
-def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) -> None:
+def test_the_access_log_has_a_line_per_request_until_it_is_disabled(stage: Stage) -> None:
     stage.log(on=True)
     for number in range(5):
         stage.serve(f"{number}a", f"{number}b", "two\nlines \ud7ff")
@@ -212,7 +218,7 @@ def test_with_one_each_request_is_a_line_until_it_is_turned_off(stage: Stage) ->
     assert (stage.path("m").stat().st_mode & 0o777) == 0o600
 
 
-def test_it_has_the_requests_between_its_two_turns_whenever_they_are_taken(stage: Stage) -> None:
+def test_the_access_log_has_the_requests_that_ended_while_it_was_enabled(stage: Stage) -> None:
     """A worker writes a record after it has answered, and it waits for the next look."""
     stage.serve("before")
     stage.log(on=True)
@@ -226,7 +232,7 @@ def test_it_has_the_requests_between_its_two_turns_whenever_they_are_taken(stage
     assert (stage.reported().logged, stage.reported().left_out) == (2, 0)
 
 
-def test_it_has_the_first_requests_of_a_registration_that_says_so(stage: Stage) -> None:
+def test_the_access_log_has_the_first_requests_of_a_registration(stage: Stage) -> None:
     stage.registered = SimpleNamespace()
     stage.serve("first")
     stage.log(on=True)
@@ -234,7 +240,7 @@ def test_it_has_the_first_requests_of_a_registration_that_says_so(stage: Stage) 
     assert stage.logged() == ["first"]
 
 
-def test_its_files_are_rotated(stage: Stage) -> None:
+def test_the_access_log_is_rotated(stage: Stage) -> None:
     stage.log(on=True)
     for number in range(100):
         stage.serve(f"{number}")
@@ -259,7 +265,7 @@ def test_lost_records_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     eventually(lambda: stage.reported().logged + stage.reported().left_out == 2400, "records")
     lost = stage.reported().left_out
     assert 0 < lost < 2400
-    monkeypatch.setattr(collector_module, "_MAX_WAITING", 0)
+    monkeypatch.setattr(collector_module, "_MAX_PENDING_BYTES", 0)
     stage.serve("no room")
     assert stage.reported().left_out == lost + 1
     monkeypatch.undo()
@@ -268,7 +274,9 @@ def test_lost_records_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     eventually(lambda: stage.reported().left_out == lost + 3, "records")
 
 
-def test_the_log_goes_with_the_model(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_access_log_is_deleted_with_the_model(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.log(on=True)
     stage.serve("a")
     eventually(lambda: stage.reported().logged == 1, "records")
@@ -276,15 +284,17 @@ def test_the_log_goes_with_the_model(stage: Stage, monkeypatch: pytest.MonkeyPat
     write = stage.opened[0].write
     monkeypatch.setattr(stage.opened[0], "write", lambda line: written.wait(30) and write(line))
     stage.serve("b")
-    stage.collector.look()
+    stage.collector.poll()
     stage.counter_registry.forget("m")
-    stage.collector.look()
+    stage.collector.poll()
     written.set()
     stage.collector.close()  # it waits for all that was to be written
     assert list(stage.folder.iterdir()) == []
 
 
-def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_does_not_end_the_collection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.log(on=True)
 
     def faulty(line: str) -> bool:
@@ -296,10 +306,12 @@ def test_a_fault_of_the_disk_ends_nothing(stage: Stage, monkeypatch: pytest.Monk
     monkeypatch.undo()
     stage.serve("b")
     eventually(lambda: stage.reported().logged == 1, "records")
-    assert stage.collector._waiting == 0
+    assert stage.collector._pending_bytes == 0
 
 
-def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_one_poll_does_not_end_the_collection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(collector_module, "_POLL_INTERVAL_S", 0.001)
 
     async def looked() -> None:
@@ -311,7 +323,7 @@ def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.M
                 raise error
             again.set()
 
-        monkeypatch.setattr(stage.collector, "look", look)
+        monkeypatch.setattr(stage.collector, "poll", look)
         running = asyncio.create_task(stage.collector.run())
         await asyncio.wait_for(again.wait(), 30)
         running.cancel()
@@ -320,12 +332,12 @@ def test_a_fault_of_one_look_is_not_the_last(stage: Stage, monkeypatch: pytest.M
     monkeypatch.undo()
 
 
-def test_looks_are_as_many_as_there_is_to_see(
+def test_polling_stops_while_there_are_no_models(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
     loop = VirtualLoop()
-    look = stage.collector.look
+    look = stage.collector.poll
 
     def counted() -> None:
         looks.append(loop.time())
@@ -337,7 +349,7 @@ def test_looks_are_as_many_as_there_is_to_see(
         loop.advance(seconds)
         return len(looks)
 
-    monkeypatch.setattr(stage.collector, "look", counted)
+    monkeypatch.setattr(stage.collector, "poll", counted)
     running = loop.create_task(stage.collector.run())
     assert looks_in(20) == pytest.approx(80, abs=1)
     stage.counter_registry.forget("m")
@@ -350,13 +362,13 @@ def test_looks_are_as_many_as_there_is_to_see(
     loop.close()
 
 
-def test_a_stop_of_the_daemon_leaves_the_logs(stage: Stage) -> None:
+def test_access_logs_survive_a_stop_of_the_daemon(stage: Stage) -> None:
     stage.log(on=True)
     stage.serve("a")
     eventually(lambda: stage.reported().logged == 1, "records")
     stage.registry.stopping = True
     stage.counter_registry.forget("m")
-    stage.collector.look()
+    stage.collector.poll()
     stage.collector.close()
     assert stage.logged() == ["a"]
 
@@ -373,7 +385,7 @@ def test_forged_records_are_bounded(stage: Stage) -> None:
     assert isinstance(stage.counters, ModelCounters)
 
 
-def test_without_a_thread_at_first_it_begins_later(
+def test_a_failed_thread_start_is_retried_with_the_next_job(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -384,8 +396,101 @@ def test_without_a_thread_at_first_it_begins_later(
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):
-            stage.collector.look()
+            stage.collector.poll()
     stage.serve("b")
     eventually(lambda: stage.reported().logged == 2, "records")
     assert stage.logged() == ["a", "b"]
     assert not stage.collector.waits
+
+
+# ── samples ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def sample(took: int, at: float = 0.0, status: str = "ok") -> RequestEntry:
+    return RequestEntry(at, f"r{took}", "m", 1, 0, status, None, took, 1, 1, 0, None)
+
+
+def times(found: list[RequestEntry]) -> list[int]:
+    return [one.compute_ns for one in found]
+
+
+def test_only_the_slowest_requests_are_kept() -> None:
+    samples = Samples()
+    for took in range(100, 0, -1):
+        samples.add(sample(took), 0.0)
+        samples.add(sample(took), 0.0)  # equal ones are no trouble
+    assert times(samples.slowest(0.0)) == [took for took in range(100, 90, -1) for _ in range(2)]
+    assert samples.threshold_ns(0.0) == 92
+
+
+def test_every_request_is_sampled_until_there_are_enough() -> None:
+    samples = Samples()
+    for took in range(1, MAX_SAMPLES):
+        samples.add(sample(took), 0.0)
+    assert samples.threshold_ns(0.0) == 0
+    samples.add(sample(MAX_SAMPLES), 0.0)
+    assert samples.threshold_ns(0.0) == 2
+
+
+def test_samples_older_than_an_hour_are_dropped() -> None:
+    samples = Samples()
+    for took in range(1000, 1000 + MAX_SAMPLES):
+        samples.add(sample(took, at=0.0), 0.0)
+    assert samples.threshold_ns(500.0) == 1001
+    assert samples.threshold_ns(700.0) == 0  # of the next piece of the hour nothing is known yet
+    samples.add(sample(5, at=-1e9), 700.0)  # somebody has set the clock
+    assert times(samples.slowest(3000.0))[-1] == 1000  # twenty are slower
+    assert times(samples.slowest(3601.0)) == [5]
+    assert times(samples.slowest(4301.0)) == []
+
+
+def test_the_last_failed_requests_are_kept() -> None:
+    samples = Samples()
+    for took in range(30):
+        samples.add(sample(took, status="callable"), 0.0)
+        samples.add(sample(took), 0.0)
+    assert times(samples.failed()) == list(range(29, 29 - MAX_SAMPLES, -1))
+
+
+# ── recent outcomes ──────────────────────────────────────────────────────────────────────────────
+
+
+class FakeCounters(ModelCounters):
+    """Counters that the test sets."""
+
+    requests = lost = 0
+
+    def outcomes(self) -> tuple[int, dict[str, int]]:
+        return self.requests, {"callable": 0, "lost": self.lost}
+
+
+def test_outcomes_are_those_of_the_last_minutes() -> None:
+    counters = FakeCounters()
+    counters.requests, counters.lost = 1000, 900  # a former life's
+    recent = RecentOutcomes(counters, 50.0)
+    for second in range(1, 1001):
+        counters.requests += 1
+        counters.lost += second <= 600
+        recent.sample(50.0 + second)
+    seconds, requests, failed = recent.since(1050.0)
+    assert 290 <= seconds <= 310
+    assert requests == seconds
+    assert failed == {"callable": 0, "lost": 0}
+    assert len(recent._points) <= 32
+
+
+def test_outcomes_include_the_start_while_it_is_recent() -> None:
+    counters = FakeCounters()
+    recent = RecentOutcomes(counters, 50.0)
+    counters.requests, counters.lost = 7, 3
+    recent.sample(51.0)
+    assert recent.since(52.0) == (2.0, 7, {"callable": 0, "lost": 3})
+
+
+def test_old_outcomes_are_dropped_after_a_quiet_period() -> None:
+    counters = FakeCounters()
+    recent = RecentOutcomes(counters, 50.0)
+    counters.requests = 7
+    for second in range(60, 1000, 10):
+        recent.sample(float(second))
+    assert recent.since(1000.0)[1] == 0

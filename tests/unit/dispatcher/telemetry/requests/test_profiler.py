@@ -14,7 +14,7 @@ import pytest
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.telemetry.requests import profiler
-from pytriton.dispatcher.telemetry.requests.profiler import Profiler, chosen
+from pytriton.dispatcher.telemetry.requests.profiler import Profiler, choose_worker
 
 ASKED = messages.ProfileWorker("m", 1)
 
@@ -49,13 +49,13 @@ def refused(folder: Path, of: Any = None, asked: messages.ProfileWorker = ASKED)
     return error.value.text
 
 
-def test_its_stacks_are_handed_on(tmp_path: Path, py_spy: Any) -> None:
+def test_the_stacks_are_returned(tmp_path: Path, py_spy: Any) -> None:
     py_spy("assert sys.argv[1:4] == ['record', '--pid', '4711']; open(file, 'w').write('a;b 3\\n')")
     assert profiled(tmp_path) == messages.Profiled(0, "w0", 4711, 1.0, 100, "a;b 3\n")
     assert os.listdir(tmp_path) == ["py-spy"]
 
 
-def test_of_too_many_stacks_the_commonest_are(
+def test_of_too_many_stacks_the_most_frequent_are_returned(
     tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     py_spy("open(file, 'w').write('rare 1\\ncommon 9\\nusual 5\\n')")
@@ -64,7 +64,7 @@ def test_of_too_many_stacks_the_commonest_are(
     assert (reported.stacks, reported.left_out) == ("common 9\nusual 5", 1)
 
 
-def test_of_a_huge_file_whole_lines_of_its_beginning_are_read(
+def test_a_huge_file_is_truncated_to_whole_lines(
     tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     py_spy("open(file, 'w').write('a 1\\nb 2\\nc 3\\n')")
@@ -74,7 +74,7 @@ def test_of_a_huge_file_whole_lines_of_its_beginning_are_read(
     assert profiled(tmp_path).stacks == "a 1\nb 2\nc 3\n"
 
 
-def test_one_that_is_given_up_ends_and_leaves_nothing(tmp_path: Path, py_spy: Any) -> None:
+def test_a_cancelled_profile_leaves_no_process_and_no_file(tmp_path: Path, py_spy: Any) -> None:
     begun, seen = tmp_path / "begun", []
     os.mkfifo(begun)
     py_spy(f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
@@ -114,15 +114,15 @@ def test_obstacles_to_profiling_are_reported(
     assert said in refused(tmp_path)
 
 
-def test_a_worker_that_has_ended_is(tmp_path: Path, py_spy: Any) -> None:
+def test_a_worker_that_exited_is_reported(tmp_path: Path, py_spy: Any) -> None:
     py_spy("sys.exit('Permission Denied')")
     assert "exited during profiling" in refused(tmp_path, worker(alive=False))
 
 
-def test_one_that_hangs_is_ended(
+def test_a_hanging_profiler_is_killed(
     tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiler, "_PATIENCE_S", -0.5)
+    monkeypatch.setattr(profiler, "_EXTRA_S", -0.5)
     py_spy("import time; time.sleep(600)")
     assert "did not finish within 0.5 s" in refused(tmp_path)
 
@@ -134,7 +134,7 @@ def test_a_missing_profiler_names_its_install_command(
     assert "pip install py-spy" in refused(tmp_path)
 
 
-def test_one_worker_is_looked_at_once_at_a_time(tmp_path: Path, py_spy: Any) -> None:
+def test_a_worker_is_profiled_once_at_a_time(tmp_path: Path, py_spy: Any) -> None:
     py_spy("open(file, 'w').write('a 1\\n')")
 
     async def both() -> list[Any]:
@@ -148,25 +148,25 @@ def test_one_worker_is_looked_at_once_at_a_time(tmp_path: Path, py_spy: Any) -> 
 
 
 @pytest.mark.parametrize("seconds", [0, 0.9, 301, float("nan"), -1])
-def test_a_time_that_cannot_be_is_refused(tmp_path: Path, py_spy: Any, seconds: float) -> None:
+def test_invalid_durations_are_refused(tmp_path: Path, py_spy: Any, seconds: float) -> None:
     py_spy("raise AssertionError")
     assert "from 1 to 300" in refused(tmp_path, asked=messages.ProfileWorker("m", seconds))
 
 
-def test_the_worker_that_is_meant() -> None:
+def test_the_requested_worker_is_choose_worker() -> None:
     workers = [worker(2), worker(1), worker(0, alive=False)]
-    assert chosen(ASKED, workers).instance == 1
-    assert chosen(messages.ProfileWorker("m", 1, 2), workers).instance == 2
+    assert choose_worker(ASKED, workers).instance == 1
+    assert choose_worker(messages.ProfileWorker("m", 1, 2), workers).instance == 2
     for asked in (messages.ProfileWorker("m", 1, 0), messages.ProfileWorker("m", 1, 7)):
         with pytest.raises(RemoteFailure, match="no worker of instance"):
-            chosen(asked, workers)
+            choose_worker(asked, workers)
     with pytest.raises(RemoteFailure, match="model m is suspended: profile it after"):
-        chosen(ASKED, [], suspended=True)
+        choose_worker(ASKED, [], suspended=True)
     with pytest.raises(RemoteFailure, match="model m currently has no worker"):
-        chosen(ASKED, [])
+        choose_worker(ASKED, [])
 
 
-def test_without_room_for_its_file_it_can_be_tried_again(
+def test_a_full_disk_is_reported_and_can_be_retried(
     tmp_path: Path, py_spy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     py_spy("open(file, 'w').write('a;b 3\\n')")

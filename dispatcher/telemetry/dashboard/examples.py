@@ -1,0 +1,193 @@
+"""A model's declared inputs and outputs, example data for them, and client code to copy."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pytriton._protocol.datatypes import NUMERIC, of_config
+
+#: Types that JSON cannot represent (KServe v2), so curl can neither send nor receive them.
+HALVES = ("FP16", "BF16")
+#: Size used in examples for dimensions of any size.
+_ANY = 1
+#: Tensors with more elements are too large for an example to copy.
+_MAX_EXAMPLE_ELEMENTS = 64
+
+
+@dataclass(frozen=True)
+class DeclaredTensor:
+    """A declared input or output.
+
+    Attributes:
+        datatype: the protocol's type name: FP32, BYTES, …
+        shape: including the batch axis; -1 where any size is allowed.
+        optional: whether the input may be omitted.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """A valid concrete shape."""
+        return tuple(_ANY if size < 0 else size for size in self.shape)
+
+    def example_data(self) -> list[Any] | None:
+        """Return zeros (or texts) for that shape as a flat list; None if there would be too many to read."""
+        count = 1
+        for size in self.example_shape:
+            count *= size
+        if count > _MAX_EXAMPLE_ELEMENTS:
+            return None
+        value: Any = {"BYTES": "text", "BOOL": False}.get(self.datatype, 0)
+        if self.datatype.startswith(("FP", "BF")):
+            value = 0.0
+        return [value] * count
+
+    def example_value(self) -> Any:
+        """Return the same data in the form that `generate` expects: a single element without a list."""
+        data = self.example_data() or []
+        return data[0] if len(data) == 1 else data
+
+
+def inputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
+    """Return the inputs of a model configuration in JSON form."""
+    return _tensors(config, "input")
+
+
+def outputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
+    """Return the outputs of a model configuration in JSON form."""
+    return _tensors(config, "output")
+
+
+def is_decoupled(config: Mapping[str, Any]) -> bool:
+    """Return whether a request can have any number of responses."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled"))
+
+
+def _tensors(config: Mapping[str, Any], kind: str) -> list[DeclaredTensor]:
+    batched = int(config.get("max_batch_size") or 0) > 0
+    return [
+        DeclaredTensor(
+            name=str(one.get("name", "")),
+            datatype=of_config(str(one.get("data_type", ""))),
+            shape=((-1,) if batched else ()) + tuple(int(size) for size in one.get("dims", [])),
+            optional=bool(one.get("optional")),
+        )
+        for one in config.get(kind, [])
+    ]
+
+
+def has_halves(config: Mapping[str, Any]) -> bool:
+    """Return whether any input or output cannot be sent as JSON."""
+    return any(one.datatype in HALVES for one in (*inputs(config), *outputs(config)))
+
+
+def example_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body for `generate_stream`: a value for each required input."""
+    return {one.name: one.example_value() for one in inputs(config) if not one.optional}
+
+
+def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a valid request in the protocol's JSON; inputs too large to read are empty lists."""
+    return {
+        "inputs": [
+            {
+                "name": one.name,
+                "shape": list(one.example_shape),
+                "datatype": one.datatype,
+                "data": one.example_data() or [],
+            }
+            for one in inputs(config)
+            if not one.optional
+        ]
+    }
+
+
+# ── client code: curl, tritonclient, and our own client ──────────────────────────────────────────
+
+
+def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
+    """Return the code by client name; empty if HTTP is disabled or none of these clients can call the model.
+
+    Args:
+        name: name of the model
+        config: its configuration in JSON form
+        http_url: URL of Triton's HTTP endpoint, for example "http://127.0.0.1:8000"
+    """
+    if not http_url:
+        return {}
+    code = {} if has_halves(config) else {"curl": _curl(name, config, http_url)}
+    if not is_decoupled(config):
+        code["tritonclient"] = _tritonclient(name, config, http_url)
+        code["pytriton"] = _pytriton(name, config, http_url)
+    return code
+
+
+def _curl(name: str, config: Mapping[str, Any], http_url: str) -> str:
+    path = f"{http_url}/v2/models/{quote(name, safe='')}"
+    if is_decoupled(config):
+        body = json.dumps(example_values(config))
+        return f"curl -sN {shlex.quote(path + '/generate_stream')} -d {shlex.quote(body)}"
+    body = json.dumps(example_request(config))
+    return f"curl -s {shlex.quote(path + '/infer')} -d {shlex.quote(body)}"
+
+
+def _array(one: DeclaredTensor) -> str:
+    """Return a Python expression for an array of the tensor's shape and type."""
+    shape = one.example_shape
+    if one.datatype == "BYTES":
+        return f'np.full({shape!r}, b"text", dtype=object)'
+    return f"np.zeros({shape!r}, {_numpy(one.datatype)})"
+
+
+def _numpy(datatype: str) -> str:
+    """Return the dtype that tritonclient expects: float32 for BF16, which numpy lacks."""
+    if datatype == "BF16" or datatype not in NUMERIC:
+        return '"float32"'
+    return f'"{NUMERIC[datatype].name}"'
+
+
+def _tritonclient(name: str, config: Mapping[str, Any], http_url: str) -> str:
+    lines = [
+        "import numpy as np",
+        "import tritonclient.http as triton",
+        "",
+        f"client = triton.InferenceServerClient({urlsplit(http_url).netloc!r})",
+        "inputs = []",
+    ]
+    for one in inputs(config):
+        if one.optional:
+            continue
+        lines += [
+            f"array = {_array(one)}",
+            f"inputs.append(triton.InferInput({one.name!r}, array.shape, {one.datatype!r}))",
+            "inputs[-1].set_data_from_numpy(array)",
+        ]
+    lines.append(f"result = client.infer({name!r}, inputs)")
+    lines += [f"print(result.as_numpy({one.name!r}))" for one in outputs(config)]
+    return "\n".join(lines)
+
+
+def _pytriton(name: str, config: Mapping[str, Any], http_url: str) -> str:
+    batched = int(config.get("max_batch_size") or 0) > 0
+    arguments = ", ".join(
+        f"{one.name!r}: {_array(one)}" for one in inputs(config) if not one.optional
+    )
+    method = "infer_batch" if batched else "infer_sample"
+    return "\n".join(
+        [
+            "import numpy as np",
+            "from pytriton.client import ModelClient",
+            "",
+            f"with ModelClient({http_url!r}, {name!r}) as client:",
+            f"    print(client.{method}(**{{{arguments}}}))",
+        ]
+    )
