@@ -73,7 +73,7 @@ class Daemon(Services):
         control_task = asyncio.create_task(self._control.serve())
         self._status.vital.append(control_task)
         notify_task = asyncio.create_task(self._notifier.keep(self._status.for_service_manager))
-        lag_task = asyncio.create_task(self.figures.lag.run())
+        lag_task = asyncio.create_task(self.metrics.lag.run())
         collector_task = asyncio.create_task(self.requests.run())
         try:
             if handed is None:

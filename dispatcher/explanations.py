@@ -26,7 +26,7 @@ async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Expla
     """
     name = asked.model
     events = daemon.event_log.about(name) if name else []
-    waiting = (await daemon.figures.queues()).get(name)
+    waiting = (await daemon.metrics.queues()).get(name)
     info = _info(daemon, name)
     if info is None and not events:
         daemon.registry.by_name(name)

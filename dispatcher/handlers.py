@@ -163,7 +163,7 @@ async def get_metrics(
     daemon: Daemon, peer: Peer, message: messages.GetMetrics, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return all metrics."""
-    return await daemon.figures.snapshot()
+    return await daemon.metrics.snapshot()
 
 
 async def get_logs(

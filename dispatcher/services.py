@@ -100,7 +100,7 @@ class Services(ABC):
         self._make_server(config, runtime)
         self._make_models(config, runtime, store)
         self._make_status(config, runtime)
-        self._make_figures(config)
+        self._make_metrics(config)
         self._make_upgrade()
 
     def _make_server(self, config: DaemonConfig, runtime: ServerRuntime) -> None:
@@ -241,7 +241,7 @@ class Services(ABC):
             self.settings.use_grace,
         )
 
-    def _make_figures(self, config: DaemonConfig) -> None:
+    def _make_metrics(self, config: DaemonConfig) -> None:
         #: Enforces the memory budgets.
         self.memory = MemoryBudget(
             self.registry,
@@ -263,7 +263,7 @@ class Services(ABC):
             keys=key_store(config),
         )
         #: All metrics.
-        self.figures = MetricsCollector(
+        self.metrics = MetricsCollector(
             self.status,
             self._metrics_url,
             self._status.state_dir,
@@ -271,18 +271,18 @@ class Services(ABC):
             self._server_watch,
             self._control,
         )
-        self.figures.webhooks = self._webhooks.figures
-        self.figures.openai = self.openai.metrics
-        self.figures.events_lost = lambda: self.event_log.lost
-        self.figures.server_pid = self._only_server
-        self.figures.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
+        self.metrics.webhooks = self._webhooks.metrics
+        self.metrics.openai = self.openai.metrics
+        self.metrics.events_lost = lambda: self.event_log.lost
+        self.metrics.server_pid = self._only_server
+        self.metrics.shared_weights = lambda: shared_entries.size_of_all(self.rundir.shared)
         #: Single requests: access logs, slowest and failed ones.
         self.requests = RequestCollector(self.registry, self.rundir.access_log_file, logs.open_file)
         self.profiler = Profiler(self.rundir.path)
         self._management = Management(
             config,
             self.rundir,
-            self.figures,
+            self.metrics,
             self.status,
             self.requests.requests,
             lambda name: explanation(cast("Daemon", self), messages.Explain(name)),

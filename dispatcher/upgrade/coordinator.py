@@ -329,7 +329,7 @@ class UpgradeCoordinator:
     async def _until_written(self) -> None:
         """Wait until the log and event files are flushed, or the disk has proved too slow."""
         deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
-        while self.parts.events.waits or self.parts.requests.waits:
+        while self.parts.events.has_pending or self.parts.requests.has_pending:
             if asyncio.get_running_loop().time() > deadline:
                 _log.warning("some events or access logs may be missing: the disk is slow")
                 return

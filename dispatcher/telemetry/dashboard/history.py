@@ -44,34 +44,36 @@ class Series:
 
 
 class History:
-    """Keeps the activity between snapshots, for as many snapshots as a chart has points.
+    """The activity between snapshots, for as many snapshots as a chart has points.
 
     Attributes:
+        last: the newest snapshot.
+        rows: the activity between the last two snapshots, one row per model.
         total: the series of all models together; `resident` covers workers, daemon and tritonserver.
     """
 
     def __init__(self) -> None:
         self.total = Series()
-        self._last: MetricsSnapshot | None = None
-        self._rows: list[Row] = []
+        self.last: MetricsSnapshot | None = None
+        self.rows: list[Row] = []
         self._models: dict[str, Series] = {}
 
-    def add(self, figures: MetricsSnapshot) -> None:
-        """Record a snapshot, and drop the series of models that are gone."""
-        self._rows = rows(self._last, figures)
-        self._last = figures
-        present = {one.name for one in figures.models}
+    def add(self, snapshot: MetricsSnapshot) -> None:
+        """Record a snapshot, and drop the series of models that no longer exist."""
+        self.rows = rows(self.last, snapshot)
+        self.last = snapshot
+        present = {one.name for one in snapshot.models}
         for name in self._models.keys() - present:
             del self._models[name]
-        models = [row for row in self._rows if not row.instance]
+        models = [row for row in self.rows if not row.instance]
         for row in models:
             if row.model not in self._models and len(self._models) >= MAX_MODELS:
                 continue
-            self._models.setdefault(row.model, Series()).add(figures.at, _point(row))
-        daemon = figures.daemon
+            self._models.setdefault(row.model, Series()).add(snapshot.at, _point(row))
+        daemon = snapshot.daemon
         processes = (row.resident for row in models)
         self.total.add(
-            figures.at,
+            snapshot.at,
             (
                 sum(row.rates.requests_s for row in models),
                 sum(row.rates.failures_s for row in models),
@@ -81,16 +83,6 @@ class History:
                 _sum((*processes, daemon.resident, daemon.server_resident)),
             ),
         )
-
-    @property
-    def last(self) -> MetricsSnapshot | None:
-        """The newest snapshot, or None."""
-        return self._last
-
-    @property
-    def rows(self) -> list[Row]:
-        """The activity between the last two snapshots, one row per model."""
-        return self._rows
 
     def series(self, model: str) -> Series:
         """Return a model's series, empty if it has none."""

@@ -41,14 +41,14 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
     Args:
         private: whether to include errors: problems and last exits may quote exceptions of a callable
     """
-    figures = history.last
-    if figures is None:
+    snapshot = history.last
+    if snapshot is None:
         return {"headline": "starting", "problems": [], "models": [], "at": time.time()}
     requests_s, failures_s = total(history.rows)
     return {
-        "at": figures.at,
-        "headline": headline(figures.daemon, figures.at),
-        "problems": figures.daemon.problems if private else _without_errors(figures),
+        "at": snapshot.at,
+        "headline": headline(snapshot.daemon, snapshot.at),
+        "problems": snapshot.daemon.problems if private else _without_errors(snapshot),
         "requests_s": requests_s,
         "failures_s": failures_s,
         "total": history.total.as_dict(),
@@ -63,12 +63,12 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
     }
 
 
-def _without_errors(figures: MetricsSnapshot) -> list[str]:
+def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
     """Return the subject of each problem without its text."""
-    names = [f"model {one.name}: " for one in figures.models]
+    names = [f"model {one.name}: " for one in snapshot.models]
     found = (
         next((name for name in names if problem.startswith(name)), "a problem of the daemon: ")
-        for problem in figures.daemon.problems
+        for problem in snapshot.daemon.problems
     )
     return [f"{what}{_HIDDEN}" for what in dict.fromkeys(found)]
 
@@ -160,8 +160,8 @@ def event_view(event: Event) -> dict[str, Any]:
 
 def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
     """Return bars (upper bound, count) of call durations, waiting times and rows per call since the model's start."""
-    figures = history.last
-    found = next((one for one in (figures.models if figures else []) if one.name == name), None)
+    snapshot = history.last
+    found = next((one for one in (snapshot.models if snapshot else []) if one.name == name), None)
     if found is None:
         return {}
     return {

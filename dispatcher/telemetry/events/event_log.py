@@ -121,7 +121,7 @@ class EventLog:
         return heapq.nlargest(count, chosen, key=lambda event: event.serial)[::-1]
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether events are waiting to be written."""
         with self._changed:
             return bool(self._pending) or self._writing

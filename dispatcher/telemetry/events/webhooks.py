@@ -72,9 +72,9 @@ class Webhooks:
             for event in unposted.get(one.name, ()):
                 one.take(event)
 
-    def figures(self) -> dict[str, WebhookMetrics]:
+    def metrics(self) -> dict[str, WebhookMetrics]:
         """Return the counters of each webhook."""
-        return {one.name: one.figures() for one in self._all}
+        return {one.name: one.metrics() for one in self._all}
 
     def close(self) -> None:
         """Post what waits, within a time limit."""
@@ -134,7 +134,7 @@ class Webhook:
         """The name of the webhook in metrics and in the log."""
         return self._hook.name
 
-    def figures(self) -> WebhookMetrics:
+    def metrics(self) -> WebhookMetrics:
         """Return the counters of its events."""
         with self._changed:
             waiting = _total(self._waiting.values())

@@ -1,7 +1,8 @@
 """The daemon's own metrics: all are declared in `FAMILIES`, and collected by `MetricsCollector`.
 
-To add one: give its value a field in `pytriton/_protocol/messages/metrics.py`, set it in `MetricsCollector`, and add a row to
-`FAMILIES`. /metrics, OTLP and docs/reference/metrics.md are generated from that table.
+To add one, count it where it happens, add a field to `Scraped` and set it in `MetricsCollector.scrape`, and add a row to
+`FAMILIES`: /metrics, OTLP and docs/reference/metrics.md are generated from that table. What `top`, the dashboard and clients
+show, too, is a field of `MetricsSnapshot` instead.
 
 Labels have few values: existing models, versions and instances, and states and reasons listed in the code. The label of
 an instance is `model_instance`, because Prometheus labels its targets `instance` and renames an existing label.

@@ -220,7 +220,7 @@ class RequestCollector:
         return Outcomes(*model.outcomes.since(time.monotonic()), last_at, last_error)
 
     @property
-    def waits(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether collected records have not been written yet."""
         return self._pending_bytes > 0
 

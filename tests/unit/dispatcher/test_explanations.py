@@ -116,7 +116,7 @@ def test_an_unknown_name_is_an_error(daemon: Daemon, asked: dict[str, Any], why:
 
 
 def test_a_model_that_nobody_has_heard_of_is_not_explained(daemon: Daemon) -> None:
-    daemon.figures = SimpleNamespace(queues=_no_queues)  # type: ignore[attr-defined]
+    daemon.metrics = SimpleNamespace(queues=_no_queues)  # type: ignore[attr-defined]
     asked = messages.Explain("nope")
     with pytest.raises(RemoteFailure, match="no model 'nope'"):
         daemon.loop.run(explanations.explanation(daemon, asked))  # type: ignore[arg-type]

@@ -85,9 +85,9 @@ def event(serial: int, kind: str = "crashed", model: str = "m", ago_s: float = 0
 
 def settled(hook: Webhook, sent: int, dropped: int = 0) -> None:
     def done() -> bool:
-        return (hook.figures().sent, hook.figures().dropped) == (sent, dropped)
+        return (hook.metrics().sent, hook.metrics().dropped) == (sent, dropped)
 
-    eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.figures()}", 30)
+    eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.metrics()}", 30)
 
 
 def test_events_are_signed(receiver: Receiver) -> None:
@@ -136,7 +136,7 @@ def test_failed_deliveries_are_retried_in_order_with_the_same_id(
     serials = receiver.serials()
     assert serials[0] == 1
     assert serials[-2:] == [1, 2]
-    assert hook.figures().failures == 3
+    assert hook.metrics().failures == 3
     said = "".join(capfd.readouterr())
     assert "hidden-token" not in said
     assert SECRET.decode() not in said
@@ -165,7 +165,7 @@ def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
     eventually(lambda: receiver.posts, "the first post", 30)
     for serial in range(1, 101):
         hook.take(event(serial, model=f"m{serial}"))
-    assert hook.figures().waiting == 20
+    assert hook.metrics().waiting == 20
     receiver.may_answer.set()
     settled(hook, 21, dropped=80)
     assert receiver.serials() == [0, *range(81, 101)]
@@ -181,10 +181,10 @@ def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.Monke
         hook.take(event(serial))
         hook.take(event(serial + 1, "ready"))
     hook.take(event(601, model="other"))
-    assert hook.figures().waiting == 601
+    assert hook.metrics().waiting == 601
     hook.begin_close()
     hook.join(30)
-    assert hook.figures().sent == 602
+    assert hook.metrics().sent == 602
     first, second = (json.loads(body)["events"] for _, _, body in receiver.posts)
     assert [(one["serial"], one.get("repeats")) for one in first] == [(0, None)]
     assert [(one["serial"], one.get("repeats")) for one in second] == [
@@ -238,7 +238,7 @@ def test_a_slow_answer_is_aborted(
         hook = Webhook(Hook("slow", f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", SECRET))
         hook.take(event(1))
         try:
-            eventually(lambda: hook.figures().failures, "the end of a try", 30)
+            eventually(lambda: hook.metrics().failures, "the end of a try", 30)
             hook.begin_close()
             hook.join(30)
         finally:
@@ -252,8 +252,8 @@ def test_undeliverable_events_are_dropped_after_an_hour() -> None:
     hook.take(event(1, ago_s=4000))
     settled(hook, 0, dropped=1)
     hook.take(event(2))
-    eventually(lambda: hook.figures().failures >= 2, "another try", 30)
-    assert hook.figures().dropped == 1
+    eventually(lambda: hook.metrics().failures >= 2, "another try", 30)
+    assert hook.metrics().dropped == 1
     hook.begin_close()
     hook.join(30)
 
@@ -270,7 +270,7 @@ def test_unposted_events_are_posted_after_an_upgrade(receiver: Receiver) -> None
     assert [one.serial for one in unposted["oncall"]] == [7, 8]
     receiver.may_answer.set()
     other.adopt({**unposted, "of another file": [event(9)]})
-    eventually(lambda: other.figures()["oncall"].sent == 2, "both are posted")
+    eventually(lambda: other.metrics()["oncall"].sent == 2, "both are posted")
     for one in (former, other):
         one.close()
     assert former.unposted() == {"oncall": []}
@@ -281,7 +281,7 @@ def test_pending_events_are_posted_on_close(receiver: Receiver) -> None:
     for serial in range(120):
         hooks.take(event(serial))
     hooks.close()
-    assert [one.sent for one in hooks.figures().values()] == [120, 120]
+    assert [one.sent for one in hooks.metrics().values()] == [120, 120]
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
@@ -361,7 +361,7 @@ def test_a_post_without_a_deadline_thread_is_retried(
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.take(event(7))
     settled(hook, 1)
-    assert hook.figures().failures == 1
+    assert hook.metrics().failures == 1
 
 
 def test_a_failed_thread_start_is_retried_with_the_next_event(

@@ -194,7 +194,7 @@ def test_a_restored_model_is_counted(tmp_path: Path) -> None:
 def test_memory_is_reported_with_its_limit(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim.daemon.figures, "_memory", lambda pid: ProcessMemory(1000 + pid, 10))
+    monkeypatch.setattr(sim.daemon.metrics, "_memory", lambda pid: ProcessMemory(1000 + pid, 10))
     worker = serve(sim, limits=messages.Limits(recycle_above=5000, memory_limit=4000))
     reported = instance(sim)
     assert (reported.resident, reported.shared, reported.memory_limit) == (
@@ -230,7 +230,7 @@ def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
 
 def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
     """Return the values that a scraper is told, by metric and instance."""
-    scraped = sim.loop.run(sim.daemon.figures.scrape())
+    scraped = sim.loop.run(sim.daemon.metrics.scrape())
     return {
         name: {
             dict(labels)["model_instance"]: value

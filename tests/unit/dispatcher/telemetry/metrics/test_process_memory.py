@@ -92,7 +92,7 @@ def test_in_a_container_with_ids_of_its_own_no_process_is_mistaken_for_another(
 def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
     sim.served(sim.client.register("m"))
     nvml.devices = ([(sim.workers[-1].pid, 4096)],)
-    sim.daemon.figures._nvml = GpuMemory()
+    sim.daemon.metrics._nvml = GpuMemory()
     sim.advance(2.0)
     answer = sim.answered(sim.client.ask(messages.GetMetrics()))
     assert isinstance(answer, messages.MetricsSnapshot)

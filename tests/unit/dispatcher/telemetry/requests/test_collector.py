@@ -400,7 +400,7 @@ def test_a_failed_thread_start_is_retried_with_the_next_job(
     stage.serve("b")
     eventually(lambda: stage.reported().logged == 2, "records")
     assert stage.logged() == ["a", "b"]
-    assert not stage.collector.waits
+    assert not stage.collector.has_pending
 
 
 # ── samples ──────────────────────────────────────────────────────────────────────────────────────
