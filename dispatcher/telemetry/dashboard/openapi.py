@@ -72,22 +72,22 @@ def _general() -> dict[str, Any]:
 
 def _of_model(model: ModelInfo) -> dict[str, Any]:
     path = f"/v2/models/{quote(model.name, safe='')}"
-    given = {"tags": [model.name]}
+    tags = {"tags": [model.name]}
     found = {
         path: {
             "get": {
                 **_operation("Get the model's inputs and outputs", "model", {"type": "object"}),
-                **given,
+                **tags,
             }
         },
         f"{path}/ready": {
-            "get": {**_operation("Check whether the model is ready", "model", {}), **given}
+            "get": {**_operation("Check whether the model is ready", "model", {}), **tags}
         },
     }
     if is_decoupled(model.config):
         stream = {
             "summary": "Infer with a stream of responses, as server-sent events",
-            **given,
+            **tags,
             "requestBody": _body(_flat(inputs(model.config)), None),
             "responses": {
                 "200": {
@@ -100,7 +100,7 @@ def _of_model(model: ModelInfo) -> dict[str, Any]:
         return {**found, f"{path}/generate_stream": {"post": stream}}
     infer = {
         **_operation("Infer", "model", _answer(outputs(model.config))),
-        **given,
+        **tags,
         "requestBody": _body(_request(inputs(model.config)), example_request(model.config)),
     }
     return {**found, f"{path}/infer": {"post": infer}}

@@ -79,7 +79,7 @@ class Events:
             version: likewise
             instance: likewise
             worker: the worker that it is about
-            who: the actor; defaults to the actor of the current task, see actor.py
+            who: the actor; defaults to the actor of the current task, see `acting_for`
             reason: the reason, in words
             numbers: the numbers that the kind declares
         """
@@ -91,8 +91,8 @@ class Events:
             version=self._version if version is None else version,
             instance=self._instance if instance is None else instance,
             worker=worker,
-            who=_cut(who or (asked_by() if kind.asked else ""), MAX_WHO_LENGTH),
-            reason=_cut(reason, MAX_REASON_LENGTH),
+            who=_truncate(who or (asked_by() if kind.asked else ""), MAX_WHO_LENGTH),
+            reason=_truncate(reason, MAX_REASON_LENGTH),
             numbers=dict(numbers or {}),
         )
         _log_event(kind, event)
@@ -116,33 +116,33 @@ def _log_event(kind: EventKind, event: Event) -> None:
     getattr(_log, kind.level)(kind.says, kind=kind.name, **fields, **event.numbers)
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, max_length: int) -> str:
     """Truncate a text, and replace what cannot be encoded: file names in it may not be valid Unicode."""
-    text = sendable(text[: most + 1])
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = sendable(text[: max_length + 1])
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-# ── The actor on whose behalf the current task runs: known to the task that handles a message and to what it calls ──
+# ── the actor on whose behalf the current task runs: known to the task that handles a message, and to what it calls ──
 
-_who: ContextVar[str] = ContextVar("who asked", default="")
+_actor: ContextVar[str] = ContextVar("actor", default="")
 
 
 @contextmanager
 def acting_for(who: str) -> Iterator[None]:
     """Attribute decisions within the block to `who`, for example "user ann, process 4242 (python train.py)"."""
-    token = _who.set(who)
+    token = _actor.set(who)
     try:
         yield
     finally:
-        _who.reset(token)
+        _actor.reset(token)
 
 
 def asked_by() -> str:
     """Return the actor of the current task; "" if the daemon acts on its own."""
-    return _who.get()
+    return _actor.get()
 
 
-# ── Reports a reload of the settings as an event ──
+# ── reloads ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def emit_reload(events: Events, answer: messages.Reloaded) -> None:

@@ -84,19 +84,19 @@ class Situation:
     phase: str = "ready"
     outcomes: Outcomes | None = None
 
-    def last(self, *wanted: kinds.EventKind, instance: int | None = None) -> Event | None:
+    def last(self, *of: kinds.EventKind, instance: int | None = None) -> Event | None:
         """Return the newest event of these kinds (of an instance), or None."""
-        names = {kind.name for kind in wanted}
-        fitting = (
+        names = {kind.name for kind in of}
+        matching = (
             event
             for event in reversed(self.events)
             if event.kind in names and instance in (None, event.instance)
         )
-        return next(fitting, None)
+        return next(matching, None)
 
-    def recent(self, *wanted: kinds.EventKind) -> list[Event]:
+    def recent(self, *of: kinds.EventKind) -> list[Event]:
         """Return the recent events of these kinds, oldest first, without those of earlier registrations."""
-        names = {kind.name for kind in wanted}
+        names = {kind.name for kind in of}
         begun = self.last(*_REPLACEMENTS)
         since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)
         return [event for event in self.events if event.kind in names and event.at >= since]
@@ -181,8 +181,8 @@ def _failed_operations(situation: Situation) -> Iterator[Finding]:
         yield Finding("notice", "daemon", text, advice, last.at)  # hints are for callables
 
 
-def _last_of_daemon(situation: Situation, *wanted: kinds.EventKind) -> Event | None:
-    names = {kind.name for kind in wanted}
+def _last_of_daemon(situation: Situation, *of: kinds.EventKind) -> Event | None:
+    names = {kind.name for kind in of}
     return next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
 
 

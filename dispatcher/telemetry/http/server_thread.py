@@ -36,12 +36,12 @@ class ServerLimits(NamedTuple):
     Attributes:
         headers_s: seconds for a new connection's TLS handshake and first headers
         idle_s: seconds after a response to read it and send another request
-        most: maximum number of connections
+        max_connections: maximum number of connections
     """
 
     headers_s: float = 10.0
     idle_s: float = 60.0
-    most: int = 128
+    max_connections: int = 128
 
 
 class ServerThread:
@@ -92,8 +92,8 @@ class ServerThread:
         self._stop = partial(loop.call_soon_threadsafe, stopping.cancel)
         self._started.set()
         limits = self._limits
-        error_log = ErrorLog(lambda text: _log.warning("management server", said=text))
-        connections = Connections(lambda: limits, limits.most, _TOO_SLOW)
+        error_log = ErrorLog(lambda text: _log.warning("management server", reason=text))
+        connections = Connections(lambda: limits, limits.max_connections, _TOO_SLOW)
         app = web.Application(middlewares=[connections.around, _refuse_other_sites])
         app.add_routes(self._routes)
         runner = web.AppRunner(
@@ -107,7 +107,12 @@ class ServerThread:
         await runner.setup()
         assert runner.server is not None
         acceptor = Acceptor(
-            runner.server, connections, limits.most, self._tls, limits.headers_s, error_log.count
+            runner.server,
+            connections,
+            limits.max_connections,
+            self._tls,
+            limits.headers_s,
+            error_log.count,
         )
         tasks = [asyncio.ensure_future(acceptor.run(one)) for one in self._sockets]
         tasks.append(asyncio.ensure_future(connections.watch(runner.server)))
@@ -144,7 +149,7 @@ def _quiet_logger(error_log: ErrorLog) -> logging.Logger:
 
 
 class Acceptor:
-    """Accepts connections for one server, at most `most` at a time: the process needs descriptors for other purposes.
+    """Accepts connections for one server, at most `max_connections` at a time: the process needs descriptors for other purposes.
 
     When the limit is reached, an idle connection is closed to admit another; if more than half are still in a TLS
     handshake, the oldest of those is closed instead. If none can be closed, new ones wait in the kernel's queue.
@@ -153,7 +158,7 @@ class Acceptor:
     Args:
         server: receives the connections
         connections: closes idle ones
-        most: maximum number of connections
+        max_connections: maximum number of connections
         tls: None for plain HTTP
         handshake_s: time limit of a handshake
         report: reports problems for the operator
@@ -163,14 +168,14 @@ class Acceptor:
         self,
         server: web.Server,
         connections: Connections,
-        most: int,
+        max_connections: int,
         tls: ssl.SSLContext | None,
         handshake_s: float,
         report: Callable[[str], None],
     ) -> None:
         self._server = server
         self._connections = connections
-        self._most = most
+        self._max_connections = max_connections
         self._tls = tls
         self._handshake_s = handshake_s if tls is not None else None
         self._report = report
@@ -201,8 +206,8 @@ class Acceptor:
 
     async def _wait_for_slot(self) -> None:
         await asyncio.sleep(0)  # yield to other tasks, however fast connections arrive
-        while len(self._server.connections) + len(self._handshakes) >= self._most:
-            if self._tls is not None and len(self._handshakes) > self._most // 2:
+        while len(self._server.connections) + len(self._handshakes) >= self._max_connections:
+            if self._tls is not None and len(self._handshakes) > self._max_connections // 2:
                 next(iter(self._handshakes)).cancel()
             else:
                 self._connections.make_room(self._server.connections)

@@ -91,9 +91,9 @@ class MetricConverter:
 
 def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> None:
     """Add the metrics of the OpenAI frontend. A callable's metric of the same name takes precedence."""
-    taken = {name for one in users.families.values() for name in _names(one.name, one.kind)}
+    used_names = {name for one in users.families.values() for name in _names(one.name, one.kind)}
     for metric in metrics:
-        if metric.series and taken.isdisjoint(_names(metric.name, metric.kind)):
+        if metric.series and used_names.isdisjoint(_names(metric.name, metric.kind)):
             users.families[metric.name] = MergedFamily(
                 metric.name,
                 metric.kind,

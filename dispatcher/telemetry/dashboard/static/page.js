@@ -29,7 +29,7 @@ let asking = false;
 let again = false;
 let total = null; // the series of all models
 let shown = null; // the series of the model that is shown
-let eventsAt = 0; // when the list of events was last asked for
+let eventsAt = 0; // when the list of events was last fetched
 const EVENTS_EVERY_MS = 10000;
 
 function element(tag, text, className) {
@@ -339,9 +339,9 @@ function problem(text) {
   return item;
 }
 
-// `anew`: repeat a refresh in progress, which used another token.
-async function refresh(anew = false) {
-  if (asking) again = again || anew;
+// `force`: repeat a refresh in progress, which used another token.
+async function refresh(force = false) {
+  if (asking) again = again || force;
   if (byId("paused").checked || asking) return;
   asking = true;
   try {

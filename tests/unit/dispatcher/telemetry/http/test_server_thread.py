@@ -26,7 +26,7 @@ from pytriton.dispatcher.telemetry.http.server_thread import ServerLimits, Serve
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 #: More than what may idle; what ends in a test does so because of what the test is about.
-LONG = ServerLimits(headers_s=300, idle_s=300, most=8)
+LONG = ServerLimits(headers_s=300, idle_s=300, max_connections=8)
 SHORT = LONG._replace(headers_s=0.2, idle_s=0.2)
 #: More than sockets hold.
 LARGE = bytes(64 << 20)
@@ -116,20 +116,20 @@ def test_the_oldest_connections_make_room_for_others(
     monkeypatch.setattr(connections, "_YOUNG_S", 0.01)
     idle = [served.connect() for _ in range(100)]
     assert answers(served.connect())
-    for client in idle[: 100 - LONG.most]:
+    for client in idle[: 100 - LONG.max_connections]:
         assert all_of(client) == b""
     assert answers(idle[-1])
 
 
 @pytest.mark.parametrize("served", [(LONG,)], indirect=True)
 def test_where_all_are_busy_others_wait(served: Served) -> None:
-    clients = [served.connect() for _ in range(4 * LONG.most)]
+    clients = [served.connect() for _ in range(4 * LONG.max_connections)]
     for client in clients:
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    eventually(lambda: served.under_way == LONG.most, lambda: f"{served.under_way}")
+    eventually(lambda: served.under_way == LONG.max_connections, lambda: f"{served.under_way}")
     served.may_answer.set()
     assert all(all_of(client).endswith(b"at last") for client in clients)
-    assert served.most_under_way == LONG.most
+    assert served.most_under_way == LONG.max_connections
 
 
 @pytest.mark.parametrize("served", [(SHORT,)], indirect=True)
@@ -184,7 +184,7 @@ def test_handshakes_that_do_not_come_are_not_waited_for(authority: trustme.CA) -
 def test_handshakes_that_never_end_leave_room_for_others(authority: trustme.CA) -> None:
     with contextlib.closing(tls_server(authority, LONG)) as served:
         silent = [served.connect() for _ in range(100)]
-        for client in silent[: 100 - LONG.most]:
+        for client in silent[: 100 - LONG.max_connections]:
             assert all_of(client) == b""
         trusting = ssl.create_default_context()
         authority.configure_trust(trusting)
