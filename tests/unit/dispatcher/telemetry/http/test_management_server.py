@@ -149,7 +149,7 @@ def test_the_listen_address_is_reported_and_handed_over(
 
 
 @pytest.mark.parametrize("trouble", ["no key", "not its key", "unix socket"])
-def test_where_it_cannot_answer_nothing_listens(place: Place, trouble: str) -> None:
+def test_nothing_listens_if_the_server_cannot_start(place: Place, trouble: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -170,7 +170,7 @@ def test_where_it_cannot_answer_nothing_listens(place: Place, trouble: str) -> N
     assert is_free(port)
 
 
-def test_a_daemon_that_cannot_answer_has_an_exit_code(place: Place) -> None:
+def test_a_server_that_cannot_start_is_an_exit_code(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         management = Management(*place.arguments(management_address=address))
@@ -184,7 +184,7 @@ def test_a_daemon_that_cannot_answer_has_an_exit_code(place: Place) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"management_address": ANYWHERE}])
-def test_there_is_one_only_where_settings_say_so(place: Place, settings: dict[str, Any]) -> None:
+def test_the_server_starts_only_if_configured(place: Place, settings: dict[str, Any]) -> None:
     management = Management(*place.arguments(**settings))
     assert place.loop.ask(management.open) is None
     assert len(Thread.made) == len(management.urls) == len(management.descriptors) == len(settings)
@@ -225,7 +225,7 @@ def asked(place: Place, server: ManagementServer, authorization: str) -> int:
     return place.loop.run(server._guarded(answer)(request)).status
 
 
-def test_a_dispatcher_that_hangs_is_said_to_hang(place: Place) -> None:
+def test_a_hanging_dispatcher_is_reported(place: Place) -> None:
     server = place.started(management_address=ANYWHERE)
     place.hangs = True
     request: Any = SimpleNamespace(headers={})

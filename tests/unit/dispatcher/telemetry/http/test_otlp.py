@@ -95,7 +95,7 @@ async def until(done: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_everything_scrapers_see_is_exported(receiver: MetricReceiver) -> None:
+def test_everything_that_scrapers_see_is_exported(receiver: MetricReceiver) -> None:
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: receiver.received > 1 and exporting.outcomes["sent"] > 0)
 
@@ -151,7 +151,7 @@ def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricRec
         assert others.start_time_unix_nano == 1000 * 10**9
 
 
-def test_counters_begin_where_their_process_began(receiver: MetricReceiver) -> None:
+def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
     """That of tritonserver, and, after an upgrade, that of the daemon for what it does not go on counting."""
 
     async def scrape() -> Scraped:
@@ -171,7 +171,7 @@ def test_counters_begin_where_their_process_began(receiver: MetricReceiver) -> N
     assert began == [1004, 1002, 1000, 1000]
 
 
-def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
+def test_metrics_of_tritonserver_are_not_sent_during_a_replacement(
     receiver: MetricReceiver,
 ) -> None:
     async def scrape() -> Scraped:
@@ -185,7 +185,7 @@ def test_while_another_tritonserver_takes_over_nothing_of_it_is_sent(
     assert "nv_inference_request_success" not in receiver.metrics
 
 
-def test_an_exporter_continues_from_another_s_state(receiver: MetricReceiver) -> None:
+def test_start_times_continue_after_an_upgrade(receiver: MetricReceiver) -> None:
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: exporting.outcomes["sent"] > 0)
         handed.append(exporting.hand_over())
@@ -198,7 +198,7 @@ def test_an_exporter_continues_from_another_s_state(receiver: MetricReceiver) ->
     assert any(name == "pytriton_calls" and counted == 50 for name, _, counted, _ in handed[0][1])
 
 
-def test_durations_may_have_the_fine_buckets_of_workers(
+def test_durations_can_be_exponential_histograms(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -236,7 +236,7 @@ def test_rejected_snapshots_are_counted_and_reported_once(receiver: MetricReceiv
     assert "400" in logs[0]["reason"]
 
 
-def test_a_collector_that_hangs_holds_up_neither_the_loop_nor_the_end(
+def test_a_hanging_collector_delays_neither_the_loop_nor_the_stop(
     receiver: MetricReceiver,
 ) -> None:
     receiver.may_answer.clear()
@@ -258,7 +258,7 @@ def test_a_collector_that_hangs_holds_up_neither_the_loop_nor_the_end(
     assert (turns, exporting.outcomes["sent"], receiver.received) == (100, 0, 0)
 
 
-def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
+def test_an_endless_answer_is_counted_and_costs_one_thread(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drips its answer, say: no time-out of the exporter's ends that."""
@@ -277,7 +277,7 @@ def test_a_collector_that_never_comes_to_an_end_is_counted_and_costs_one_thread(
     assert logs[0]["reason"] == "the collector did not answer within 0.01 s"
 
 
-def test_a_dispatcher_that_is_busy_drops_a_snapshot(
+def test_a_busy_dispatcher_drops_a_snapshot(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._SCRAPE_TIMEOUT_S", 0.01)
@@ -292,7 +292,7 @@ def test_a_dispatcher_that_is_busy_drops_a_snapshot(
     assert export(play, never).outcomes["sent"] == 0
 
 
-def test_a_snapshot_that_cannot_be_made_is_dropped_and_the_next_one_sent(
+def test_a_failed_snapshot_is_dropped_and_the_next_one_sent(
     receiver: MetricReceiver,
 ) -> None:
     broken = True
@@ -349,7 +349,7 @@ def test_an_exporter_that_raises_does_not_end_the_thread(receiver: MetricReceive
     assert "ConnectionError: gone" in str(logs)
 
 
-def test_without_another_thread_it_is_tried_again(
+def test_a_failed_thread_start_drops_a_snapshot(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]

@@ -23,7 +23,7 @@ from pytriton.dispatcher.telemetry.http.otlp import OtlpExport, _interval_ms, is
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_variables_say_whether_there_is_a_collector(variables: dict[str, str], sends: bool) -> None:
+def test_variables_configure_the_collector(variables: dict[str, str], sends: bool) -> None:
     assert is_configured(variables) is sends
 
 
@@ -44,5 +44,5 @@ def test_another_protocol_is_refused() -> None:
     ("text", "ms"),
     [("500", 500), ("1", 100), ("", 60_000), ("soon", 60_000), ("9" * 400, 60_000), ("-5", 60_000)],
 )
-def test_an_interval_that_is_none_is_a_minute(text: str, ms: int) -> None:
+def test_an_invalid_interval_is_a_minute(text: str, ms: int) -> None:
     assert _interval_ms({"OTEL_METRIC_EXPORT_INTERVAL": text}) == ms

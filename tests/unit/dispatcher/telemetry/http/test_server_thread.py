@@ -98,7 +98,7 @@ def answers(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("served", [(LONG,)], indirect=True)
-def test_nothing_is_inflated_before_somebody_wants_it(served: Served) -> None:
+def test_bodies_are_not_inflated_before_a_handler_reads_them(served: Served) -> None:
     body = gzip.compress(bytes(1 << 20))
     client = served.connect()
     client.sendall(
@@ -122,7 +122,7 @@ def test_the_oldest_connections_make_room_for_others(
 
 
 @pytest.mark.parametrize("served", [(LONG,)], indirect=True)
-def test_where_all_are_busy_others_wait(served: Served) -> None:
+def test_new_connections_wait_while_all_are_busy(served: Served) -> None:
     clients = [served.connect() for _ in range(4 * LONG.max_connections)]
     for client in clients:
         client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -133,7 +133,7 @@ def test_where_all_are_busy_others_wait(served: Served) -> None:
 
 
 @pytest.mark.parametrize("served", [(SHORT,)], indirect=True)
-def test_headers_that_trickle_in_are_not_waited_for(served: Served) -> None:
+def test_slow_headers_time_out(served: Served) -> None:
     client = served.connect()
     client.sendall(b"GET / HTTP/1.1\r\n")
     ended = threading.Event()
@@ -176,7 +176,7 @@ def tls_server(authority: trustme.CA, limits: ServerLimits) -> Served:
     return Served(limits, context)
 
 
-def test_handshakes_that_do_not_come_are_not_waited_for(authority: trustme.CA) -> None:
+def test_missing_handshakes_time_out(authority: trustme.CA) -> None:
     with contextlib.closing(tls_server(authority, SHORT)) as served:
         assert all_of(served.connect()) == b""
 
@@ -192,7 +192,7 @@ def test_handshakes_that_never_end_leave_room_for_others(authority: trustme.CA) 
             assert answers(client)
 
 
-def test_the_young_do_not_have_to_make_room() -> None:
+def test_young_connections_are_not_closed() -> None:
     now = 0.0
     ended = []
 
@@ -219,7 +219,7 @@ def test_the_young_do_not_have_to_make_room() -> None:
     assert ended == ["old", "young"]
 
 
-def test_without_descriptors_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_is_retried_when_descriptors_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_thread, "_NO_DESCRIPTORS_DELAY_S", 0)
     said: list[str] = []
 

@@ -32,7 +32,7 @@ def source() -> Iterator[_Source]:
     made.open.set()
 
 
-def test_it_is_read_again_when_it_is_old(source: _Source) -> None:
+def test_an_expired_value_is_read_again(source: _Source) -> None:
     async def readings() -> list[int]:
         source.open.set()
         young, old = (
@@ -45,7 +45,7 @@ def test_it_is_read_again_when_it_is_old(source: _Source) -> None:
     assert asyncio.run(readings()) == [1, 1, 2, 3, 4]
 
 
-def test_one_that_hangs_is_waited_for_once_and_by_one_thread(source: _Source) -> None:
+def test_a_hanging_reading_is_awaited_once_and_uses_one_thread(source: _Source) -> None:
     """The loop goes on meanwhile, no thread of the pool is taken, and the loop's end is not held up."""
 
     async def readings() -> list[int]:

@@ -72,7 +72,7 @@ def test_worker_activity_is_reported(sim: SimulatedDaemon) -> None:
     assert model(sim).work == reported.work
 
 
-def test_counters_outlive_a_worker(sim: SimulatedDaemon) -> None:
+def test_counters_continue_after_a_worker_exit(sim: SimulatedDaemon) -> None:
     worker = serve(sim)
     work(worker)
     worker.end()
@@ -84,14 +84,14 @@ def test_counters_outlive_a_worker(sim: SimulatedDaemon) -> None:
     assert (reported.starts, reported.exits) == (2, {"crash": 1})
 
 
-def test_counters_outlive_a_replacement(sim: SimulatedDaemon) -> None:
+def test_counters_continue_after_a_replacement(sim: SimulatedDaemon) -> None:
     work(serve(sim))
     sim.served(sim.client.register("m", replace=True))
     reported = instance(sim)
     assert (reported.work.calls, reported.starts, reported.exits) == (1, 2, {"replace": 1})
 
 
-def test_counters_go_with_the_model(sim: SimulatedDaemon) -> None:
+def test_counters_end_with_the_model(sim: SimulatedDaemon) -> None:
     work(serve(sim))
     sim.answered(sim.client.ask(messages.Unregister("m")))
     assert snapshot(sim).models == []
@@ -99,7 +99,7 @@ def test_counters_go_with_the_model(sim: SimulatedDaemon) -> None:
     assert model(sim).work.calls == 0
 
 
-def test_an_instance_that_is_scaled_away_keeps_its_counters(sim: SimulatedDaemon) -> None:
+def test_removed_instances_keep_their_counters(sim: SimulatedDaemon) -> None:
     serve(sim, instances=2)
     work(sim.workers[1])
     sim.answered(sim.client.ask(messages.Scale("m", 1)))
@@ -110,7 +110,7 @@ def test_an_instance_that_is_scaled_away_keeps_its_counters(sim: SimulatedDaemon
     assert (reported.instances[1].work.calls, reported.work.calls) == (1, 1)
 
 
-def test_a_worker_that_cannot_be_loaded_ends_for_that(sim: SimulatedDaemon) -> None:
+def test_a_failed_load_is_an_exit_reason(sim: SimulatedDaemon) -> None:
     serve(sim)
     sim.plans = ["fails"]
     sim.workers[0].end()
@@ -118,13 +118,13 @@ def test_a_worker_that_cannot_be_loaded_ends_for_that(sim: SimulatedDaemon) -> N
     assert instance(sim).exits == {"crash": 1, "load": 1}
 
 
-def test_a_spent_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
+def test_a_recycled_worker_is_counted(sim: SimulatedDaemon) -> None:
     serve(sim).request_recycle("max_batches")
     sim.advance(1.0)
     assert instance(sim).exits == {"recycle": 1}
 
 
-def test_a_hung_worker_is_counted_as_such(sim: SimulatedDaemon) -> None:
+def test_a_hanging_worker_is_counted(sim: SimulatedDaemon) -> None:
     worker = serve(sim, execution_timeout_s=1.0)
     worker.begin()
     worker.expect_exit("hang")  # as both kinds of worker do in `end_hung`
@@ -164,7 +164,7 @@ def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
     assert model(sim).work.failed == {"lost": 3}
 
 
-def test_the_daemon_counts_what_it_is_asked(sim: SimulatedDaemon) -> None:
+def test_control_messages_are_counted(sim: SimulatedDaemon) -> None:
     serve(sim)
     sim.answered(sim.client.ask(messages.Unregister("nobody")))
     sim.advance(10.0)
@@ -241,7 +241,7 @@ def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
     }
 
 
-def test_metrics_of_a_callable_go_on_over_ends_of_workers(sim: SimulatedDaemon) -> None:
+def test_metrics_of_a_callable_continue_after_worker_exits(sim: SimulatedDaemon) -> None:
     worker = serve(sim, instances=2)
     assert of_users(sim) == {}
     count(sim.workers[0], 3, depth=8)
@@ -257,7 +257,7 @@ def test_metrics_of_a_callable_go_on_over_ends_of_workers(sim: SimulatedDaemon) 
     assert of_users(sim) == {"seen": {"0": 5, "1": 40}, "depth": {"0": 1, "1": 0}}
 
 
-def test_metrics_of_a_callable_go_on_over_a_replacement_and_go_with_the_model(
+def test_metrics_of_a_callable_continue_after_a_replacement_and_end_with_the_model(
     sim: SimulatedDaemon,
 ) -> None:
     count(serve(sim), 3)
@@ -277,7 +277,7 @@ def test_a_hostile_page_has_no_metrics(sim: SimulatedDaemon) -> None:
     assert of_users(sim) == {}
 
 
-def test_nothing_done_is_reported_as_nothing() -> None:
+def test_unused_counters_are_empty() -> None:
     assert work_of(NOTHING).call_s.buckets == []
     assert work_of(NOTHING).failed == {}
 

@@ -53,12 +53,12 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return fake
 
 
-def test_the_memory_of_a_process_is_that_of_all_gpus(nvml: FakeNvml) -> None:
+def test_memory_is_summed_over_gpus(nvml: FakeNvml) -> None:
     assert GpuMemory().by_process() == {7: 1500, 8: 50}
     assert GpuMemory().peak_by_process() == {7: 1000, 8: 50}
 
 
-def test_a_gpu_that_fails_is_reported_once_and_asked_again(nvml: FakeNvml) -> None:
+def test_a_failing_gpu_is_logged_once_and_queried_again(nvml: FakeNvml) -> None:
     memory = GpuMemory()
     memory.by_process()
     nvml.fault = FakeNvml.NVMLError("GPU is lost")
@@ -69,19 +69,19 @@ def test_a_gpu_that_fails_is_reported_once_and_asked_again(nvml: FakeNvml) -> No
     assert memory.by_process()[8] == 50
 
 
-def test_without_a_driver_nothing_is_asked_again(nvml: FakeNvml) -> None:
+def test_without_a_driver_nvml_is_not_queried_again(nvml: FakeNvml) -> None:
     nvml.fault = FakeNvml.NVMLError("no driver")
     memory = GpuMemory()
     assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
-def test_without_the_package_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_there_is_no_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     memory = GpuMemory()
     assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
-def test_in_a_container_with_ids_of_its_own_no_process_is_mistaken_for_another(
+def test_a_container_with_its_own_pids_reports_no_gpu_memory(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_memory, "_INITIAL_PID_NAMESPACE", 1)
@@ -89,7 +89,7 @@ def test_in_a_container_with_ids_of_its_own_no_process_is_mistaken_for_another(
     assert (memory.by_process(), memory.is_available) == ({}, False)
 
 
-def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
+def test_gpu_memory_is_in_the_snapshot(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
     sim.served(sim.client.register("m"))
     nvml.devices = ([(sim.workers[-1].pid, 4096)],)
     sim.daemon.metrics._nvml = GpuMemory()
@@ -99,7 +99,7 @@ def test_the_memory_of_a_worker_is_among_the_figures(sim: SimulatedDaemon, nvml:
     assert answer.models[0].instances[0].gpu == 4096
 
 
-def test_memory_is_that_of_the_process() -> None:
+def test_resident_memory_of_a_process() -> None:
     memory = memory_of(os.getpid())
     assert memory is not None
     assert 1 << 20 < memory.shared < memory.resident

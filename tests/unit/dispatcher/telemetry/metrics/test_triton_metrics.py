@@ -22,7 +22,7 @@ def test_metrics_of_a_replaced_process_are_dropped(pids: list[int | None]) -> No
     assert triton_metrics.read("", lambda: next(seen)).since is None
 
 
-def test_one_that_has_ended_has_no_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exited_process_has_no_start_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(pid: int) -> psutil.Process:
         raise psutil.NoSuchProcess(pid)
 

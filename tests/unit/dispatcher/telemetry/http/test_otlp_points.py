@@ -45,7 +45,7 @@ def test_start_times_survive_an_upgrade() -> None:
     assert _starts(after, 1030, ("a", 4), ("b", 1)) == {"a": 1010, "b": 1020}
 
 
-def test_series_that_are_gone_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disappeared_series_are_forgotten_eventually(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp_points, "_MAX_GONE", 2)
     start_times = StartTimes()
     for number in range(100):
