@@ -22,7 +22,7 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import (
     FAMILIES,
     WITH_EXEMPLARS,
     DaemonMetric,
-    Scraped,
+    Scrape,
 )
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
@@ -42,7 +42,7 @@ class _MetricSource:
         return self._families
 
 
-def expose(scrape: Scraped, accept: str) -> tuple[bytes, str]:
+def expose(scrape: Scrape, accept: str) -> tuple[bytes, str]:
     """Return the response to a scraper and its content type; `accept` is the scraper's Accept header."""
     encode, content_type = choose_encoder(accept)
     triton = scrape.triton or TritonMetrics()
@@ -57,7 +57,7 @@ def expose(scrape: Scraped, accept: str) -> tuple[bytes, str]:
     return body if is_openmetrics else body + triton.text.encode(), content_type
 
 
-def _daemon_family(family: DaemonMetric, scrape: Scraped, *, with_exemplars: bool) -> Metric:
+def _daemon_family(family: DaemonMetric, scrape: Scrape, *, with_exemplars: bool) -> Metric:
     name, text, labels = family.full_name, family.help, list(family.labels)
     if family.is_histogram:
         has_exemplars = with_exemplars and family.name == WITH_EXEMPLARS

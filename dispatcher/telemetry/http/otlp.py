@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class OtlpExport:
 
     def __init__(
         self,
-        scrape: Callable[[], Coroutine[Any, Any, Scraped]],
+        scrape: Callable[[], Coroutine[Any, Any, Scrape]],
         outcomes: Counter[str],
         environ: Mapping[str, str] = os.environ,
     ) -> None:

@@ -19,7 +19,7 @@ from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.exposition import exposed_buckets
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
@@ -100,7 +100,7 @@ class _Span(NamedTuple):
 
 
 def metrics_data(
-    scrape: Scraped, resource: Resource, start_times: StartTimes, *, exponential: bool
+    scrape: Scrape, resource: Resource, start_times: StartTimes, *, exponential: bool
 ) -> otel.MetricsData:
     """Return all scrape metrics as data points.
 
@@ -123,7 +123,7 @@ def metrics_data(
     )
 
 
-def _daemon_families(scrape: Scraped, whole: _Span, *, exponential: bool) -> Iterator[otel.Metric]:
+def _daemon_families(scrape: Scrape, whole: _Span, *, exponential: bool) -> Iterator[otel.Metric]:
     for family in FAMILIES:
         span = whole if family.outlives_upgrades else whole.since(scrape.since)
         numbers: list[Any] = []

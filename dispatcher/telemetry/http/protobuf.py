@@ -15,7 +15,7 @@ from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, E
 from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.http.exposition import exposed_buckets, newest_exemplars
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, WITH_EXEMPLARS, Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, WITH_EXEMPLARS, Scrape
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 CONTENT_TYPE = (
@@ -55,7 +55,7 @@ def _weight(text: str) -> float:
         return 0.0
 
 
-def encode(scrape: Scraped) -> bytes:
+def encode(scrape: Scrape) -> bytes:
     """Return all scrape metrics, encoded."""
     families = [
         *_daemon_families(scrape),
@@ -68,7 +68,7 @@ def encode(scrape: Scraped) -> bytes:
 # ── families ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _daemon_families(scrape: Scraped) -> Iterator[bytes]:
+def _daemon_families(scrape: Scrape) -> Iterator[bytes]:
     for family in FAMILIES:
         exemplars = scrape.exemplars if family.name == WITH_EXEMPLARS else {}
         metrics = []

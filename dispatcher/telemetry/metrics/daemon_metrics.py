@@ -1,6 +1,6 @@
 """The daemon's own metrics: all are declared in `FAMILIES`, and collected by `MetricsCollector`.
 
-To add one, count it where it happens, add a field to `Scraped` and set it in `MetricsCollector.scrape`, and add a row to
+To add one, count it where it happens, add a field to `Scrape` and set it in `MetricsCollector.scrape`, and add a row to
 `FAMILIES`: /metrics, OTLP and docs/reference/metrics.md are generated from that table. What `top`, the dashboard and clients
 show, too, is a field of `MetricsSnapshot` instead.
 
@@ -41,7 +41,7 @@ from pytriton.dispatcher.runtime.child import LEFT_OUT
 from pytriton.dispatcher.runtime.states import InstanceState, ModelState
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
-from pytriton.dispatcher.telemetry.metrics.process_memory import GpuMemory, MemoryOf, memory_of
+from pytriton.dispatcher.telemetry.metrics.process_memory import GpuMemory, memory_of
 from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     MergedUserMetrics,
     Merger,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 
 
-class Scraped(NamedTuple):
-    """Everything that a scrape returns."""
+class Scrape(NamedTuple):
+    """Everything that one scrape returns."""
 
     snapshot: MetricsSnapshot
     triton: TritonMetrics | None
@@ -97,7 +97,7 @@ class DaemonMetric:
     kind: str
     help: str
     labels: tuple[str, ...]
-    read: Callable[[Scraped], Iterator[Sample]]
+    read: Callable[[Scrape], Iterator[Sample]]
 
     @property
     def full_name(self) -> str:
@@ -123,7 +123,7 @@ class DaemonMetric:
 def _daemon(
     name: str, kind: str, text: str, read: Callable[[DaemonMetrics], Optional[Value]]
 ) -> DaemonMetric:
-    def samples(scrape: Scraped) -> Iterator[Sample]:
+    def samples(scrape: Scrape) -> Iterator[Sample]:
         value = read(scrape.snapshot.daemon)
         if value is not None:
             yield (), value
@@ -134,7 +134,7 @@ def _daemon(
 def _daemon_by(
     name: str, kind: str, text: str, label: str, read: Callable[[DaemonMetrics], Mapping[str, int]]
 ) -> DaemonMetric:
-    def samples(scrape: Scraped) -> Iterator[Sample]:
+    def samples(scrape: Scrape) -> Iterator[Sample]:
         for value, count in read(scrape.snapshot.daemon).items():
             yield (value,), count
 
@@ -144,7 +144,7 @@ def _daemon_by(
 def _model(
     name: str, kind: str, text: str, read: Callable[[ModelMetrics], Optional[Value]]
 ) -> DaemonMetric:
-    def samples(scrape: Scraped) -> Iterator[Sample]:
+    def samples(scrape: Scrape) -> Iterator[Sample]:
         for model in scrape.snapshot.models:
             value = read(model) if model.served_by == "workers" else None
             if value is not None:
@@ -153,7 +153,7 @@ def _model(
     return DaemonMetric(name, kind, text, _MODEL, samples)
 
 
-def _instances(scrape: Scraped) -> Iterator[tuple[tuple[str, ...], InstanceMetrics]]:
+def _instances(scrape: Scrape) -> Iterator[tuple[tuple[str, ...], InstanceMetrics]]:
     for model in scrape.snapshot.models:
         for one in model.instances:
             yield (model.name, str(one.version), str(one.instance)), one
@@ -162,7 +162,7 @@ def _instances(scrape: Scraped) -> Iterator[tuple[tuple[str, ...], InstanceMetri
 def _instance(
     name: str, kind: str, text: str, read: Callable[[InstanceMetrics], Optional[Value]]
 ) -> DaemonMetric:
-    def samples(scrape: Scraped) -> Iterator[Sample]:
+    def samples(scrape: Scrape) -> Iterator[Sample]:
         for labels, one in _instances(scrape):
             value = read(one)
             if value is not None:
@@ -182,19 +182,19 @@ def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> DaemonMe
     )
 
 
-def _model_states(scrape: Scraped) -> Iterator[Sample]:
+def _model_states(scrape: Scrape) -> Iterator[Sample]:
     for model in scrape.snapshot.models:
         for state in _MODEL_STATES:
             yield (model.name, str(model.version), state), int(model.state == state)
 
 
-def _instance_states(scrape: Scraped) -> Iterator[Sample]:
+def _instance_states(scrape: Scrape) -> Iterator[Sample]:
     for labels, one in _instances(scrape):
         for state in _INSTANCE_STATES if one.state else ():
             yield (*labels, state), int(one.state == state)
 
 
-def _failures(scrape: Scraped) -> Iterator[Sample]:
+def _failures(scrape: Scrape) -> Iterator[Sample]:
     for labels, one in _instances(scrape):
         for kind in FAILURES:
             yield (*labels, kind), one.work.failed.get(kind, 0)
@@ -203,46 +203,46 @@ def _failures(scrape: Scraped) -> Iterator[Sample]:
             yield (model.name, str(model.version), "", kind), model.work.failed.get(kind, 0)
 
 
-def _exits(scrape: Scraped) -> Iterator[Sample]:
+def _exits(scrape: Scrape) -> Iterator[Sample]:
     for labels, one in _instances(scrape):
         for reason in EXIT_REASONS:
             yield (*labels, reason), one.exits.get(reason, 0)
 
 
-def _requests(scrape: Scraped) -> Iterator[Sample]:
+def _requests(scrape: Scrape) -> Iterator[Sample]:
     for message, outcomes in scrape.snapshot.daemon.requests.items():
         for outcome, count in outcomes.items():
             yield (message, outcome), count
 
 
-def _webhook_events(scrape: Scraped) -> Iterator[Sample]:
+def _webhook_events(scrape: Scrape) -> Iterator[Sample]:
     for name, one in scrape.snapshot.daemon.webhooks.items():
         yield (name, "sent"), one.sent
         yield (name, "dropped"), one.dropped
 
 
-def _pending(scrape: Scraped) -> Iterator[Sample]:
+def _pending(scrape: Scrape) -> Iterator[Sample]:
     for model in scrape.snapshot.models:
         for queue in model.queue:
             yield (model.name, str(queue.version)), queue.pending
 
 
-def _memory(scrape: Scraped, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
+def _memory(scrape: Scrape, read: Callable[[MemoryInfo], int]) -> Iterator[Sample]:
     for one in scrape.snapshot.daemon.memory:
         yield (one.resource,), read(one)
 
 
-def _otlp_exports(scrape: Scraped) -> Iterator[Sample]:
+def _otlp_exports(scrape: Scrape) -> Iterator[Sample]:
     for outcome, count in scrape.exports.items():
         yield (outcome,), count
 
 
-def _omitted_user_values(scrape: Scraped) -> Iterator[Sample]:
+def _omitted_user_values(scrape: Scrape) -> Iterator[Sample]:
     for model, count in scrape.users.omitted.items():
         yield (model,), count
 
 
-def _build(scrape: Scraped) -> Iterator[Sample]:
+def _build(scrape: Scrape) -> Iterator[Sample]:
     yield (scrape.snapshot.daemon.version, scrape.snapshot.daemon.state), 1
 
 
@@ -441,7 +441,6 @@ class MetricsCollector:
         registry: the models
         watch: counts tritonserver's restarts
         control: counts control messages
-        memory: returns the memory of a process
 
     Attributes:
         lag: the delay of the event loop; the owner must run it.
@@ -462,8 +461,6 @@ class MetricsCollector:
         registry: Registry,
         watch: ServerWatch,
         control: ControlServer,
-        *,
-        memory: MemoryOf = memory_of,
     ) -> None:
         self.lag = LoopLag()
         self.webhooks: Callable[[], dict[str, WebhookMetrics]] = dict
@@ -479,7 +476,6 @@ class MetricsCollector:
         self._registry = registry
         self._watch = watch
         self._control = control
-        self._memory = memory
         self._triton: CachedReading[TritonMetrics | None] = CachedReading(
             None, max_age_s=_TRITON_MAX_AGE_S, timeout_s=_TRITON_TIMEOUT_S
         )
@@ -500,13 +496,13 @@ class MetricsCollector:
         triton = await self._read_triton_metrics(refresh=False)
         return triton.queues if triton is not None else {}
 
-    async def scrape(self) -> Scraped:
+    async def scrape(self) -> Scrape:
         """Take a snapshot, with the metrics of callables, the OpenAI frontend and tritonserver if they arrive in time."""
         users = await self._read_users()
         if self.openai is not None:
             add_frontend(users, await self.openai())
         snapshot, triton = await self._take(refresh=True)
-        return Scraped(
+        return Scrape(
             snapshot, triton, users, self._exemplars(), dict(self.otlp_exports), self._since
         )
 
@@ -645,7 +641,7 @@ class MetricsCollector:
         )
         own_process = registration is not None and registration.registrant is None
         alive = worker is not None and worker.alive
-        memory = self._memory(worker.pid) if worker and alive and own_process else None
+        memory = memory_of(worker.pid) if worker and alive and own_process else None
         limits = registration.spec.limits if registration is not None else None
         memory_limits = (
             [limit for limit in (limits.recycle_above, limits.memory_limit) if limit]
@@ -680,7 +676,7 @@ class MetricsCollector:
         )
 
     def _resident(self, pid: int | None) -> int | None:
-        memory = self._memory(pid) if pid is not None else None
+        memory = memory_of(pid) if pid is not None else None
         return memory.resident if memory is not None else None
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -34,9 +34,6 @@ def memory_of(pid: int) -> ProcessMemory | None:
         return None
     return ProcessMemory(int(resident) * _PAGE, int(shared) * _PAGE)
 
-
-#: Returns the memory of a process.
-MemoryOf = Callable[[int], Optional[ProcessMemory]]
 
 # ── on GPUs ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,7 +27,7 @@ from pytriton._protocol.messages import (
     Work,
 )
 from pytriton.dispatcher.telemetry.http.exposition import expose
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import (
     TritonMetrics,
     fetch,
@@ -96,8 +96,8 @@ def figures(name: str = "m") -> MetricsSnapshot:
 
 def scraped(
     triton: TritonMetrics | None = None, users: MergedUserMetrics | None = None, name: str = "m"
-) -> Scraped:
-    return Scraped(figures(name), triton, users or MergedUserMetrics())
+) -> Scrape:
+    return Scrape(figures(name), triton, users or MergedUserMetrics())
 
 
 def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

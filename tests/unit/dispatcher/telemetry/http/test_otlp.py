@@ -23,7 +23,7 @@ from pytriton.dispatcher.openai.meters import Meters
 from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scraped
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
 from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     MergedFamily,
@@ -54,7 +54,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricReceiver]:
     logger.propagate, logger.handlers[:] = before
 
 
-def scraped() -> Scraped:
+def scraped() -> Scrape:
     registry = CollectorRegistry()
     Counter("seen", "Things.", ["colour"], registry=registry).labels("red").inc(3)
     histogram = Histogram("size", "Sizes.", buckets=(1, 10), registry=registry)
@@ -65,7 +65,7 @@ def scraped() -> Scraped:
         [RawUserMetrics("m", 1, 0, {}, [encoded(collected(registry.collect()))])]
     )
     figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
-    return Scraped(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
+    return Scrape(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
 
 
 def export(
@@ -73,7 +73,7 @@ def export(
 ) -> OtlpExport:
     """Send what a scrape returns, while a test plays; return the exporter after its end."""
 
-    async def take() -> Scraped:
+    async def take() -> Scrape:
         return scraped()
 
     async def run() -> OtlpExport:
@@ -129,7 +129,7 @@ def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricRec
     meters.refuse("overloaded")
     meters.answered("m", "chat", 0.5)
 
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         found = scraped()
         add_frontend(found.users, meters.collect())
         earlier = MetricData(
@@ -154,7 +154,7 @@ def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricRec
 def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
     """That of tritonserver, and, after an upgrade, that of the daemon for what it does not go on counting."""
 
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         found = scraped()
         triton = dataclasses.replace(parsed(TRITON), since=1004.0)
         return found._replace(triton=triton, since=1002.0)
@@ -174,7 +174,7 @@ def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
 def test_metrics_of_tritonserver_are_not_sent_during_a_replacement(
     receiver: MetricReceiver,
 ) -> None:
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         return scraped()._replace(triton=dataclasses.replace(parsed(TRITON), since=None))
 
     async def play(exporting: OtlpExport) -> None:
@@ -243,7 +243,7 @@ def test_a_hanging_collector_delays_neither_the_loop_nor_the_stop(
     turns = 0
     asked = 0
 
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         nonlocal asked
         asked += 1
         return scraped()
@@ -282,7 +282,7 @@ def test_a_busy_dispatcher_drops_a_snapshot(
 ) -> None:
     monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._SCRAPE_TIMEOUT_S", 0.01)
 
-    async def never() -> Scraped:
+    async def never() -> Scrape:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -297,7 +297,7 @@ def test_a_failed_snapshot_is_dropped_and_the_next_one_sent(
 ) -> None:
     broken = True
 
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         if broken:
             raise ValueError("no figures")
         return scraped()
@@ -317,7 +317,7 @@ def test_a_failed_snapshot_is_dropped_and_the_next_one_sent(
 def test_an_invalid_custom_metric_drops_no_others(
     receiver: MetricReceiver,
 ) -> None:
-    async def scrape() -> Scraped:
+    async def scrape() -> Scrape:
         found = scraped()
         values = {("_bucket", "+Inf"): float("nan"), ("_count", ""): 1.0, ("_sum", ""): 1.0}
         found.users.families["bad"] = MergedFamily("bad", "histogram", "", {(): values})

@@ -14,7 +14,7 @@ from pytriton._protocol.lanes import user_metrics
 from pytriton._protocol.lanes.histograms import Exemplar
 from pytriton._protocol.lanes.stats_page import Counts
 from pytriton.dispatcher.telemetry.http.protobuf import encode, is_preferred
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scraped, work_of
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape, work_of
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, RawUserMetrics
 from pytriton.worker.user_metrics import collected
@@ -64,7 +64,7 @@ def _family_class() -> Any:
 Family = _family_class()
 
 
-def families(scraped: Scraped) -> dict[str, Any]:
+def families(scraped: Scrape) -> dict[str, Any]:
     data, found, at = encode(scraped), {}, 0
     while at < len(data):
         size = shift = 0
@@ -89,7 +89,7 @@ def metric(family: Any, **labels: str) -> Any:
     return found
 
 
-def scraped(**more: Any) -> Scraped:
+def scraped(**more: Any) -> Scrape:
     registry = CollectorRegistry()
     Counter("seen", "Things.", ["colour"], registry=registry).labels('r"ed').inc(3)
     Histogram("size", "Sizes.", buckets=(1, 10), registry=registry).observe(5)
@@ -97,7 +97,7 @@ def scraped(**more: Any) -> Scraped:
     message = user_metrics.encoded(collected(registry.collect()))
     users = Merger().merge([RawUserMetrics("m", 1, 0, {}, [message])])
     figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
-    return Scraped(figures, parsed(TRITON), users, **more)
+    return Scrape(figures, parsed(TRITON), users, **more)
 
 
 def test_numbers_of_all_are_reported() -> None:

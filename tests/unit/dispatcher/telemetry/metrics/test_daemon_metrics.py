@@ -24,6 +24,7 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded_sample,
 )
 from pytriton._protocol.messages.metrics import InstanceMetrics, MetricsSnapshot, ModelMetrics
+from pytriton.dispatcher.telemetry.metrics import daemon_metrics
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import LoopLag, work_of
 from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory
 
@@ -194,7 +195,7 @@ def test_a_restored_model_is_counted(tmp_path: Path) -> None:
 def test_memory_is_reported_with_its_limit(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim.daemon.metrics, "_memory", lambda pid: ProcessMemory(1000 + pid, 10))
+    monkeypatch.setattr(daemon_metrics, "memory_of", lambda pid: ProcessMemory(1000 + pid, 10))
     worker = serve(sim, limits=messages.Limits(recycle_above=5000, memory_limit=4000))
     reported = instance(sim)
     assert (reported.resident, reported.shared, reported.memory_limit) == (
