@@ -286,7 +286,7 @@ class Services(ABC):
             self.status,
             self.requests.requests,
             lambda name: explanation(cast("Daemon", self), messages.Explain(name)),
-            lambda asked: self.event_log.recent(_SHOWN_EVENTS, asked=asked),
+            lambda audit_only: self.event_log.recent(_SHOWN_EVENTS, audit_only=audit_only),
         )
         self._status.management_urls = self._management.urls
 

@@ -114,10 +114,10 @@ class EventLog:
             found.update((event.serial, event) for event in recent.all())
         return [found[serial] for serial in sorted(found)]
 
-    def recent(self, count: int, *, asked: bool = False) -> list[Event]:
-        """Return the newest events in memory, oldest first; `asked`: only those requested by an actor."""
+    def recent(self, count: int, *, audit_only: bool = False) -> list[Event]:
+        """Return the newest events in memory, oldest first; `audit_only`: only those requested by an actor."""
         known = (event for recent in self._recent.values() for event in recent.all())
-        chosen = (event for event in known if _is_audit(event)) if asked else known
+        chosen = (event for event in known if _is_audit(event)) if audit_only else known
         return heapq.nlargest(count, chosen, key=lambda event: event.serial)[::-1]
 
     @property
@@ -216,7 +216,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
 def _is_audit(event: Event) -> bool:
     """Return whether an actor requested what the event reports."""
     kind = kinds.KINDS.get(event.kind)
-    return kind is not None and kind.asked
+    return kind is not None and kind.is_audit
 
 
 # ── the files ────────────────────────────────────────────────────────────────────────────────────

@@ -91,7 +91,7 @@ class Events:
             version=self._version if version is None else version,
             instance=self._instance if instance is None else instance,
             worker=worker,
-            who=_truncate(who or (asked_by() if kind.asked else ""), MAX_WHO_LENGTH),
+            who=_truncate(who or (current_actor() if kind.is_audit else ""), MAX_WHO_LENGTH),
             reason=_truncate(reason, MAX_REASON_LENGTH),
             numbers=dict(numbers or {}),
         )
@@ -137,7 +137,7 @@ def acting_for(who: str) -> Iterator[None]:
         _actor.reset(token)
 
 
-def asked_by() -> str:
+def current_actor() -> str:
     """Return the actor of the current task; "" if the daemon acts on its own."""
     return _actor.get()
 

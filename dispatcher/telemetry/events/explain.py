@@ -23,6 +23,9 @@ _LONG_BATCH_S, _LONG_STREAM_S, _LONG_LOAD_S = 10.0, 600.0, 30.0
 _LEAKS = 2
 #: Status text for a lazily loaded model that tritonserver does not have yet.
 DEFERRED = "not used since the daemon's start: loaded into tritonserver on the first request"
+_BUDGET_ADVICE = (
+    "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
+)
 _ORDER = ("down", "degraded", "notice")
 
 _FAILED_REPLACEMENTS = (kinds.REPLACE_FAILED, kinds.ROLLBACK_FAILED, kinds.REGISTRATION_FAILED)
@@ -104,17 +107,21 @@ class Situation:
 
 def explain(situation: Situation) -> tuple[str, list[Finding]]:
     """Return the verdict, one sentence, and the findings, the worst first."""
-    findings = [*_of_phase(situation), *_of_server(situation), *_of_model(situation)]
+    findings = [
+        *_phase_findings(situation),
+        *_server_findings(situation),
+        *_model_findings(situation),
+    ]
     info = situation.info
     if info is not None:
         for instance in info.instances:
-            findings += _of_instance(situation, instance)
-        findings += _of_load(info, situation.waiting)
-        findings += _provisional(info)
-        findings += _of_threads(info)
-    findings += _of_the_past(situation)
+            findings += _instance_findings(situation, instance)
+        findings += _load_findings(info, situation.waiting)
+        findings += _lease_findings(info)
+        findings += _thread_findings(info)
+    findings += _recent_findings(situation)
     if situation.outcomes is not None:
-        findings += _of_requests(situation.name, situation.outcomes, situation.now)
+        findings += _request_findings(situation.name, situation.outcomes, situation.now)
     findings += _failed_operations(situation)
     findings += [Finding("notice", "daemon", text, hint(text)) for text in situation.problems]
     findings.sort(
@@ -142,7 +149,7 @@ def _verdict(situation: Situation, findings: Sequence[Finding]) -> str:
 # ── findings ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_phase(situation: Situation) -> Iterator[Finding]:
+def _phase_findings(situation: Situation) -> Iterator[Finding]:
     """Report a daemon that is stopping or draining."""
     if situation.phase == "stopping":
         yield Finding(
@@ -186,7 +193,7 @@ def _last_of_daemon(situation: Situation, *of: kinds.EventKind) -> Event | None:
     return next((one for one in reversed(situation.daemon_events) if one.kind in names), None)
 
 
-def _of_server(situation: Situation) -> Iterator[Finding]:
+def _server_findings(situation: Situation) -> Iterator[Finding]:
     server = situation.server
     if server.state in ("ready", "serving", "running"):
         return
@@ -198,7 +205,7 @@ def _of_server(situation: Situation) -> Iterator[Finding]:
     yield Finding("down", "tritonserver", f"tritonserver is {server.state}{why}", advice)
 
 
-def _of_model(situation: Situation) -> Iterator[Finding]:
+def _model_findings(situation: Situation) -> Iterator[Finding]:
     info = situation.info
     if info is None:
         yield _not_served(situation)
@@ -256,7 +263,7 @@ def _failed(info: messages.ModelInfo) -> Finding:
     return Finding("down", "restore", text, _joined(hint(why), then))
 
 
-def _provisional(info: messages.ModelInfo) -> Iterator[Finding]:
+def _lease_findings(info: messages.ModelInfo) -> Iterator[Finding]:
     if info.lease is not None:
         text = "it is provisional: part of a change across several nodes, and rolled back unless that completes"
         yield Finding(
@@ -264,7 +271,7 @@ def _provisional(info: messages.ModelInfo) -> Iterator[Finding]:
         )
 
 
-def _of_threads(info: messages.ModelInfo) -> Iterator[Finding]:
+def _thread_findings(info: messages.ModelInfo) -> Iterator[Finding]:
     if info.threads:
         text = (
             f"numpy, torch and similar libraries use at most {info.threads} thread{'s' * (info.threads > 1)} in each "
@@ -289,9 +296,8 @@ def _suspended(situation: Situation) -> Finding:
     ):
         return Finding("notice", "suspended", why, "No action needed: a request resumes it.")
     if trouble.kind == kinds.INSUFFICIENT_MEMORY.name:
-        advice = "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
         text = f"there was not enough memory to resume it: {trouble.reason}"
-        return Finding("degraded", "memory", text, advice, trouble.at)
+        return Finding("degraded", "memory", text, _BUDGET_ADVICE, trouble.at)
     text = f"its workers were in a crash loop before it was suspended ({why}): {trouble.reason}"
     advice = _joined(
         hint(trouble.reason),
@@ -304,9 +310,8 @@ def _suspended(situation: Situation) -> Finding:
 def _waiting_for_memory(situation: Situation) -> Iterator[Finding]:
     last = situation.last(kinds.WAITING_FOR_MEMORY, kinds.INSUFFICIENT_MEMORY, kinds.LOADING)
     if last is not None and last.kind == kinds.WAITING_FOR_MEMORY.name:
-        advice = "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
         text = f"it is waiting for memory: {last.reason}"
-        yield Finding("degraded", "memory", text, advice, last.at)
+        yield Finding("degraded", "memory", text, _BUDGET_ADVICE, last.at)
 
 
 def _not_served(situation: Situation) -> Finding:
@@ -337,7 +342,7 @@ def _not_served(situation: Situation) -> Finding:
     )
 
 
-def _of_instance(situation: Situation, instance: messages.InstanceInfo) -> Iterator[Finding]:
+def _instance_findings(situation: Situation, instance: messages.InstanceInfo) -> Iterator[Finding]:
     number, name = instance.index, situation.name
     who = f"{'standby worker' if instance.standby else 'instance'} {number}"
     on = f" on device {instance.device}" if instance.device is not None else ""
@@ -404,7 +409,7 @@ def _loading(
     yield Finding(severity, "loading", text, advice, at, instance.index)
 
 
-def _of_load(info: messages.ModelInfo, waiting: int | None) -> Iterator[Finding]:
+def _load_findings(info: messages.ModelInfo, waiting: int | None) -> Iterator[Finding]:
     serving = [one for one in info.instances if one.state == "ready"]
     if waiting == 0:
         return
@@ -418,7 +423,7 @@ def _of_load(info: messages.ModelInfo, waiting: int | None) -> Iterator[Finding]
         yield Finding("notice", "queue", text, advice)
 
 
-def _of_the_past(situation: Situation) -> Iterator[Finding]:
+def _recent_findings(situation: Situation) -> Iterator[Finding]:
     name = situation.name
     for kind, concern, severity, what, advice in (
         (kinds.POISON, "poison", "degraded", "requests crashed every worker that ran them",
@@ -488,7 +493,7 @@ _FAILURE_ADVICE = {
 }
 
 
-def _of_requests(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
+def _request_findings(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
     """Yield a finding if many requests of a model fail; `now`: seconds since the epoch."""
     failed = sum(outcomes.failed.values())
     requests = max(outcomes.requests, failed)  # some started before the period

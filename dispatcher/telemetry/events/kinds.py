@@ -20,7 +20,7 @@ class EventKind:
         says: text of that record
         meaning: what has happened, for the documentation
         numbers: the numbers that it carries: name -> description with unit
-        asked: requested by an actor, who is recorded; such audit events are stored in a separate file, where no crash
+        is_audit: requested by an actor, who is recorded; such audit events are stored in a separate file, where no crash
             loop displaces them
     """
 
@@ -29,7 +29,7 @@ class EventKind:
     says: str
     meaning: str
     numbers: Mapping[str, str] = field(default_factory=dict)
-    asked: bool = False
+    is_audit: bool = False
 
 
 _INSTANCES = {"instances": "current number of instances"}
@@ -39,7 +39,7 @@ _PID = {"pid": "process id of the worker"}
 # ── requested by an actor (audit events) ─────────────────────────────────────────────────────────
 
 #: Declares a kind of event that an actor requests.
-_audit = partial(EventKind, asked=True)
+_audit = partial(EventKind, is_audit=True)
 
 REGISTERED = _audit(
     "registered",

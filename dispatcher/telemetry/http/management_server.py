@@ -155,11 +155,11 @@ class ManagementServer:
 
         return await self._in_dispatcher(read)
 
-    async def events(self, asked: bool) -> Sequence[Event]:
-        """Return the newest events, oldest first; `asked`: audit events only. Raises as `snapshot` does."""
+    async def events(self, audit_only: bool) -> Sequence[Event]:
+        """Return the newest events, oldest first; `audit_only`: audit events only. Raises as `snapshot` does."""
 
         async def read() -> Sequence[Event]:
-            return self._events(asked)
+            return self._events(audit_only)
 
         return await self._in_dispatcher(read)
 

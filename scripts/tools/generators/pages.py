@@ -27,7 +27,7 @@ def event_table() -> str:
     rows = ["| kind | meaning | numbers |", "|---|---|---|"]
     for kind in KINDS.values():
         numbers = "; ".join(f"`{name}`: {meaning}" for name, meaning in kind.numbers.items())
-        actor = " Includes the actor." if kind.asked else ""
+        actor = " Includes the actor." if kind.is_audit else ""
         rows.append(f"| `{kind.name}` | {kind.meaning}{actor} | {numbers} |")
     return "\n".join(rows) + "\n"
 

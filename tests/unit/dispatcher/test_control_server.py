@@ -26,7 +26,7 @@ from pytriton.dispatcher.control.control_socket import (
     Peer,
 )
 from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY
-from pytriton.dispatcher.telemetry.events.events import asked_by
+from pytriton.dispatcher.telemetry.events.events import current_actor
 
 HELD = messages.GetLogs("held")
 QUICK = messages.ListModels()
@@ -48,7 +48,7 @@ class Service:
 
     def __init__(self) -> None:
         self.heard: list[messages.AnyMessage] = []
-        self.asked_by: list[str] = []
+        self.actors: list[str] = []
         self.release = asyncio.Event()
         self.reply: messages.AnyMessage = messages.Done()
 
@@ -56,7 +56,7 @@ class Service:
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> messages.AnyMessage:
         self.heard.append(message)
-        self.asked_by.append(asked_by())
+        self.actors.append(current_actor())
         if message == HELD:
             await self.release.wait()
         return self.reply
@@ -164,8 +164,8 @@ def test_the_audit_names_the_user_and_the_command_of_a_change(short_dir: Path) -
                 await client.send(number, messages.encode(message))
                 await client.answer()
             user, pid = pwd.getpwuid(os.geteuid()).pw_name, os.getpid()
-            assert service.asked_by[0] == f"user {os.geteuid()}, process {pid}"  # not audited
-            for who in service.asked_by[1:]:
+            assert service.actors[0] == f"user {os.geteuid()}, process {pid}"  # not audited
+            for who in service.actors[1:]:
                 assert re.fullmatch(rf"user {user}, process {pid} \(\S.*\)", who)
 
     run(test)

@@ -561,11 +561,11 @@ async function showModel() {
 byId("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
   if (form === null) return;
-  const asked = form = { ...form };
+  const sent = form = { ...form };
   byId("answer").textContent = "…";
-  const path = `infer?name=${encodeURIComponent(asked.name)}`;
+  const path = `infer?name=${encodeURIComponent(sent.name)}`;
   const text = await askText(path, { method: "POST", body: byId("request").value }).catch((error) => error.message);
-  if (form === asked) byId("answer").textContent = text;
+  if (form === sent) byId("answer").textContent = text;
 });
 byId("close").addEventListener("click", close);
 byId("filter").addEventListener("input", showRows);
