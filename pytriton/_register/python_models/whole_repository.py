@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton._control.daemon_view import Report
+from pytriton._control.progress import Report
 from pytriton._protocol import messages
 from pytriton._register.python_models import model_dir, model_programs
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, PyTritonError
 
 if TYPE_CHECKING:
-    from pytriton.daemon import DaemonClient, Model
+    from pytriton.daemon_client import DaemonClient
     from pytriton.run_options import StrPath
+    from pytriton.served_model import Model
 
 #: Options of `register_model` that do not apply to a whole repository.
 _OF_ONE_MODEL = ("model_name", "config", "version")
@@ -77,7 +78,7 @@ def register_all(
     """
     folders = _models_in(repository.folder)
     _refuse_others(repository.folder, folders)
-    prepared = [_prepared(folder, repository, report) for folder in folders]
+    prepared = [_prepare(folder, repository, report) for folder in folders]
     before = {model.name for model in client.models()}
     served: list[Model] = []
     names = [message.spec.name for message, _ in prepared]
@@ -85,10 +86,10 @@ def register_all(
         for message, payloads in prepared:
             served.append(serve(message, payloads))
     except BaseException as error:
-        undone = [_taken_back(client, model.name, before) for model in reversed(served)]
+        outcomes = [_roll_back(client, model.name, before) for model in reversed(served)]
         if isinstance(error, PyTritonError):
             failed, *waiting = names[len(served) :]
-            error.message = _story(repository, failed, error, undone, waiting)
+            error.message = _failure_text(repository, failed, error, outcomes, waiting)
         raise
     return served
 
@@ -132,7 +133,7 @@ def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
     )
 
 
-def _prepared(
+def _prepare(
     folder: Path, repository: RepositoryFolder, report: Report | None
 ) -> tuple[messages.Register, list[bytes]]:
     try:
@@ -145,7 +146,7 @@ def _prepared(
         raise
 
 
-def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
+def _roll_back(client: DaemonClient, name: str, before: set[str]) -> str:
     """Roll back a registration; return the outcome for the model."""
     try:
         if name in before:
@@ -157,16 +158,16 @@ def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
         return f"{name} could not be rolled back ({error.message})"
 
 
-def _story(
+def _failure_text(
     repository: RepositoryFolder,
     failed: str,
     error: PyTritonError,
-    undone: Sequence[str],
+    outcomes: Sequence[str],
     waiting: Sequence[str],
 ) -> str:
     parts = [f"{repository.folder}: model {failed} was not registered. {error.message}"]
-    if undone:
-        parts.append(f"Registered before it: {'; '.join(undone)}.")
+    if outcomes:
+        parts.append(f"Registered before it: {'; '.join(outcomes)}.")
     if waiting:
         parts.append(f"Not registered: {', '.join(waiting)}.")
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""One question to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
+"""One request to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ WATCH = LivenessCheck(
 )
 
 
-def asked(channel: Any, question: ControlRequest) -> messages.AnyMessage:
-    return ask(channel, question, WATCH)
+def asked(channel: Any, request: ControlRequest) -> messages.AnyMessage:
+    return ask(channel, request, WATCH)
 
 
 def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
@@ -58,8 +58,8 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
     def on_unasked(_: messages.AnyMessage) -> None: ...
 
     message = messages.GetStatus()
-    question = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unasked)
-    assert asked(channel, question) == messages.Done()
+    request = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unasked)
+    assert asked(channel, request) == messages.Done()
     assert channel.asked == {
         "message": message, "payloads": [b"payload"], "timeout_s": 3.0, "on_progress": on_progress,
         "life_sign_s": 0.5, "is_alive": alive, "on_unasked": on_unasked,

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from pytriton._protocol.payload import Source, unpack
-from pytriton._register import project_sources
+from pytriton._register import worker_modules
 from pytriton._register.environment import capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.project_sources import imported_by, sources_of
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules, imported_by, sources_of
 
 Project = Callable[..., Path]
 
@@ -45,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 def kept(target: Any) -> list[Source]:
     """Return the sources in the payload of a callable."""
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         return unpack(pack_callable(target, imports, "m"))[0].sources
 
 
@@ -130,7 +129,7 @@ def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
 def test_no_more_than_the_nearest_files_travel(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
-    monkeypatch.setattr(project_sources, name, most)
+    monkeypatch.setattr(worker_modules, name, most)
     project(pj_a="import pj_b\n", pj_b="import pj_c\n", pj_c="import pj_d  # and more\n", pj_d="")
     with pytest.warns(
         UserWarning, match="import 'pj_c' and the rest from their current files"

@@ -232,10 +232,10 @@ def test_a_runtime_directory_is_short_whatever_the_temporary_folder(
 _REFUSED = """
 import sys
 from pytriton.exceptions import DaemonStartError
-from pytriton.triton.server import ServerProcess
+from pytriton.triton.server import DaemonProcess
 folder, said = sys.argv[1:]
 file = open(said, "w")  # one of the numbers that were free, or not
-server = ServerProcess({"runtime_dir": folder, "http_port": -5}, lambda *_: None)
+server = DaemonProcess({"runtime_dir": folder, "http_port": -5}, lambda *_: None)
 server.start()
 try:
     server.wait_ready()

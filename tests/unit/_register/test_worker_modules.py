@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from pytriton._protocol.messages import WorkerEnvironment
-from pytriton._register import worker_imports
+from pytriton._register import worker_modules
 from pytriton._register.environment import capture_environment
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 
 MADE = ModuleType("made_just_now")
 
@@ -37,13 +37,13 @@ class FakeProbe:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> type[FakeProbe]:
     FakeProbe.asked, FakeProbe.found = [], {}
-    monkeypatch.setattr(worker_imports, "Probe", FakeProbe)
-    monkeypatch.setattr(worker_imports, "_asked", None)
+    monkeypatch.setattr(worker_modules, "Probe", FakeProbe)
+    monkeypatch.setattr(worker_modules, "_last_query", None)
     return FakeProbe
 
 
 def finds(module: ModuleType, world: WorkerEnvironment, *, own_interpreter: bool = True) -> bool:
-    with WorkerImports(world, own_interpreter=own_interpreter) as imports:
+    with WorkerModules(world, own_interpreter=own_interpreter) as imports:
         return imports.finds(module)
 
 
