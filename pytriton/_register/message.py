@@ -46,7 +46,7 @@ from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
 
-__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan", "prepare"]
+__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan"]
 
 Target = Callable[..., Any]
 
@@ -82,23 +82,6 @@ class RegistrationPlan(NamedTuple):
                 *(pack_callable(one, imports, spec.name) for one in self.targets),
                 *(pack_callable(one, imports, spec.name, is_check=True) for one in checks),
             ]
-
-
-def prepare(
-    infer_fn: Target | Sequence[Target],
-    model_name: str | None,
-    inputs: Sequence[Tensor] | None,
-    outputs: Sequence[Tensor] | None,
-    config: ModelConfig | None,
-    given: Mapping[str, Any],
-) -> tuple[messages.Register, list[bytes]]:
-    """Return the message of a registration and its payloads. Arguments and exceptions are those of `plan`.
-
-    Raises:
-        PicklingError: a callable cannot be pickled
-    """
-    planned = plan(infer_fn, model_name, inputs, outputs, config, given)
-    return planned.message, planned.payloads()
 
 
 def plan(

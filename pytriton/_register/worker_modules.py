@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 from pytriton._protocol.closeable import Closeable
@@ -44,7 +44,7 @@ MAX_FILES = 500
 _last_query: tuple[WorkerEnvironment, set[str]] | None = None
 
 
-class WorkerModules:
+class WorkerModules(Closeable):
     """Determines whether a worker in an environment finds the same modules that this process has.
 
     Most answers come from the search path alone. For modules not found there (from an import hook of
@@ -59,15 +59,8 @@ class WorkerModules:
         self._known: dict[str, bool] = {}
         self._probe: Probe | None = None
 
-    def __enter__(self) -> WorkerModules:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the probe, if one was started."""
         if self._probe is not None:
             self._probe.close()
             self._probe = None

@@ -12,7 +12,7 @@ import pytest
 
 from pytriton import run_options
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton._register.python_models.model_programs import prepare_model
 from pytriton.daemon import DaemonClient
 from pytriton.declaration import declare
@@ -48,7 +48,7 @@ MODEL_CONFIG = {
 
 def message_of(**options: Any) -> messages.Register:
     tensors = None if "openai" in options else X  # it has its own
-    return prepare(lambda requests=None: requests, "m", tensors, tensors, None, options)[0]
+    return plan(lambda requests=None: requests, "m", tensors, tensors, None, options).message
 
 
 def model_message_of(**options: Any) -> messages.Register:
@@ -120,7 +120,7 @@ def test_none_is_the_default(make: Any) -> None:
 
 def test_none_may_be_declared() -> None:
     target = declare(name="m", inputs=X, outputs=X, standby_workers=None, limits=None)(lambda r: r)
-    spec = prepare(target, None, None, None, None, {})[0].spec
+    spec = plan(target, None, None, None, None, {}).message.spec
     assert (spec.standby_workers, spec.limits) == (0, messages.Limits())
 
 
@@ -145,7 +145,7 @@ def test_a_value_that_cannot_be_is_refused(name: str) -> None:
         message_of(**{name: value})
     declared = declare(name="m", inputs=X, outputs=X, **{name: value})(lambda r: r)
     with pytest.raises(PyTritonValidationError, match=words):
-        prepare(declared, None, None, None, None, {})
+        plan(declared, None, None, None, None, {})
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ PRELUDE = """
 import asyncio, functools, importlib.util, json, sys, threading, types
 from pathlib import Path
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 
 def send(target, out, **options):
-    message, payloads = prepare(target, "m", [], [OUT], None, options)
-    Path(out).write_bytes(payloads[0])
-    Path(out + ".world").write_bytes(messages.encode(message))
+    planned = plan(target, "m", [], [OUT], None, options)
+    Path(out).write_bytes(planned.payloads()[0])
+    Path(out + ".world").write_bytes(messages.encode(planned.message))
 
 import numpy as np
 from pytriton.model_config import Tensor
