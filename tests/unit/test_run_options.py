@@ -55,7 +55,7 @@ def model_message_of(**options: Any) -> messages.Register:
     return prepare_model(TritonPythonModel, "m", MODEL_CONFIG, None, options, None)[0]
 
 
-def test_every_option_goes_somewhere() -> None:
+def test_every_option_has_a_destination() -> None:
     fields = {field.name for field in msgspec.structs.fields(messages.ModelSpec)}
     nowhere = sorted(set(OPTIONS) - fields - set(READ_BY_NAME))
     assert nowhere == [], "give ModelSpec a field of that name, or say in READ_BY_NAME who reads it"
@@ -157,7 +157,7 @@ def test_a_value_that_cannot_be_is_refused(name: str) -> None:
         (model_message_of, {"model_version": 2}, "unexpected keyword argument 'model_version'"),
     ],
 )
-def test_an_option_that_there_is_not(make: Any, wrong: dict[str, Any], words: str) -> None:
+def test_an_unknown_option_is_refused(make: Any, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         make(**wrong)
 

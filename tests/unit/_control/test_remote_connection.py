@@ -45,7 +45,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
     return RemoteConnection(ENDPOINT, "key", timeout_s=0.0)
 
 
-def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
+def test_tcp_requires_a_key(tmp_path: Path) -> None:
     with pytest.raises(
         PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"
     ):

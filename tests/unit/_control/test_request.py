@@ -50,7 +50,7 @@ def asked(channel: Any, request: ControlRequest) -> messages.AnyMessage:
     return ask(channel, request, WATCH)
 
 
-def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
+def test_ask_forwards_the_request_and_returns_the_answer() -> None:
     channel = Channel(messages.Done)
 
     def on_progress(_: messages.Progress) -> None: ...
@@ -66,7 +66,7 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
     }  # fmt: skip
 
 
-def test_silence_is_what_the_watch_makes_of_it() -> None:
+def test_a_timeout_raises_the_error_of_the_liveness_check() -> None:
     with pytest.raises(DaemonNotRunningError, match="gone: no answer for 3 s"):
         asked(
             Channel(fail(ControlTimeout("no answer for 3 s"))), ControlRequest(messages.GetStatus())

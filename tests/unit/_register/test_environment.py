@@ -107,7 +107,7 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
         capture_environment(python="/bin/true", sys_path=[tmp_path])
 
 
-def test_a_frozen_program_is_no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_cannot_start_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(PyTritonBadParameterError, match=r"frozen.*python="):
         capture_environment()

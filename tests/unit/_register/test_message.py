@@ -210,13 +210,13 @@ def test_a_factory_s_result_is_checked_in_the_worker() -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_what_to_do(mistake: str) -> None:
+def test_an_invalid_argument_is_refused_with_the_fix(mistake: str) -> None:
     said, words = MISTAKES[mistake]
     with pytest.raises((PyTritonValidationError, PyTritonBadParameterError), match=words):
         ready(**said)
 
 
-def test_for_threads_nothing_is_pickled() -> None:
+def test_threads_need_no_pickling() -> None:
     lock = threading.Lock()
 
     def infer(requests: Any) -> Any:

@@ -373,7 +373,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_the_error_of_another_python_names_what_is_not_found_there(
+def test_the_error_names_modules_that_another_python_lacks(
     forking: Forking, tmp_path: Path
 ) -> None:
     """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""

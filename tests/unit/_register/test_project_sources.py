@@ -70,7 +70,7 @@ def test_a_module_travels_with_all_of_the_project_that_it_imports(project: Proje
     assert found[2] == Source("pj_part", str(folder / "pj_part.py"), text)
 
 
-def test_code_that_travels_takes_along_what_it_imports_later(project: Project) -> None:
+def test_code_sent_by_value_includes_its_lazy_imports(project: Project) -> None:
     project(pj_one="", pj_two__dot__inner="", pj_three="def part(): pass\n")
     part = importlib.import_module("pj_three").part
     source = "def target(x):\n    import pj_one\n    from pj_two import inner\n    return part()\n"
@@ -115,7 +115,7 @@ def test_packages_of_other_environments_are_not_captured(project: Project) -> No
     assert names(sources_of(["pj_user"], search, "m")) == ["pj_user", "pj_beside"]
 
 
-def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
+def test_modules_without_source_text_are_not_sent(project: Project) -> None:
     project(pj_broken="def infer(x):\n    import pj_other\n", pj_other="")
     infer = importlib.import_module("pj_broken").infer
     project(pj_broken="def infer(x\n")

@@ -68,7 +68,7 @@ def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
     assert len(probe.asked) == 3
 
 
-def test_another_interpreter_is_asked_again(probe: type[FakeProbe]) -> None:
+def test_another_interpreter_is_queried_again(probe: type[FakeProbe]) -> None:
     """What it lacks, somebody installs, and registers once more."""
     world, module = WorkerEnvironment("/env/bin/python"), ModuleType("fast")
     module.__file__ = "/src/fast.so"
@@ -77,7 +77,7 @@ def test_another_interpreter_is_asked_again(probe: type[FakeProbe]) -> None:
     assert finds(module, world, own_interpreter=False)
 
 
-def test_a_module_whose_file_comes_into_the_search_path_is_found(
+def test_a_module_added_to_the_search_path_later_is_found(
     probe: type[FakeProbe], tmp_path: Path
 ) -> None:
     module = ModuleType("comes_later")

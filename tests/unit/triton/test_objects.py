@@ -108,7 +108,7 @@ def test_configurations_are_checked_at_once() -> None:
         bind(Triton(), config=ModelConfig(max_batch_size=0))
 
 
-def test_an_option_that_there_is_not() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(
         TypeError, match=r"keyword argument 'instance' \(did you mean instances\?\)"
     ):

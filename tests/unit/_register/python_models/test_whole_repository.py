@@ -143,7 +143,7 @@ def test_nothing_is_registered_when_a_model_cannot_be_read(repository: Path) -> 
     assert client.sent == []
 
 
-def test_a_model_of_another_kind_is_named_with_what_to_do(repository: Path) -> None:
+def test_a_model_of_another_backend_is_refused_with_the_fix(repository: Path) -> None:
     (repository / "b" / "config.pbtxt").write_text('backend: "onnxruntime"')
     with pytest.raises(PyTritonBadParameterError) as caught:
         register(repository, Client())
