@@ -221,9 +221,7 @@ class DaemonClient(Closeable):
                 message, payloads = prepare_model(
                     model, model_name, config, version, options, report
                 )
-            name = message.spec.name
-            answer = self._ask(message, messages.Registered, payloads, report, model=name)
-        return Model(self, answer.model)
+            return self.register_prepared(message, payloads, report)
 
     @takes(RegisterModelOptions)
     def register_repository(
@@ -256,13 +254,7 @@ class DaemonClient(Closeable):
 
         repository = repository_of(folder, options)
         with reporter(progress, repository.folder.name) as report:
-
-            def serve(message: messages.Register, payloads: Sequence[bytes]) -> Model:
-                name = message.spec.name
-                answer = self._ask(message, messages.Registered, payloads, report, model=name)
-                return Model(self, answer.model)
-
-            return register_all(repository, self, serve, report)
+            return register_all(repository, self, report)
 
     # ── change models ──────────────────────────────────────────────────────────────────────────────
 

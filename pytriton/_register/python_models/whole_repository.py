@@ -7,7 +7,7 @@ back.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Options of `register_model` that do not apply to a whole repository.
 _OF_ONE_MODEL = ("model_name", "config", "version")
-#: Registers one model: takes the message and its payloads.
-Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFold
 
 
 def register_all(
-    repository: RepositoryFolder, client: DaemonClient, serve: Serve, report: Report | None
+    repository: RepositoryFolder, client: DaemonClient, report: Report | None
 ) -> list[Model]:
     """Register all models of a repository, sorted by name; return one registration for each.
 
@@ -84,7 +82,7 @@ def register_all(
     names = [message.spec.name for message, _ in prepared]
     try:
         for message, payloads in prepared:
-            served.append(serve(message, payloads))
+            served.append(client.register_prepared(message, payloads, report))
     except BaseException as error:
         outcomes = [_roll_back(client, model.name, before) for model in reversed(served)]
         if isinstance(error, PyTritonError):
