@@ -73,8 +73,8 @@ class Scene:
             ),
             registry=registry,
             workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
-            events=SimpleNamespace(events=events, waits=False),
-            requests=SimpleNamespace(waits=False),
+            events=SimpleNamespace(events=events, has_pending=False),
+            requests=SimpleNamespace(has_pending=False),
             notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),
             is_private=False,
         )
