@@ -91,7 +91,7 @@ class Services(ABC):
         self.event_log = EventLog(
             config.state_path,
             config.event_log_size,
-            [self._webhooks.take],
+            [self._webhooks.enqueue],
             after=0 if origin.handed is None else origin.handed.state.events,
         )
         #: Receives decisions.

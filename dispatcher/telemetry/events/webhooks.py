@@ -57,10 +57,10 @@ class Webhooks:
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._all = [Webhook(hook) for hook in hooks]
 
-    def take(self, event: Event) -> None:
+    def enqueue(self, event: Event) -> None:
         """Pass an event to all webhooks."""
         for one in self._all:
-            one.take(event)
+            one.enqueue(event)
 
     def unposted(self) -> dict[str, list[Event]]:
         """Return each webhook's unposted events, for the next version of the daemon."""
@@ -70,7 +70,7 @@ class Webhooks:
         """Queue the events that the previous version of the daemon did not post."""
         for one in self._all:
             for event in unposted.get(one.name, ()):
-                one.take(event)
+                one.enqueue(event)
 
     def metrics(self) -> dict[str, WebhookMetrics]:
         """Return the counters of each webhook."""
@@ -113,7 +113,7 @@ def _total(pending: Iterable[_Pending]) -> int:
 
 
 class Webhook:
-    """One address, and the thread that posts to it. `take` is called for every event."""
+    """One address, and the thread that posts to it. `enqueue` is called for every event."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -140,7 +140,7 @@ class Webhook:
             waiting = _total(self._waiting.values())
             return WebhookMetrics(self._sent, self._dropped, self._failures, waiting)
 
-    def take(self, event: Event) -> None:
+    def enqueue(self, event: Event) -> None:
         """Queue an event for posting if it matches the filters; never blocks."""
         hook = self._hook
         if (hook.kinds and event.kind not in hook.kinds) or (

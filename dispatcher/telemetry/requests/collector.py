@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -28,6 +28,7 @@ from pytriton._protocol.lanes.stats_page import FAILURES
 from pytriton._protocol.messages.requests import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.runtime.logs import LogFile
 from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
@@ -53,19 +54,6 @@ _FOREVER = 1 << 64
 _encode = msgspec.json.Encoder().encode
 
 
-class AccessLogFile(Protocol):
-    """A rotated file."""
-
-    def write(self, line: str) -> bool:
-        """Append lines; return whether that succeeded."""
-
-    def delete(self) -> None:
-        """Delete the file and its rotated predecessors."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
 class _Job(NamedTuple):
     """Undecoded messages from one worker."""
 
@@ -74,7 +62,7 @@ class _Job(NamedTuple):
     instance: int
     messages: list[bytes]
     #: The access log to write to; None to only sample the records.
-    log: AccessLogFile | None
+    log: LogFile | None
     #: The period, by CLOCK_MONOTONIC, whose records go to the log.
     logged: tuple[int, int]
 
@@ -87,7 +75,7 @@ class _Job(NamedTuple):
 class _Deletion(NamedTuple):
     """Deletes a log after all earlier writes to it."""
 
-    log: AccessLogFile
+    log: LogFile
 
 
 class _Model:
@@ -100,7 +88,7 @@ class _Model:
     def __init__(self, counters: ModelCounters) -> None:
         self.counters = counters
         self.samples = Samples()
-        self.log: AccessLogFile | None = None
+        self.log: LogFile | None = None
         #: Period in which the access log is enabled. Records may arrive later than the requests ended.
         self.logged = (0, 0)
         self.registration: Registration | None = None
@@ -138,7 +126,7 @@ class RequestCollector:
         self,
         registry: Registry,
         path: Callable[[str], Path],
-        open_log: Callable[[Path], AccessLogFile],
+        open_log: Callable[[Path], LogFile],
     ) -> None:
         self._registry = registry
         self._path = path
@@ -146,7 +134,7 @@ class RequestCollector:
         self._models: dict[str, _Model] = {}
         self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
         self._pending_bytes = 0
-        self._lock = threading.Lock()  #: protects samples, tallies and `_pending_bytes`
+        self._lock = threading.Lock()  #: protects samples, counters and `_pending_bytes`
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:

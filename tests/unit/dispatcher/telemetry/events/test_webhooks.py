@@ -92,7 +92,7 @@ def settled(hook: Webhook, sent: int, dropped: int = 0) -> None:
 
 def test_events_are_signed(receiver: Receiver) -> None:
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
-    hook.take(event(7))
+    hook.enqueue(event(7))
     settled(hook, 1)
     ((path, headers, body),) = receiver.posts
     assert path == "/hook?token=hidden-token"
@@ -117,7 +117,7 @@ def test_only_matching_events_are_posted(receiver: Receiver) -> None:
         event(3),
         event(4, "restart_limit_reached"),
     ):
-        hook.take(one)
+        hook.enqueue(one)
     settled(hook, 2)
     assert receiver.serials() == [3, 4]
 
@@ -128,9 +128,9 @@ def test_failed_deliveries_are_retried_in_order_with_the_same_id(
     receiver.answers = [500, 503, 429]
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     receiver.may_answer.clear()
-    hook.take(event(1))
+    hook.enqueue(event(1))
     eventually(lambda: receiver.posts, "the first post", 30)
-    hook.take(event(2, "restart_limit_reached"))
+    hook.enqueue(event(2, "restart_limit_reached"))
     receiver.may_answer.set()
     settled(hook, 2)
     serials = receiver.serials()
@@ -148,9 +148,9 @@ def test_rejected_events_are_dropped_and_redirects_not_followed(
 ) -> None:
     receiver.answers = [code]
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
-    hook.take(event(1))
+    hook.enqueue(event(1))
     settled(hook, 0, dropped=1)
-    hook.take(event(2))
+    hook.enqueue(event(2))
     settled(hook, 1, dropped=1)
     assert [path for path, _, _ in receiver.posts] == ["/hook?token=hidden-token"] * 2
 
@@ -161,10 +161,10 @@ def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
     monkeypatch.setattr(webhooks, "_MAX_WAITING", 20)
     receiver.may_answer.clear()
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
-    hook.take(event(0))
+    hook.enqueue(event(0))
     eventually(lambda: receiver.posts, "the first post", 30)
     for serial in range(1, 101):
-        hook.take(event(serial, model=f"m{serial}"))
+        hook.enqueue(event(serial, model=f"m{serial}"))
     assert hook.metrics().waiting == 20
     receiver.may_answer.set()
     settled(hook, 21, dropped=80)
@@ -175,12 +175,12 @@ def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.Monke
     """The first event is posted at once; what follows waits for the interval, each kind and instance once."""
     monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 3600.0)
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
-    hook.take(event(0))
+    hook.enqueue(event(0))
     settled(hook, 1)
     for serial in range(1, 601, 2):
-        hook.take(event(serial))
-        hook.take(event(serial + 1, "ready"))
-    hook.take(event(601, model="other"))
+        hook.enqueue(event(serial))
+        hook.enqueue(event(serial + 1, "ready"))
+    hook.enqueue(event(601, model="other"))
     assert hook.metrics().waiting == 601
     hook.begin_close()
     hook.join(30)
@@ -199,9 +199,9 @@ def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver:
     receiver.may_answer.clear()
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     for serial in (1, 2):
-        hook.take(event(serial, model=f"m{serial}"))
+        hook.enqueue(event(serial, model=f"m{serial}"))
     eventually(lambda: receiver.posts, "the first post", 30)
-    hook.take(event(3, model="m1"))
+    hook.enqueue(event(3, model="m1"))
     receiver.may_answer.set()
     settled(hook, 3)
     _, _, last = receiver.posts[-1]
@@ -236,7 +236,7 @@ def test_a_slow_answer_is_aborted(
         accepting = threading.Thread(target=accept, daemon=True)
         accepting.start()
         hook = Webhook(Hook("slow", f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", SECRET))
-        hook.take(event(1))
+        hook.enqueue(event(1))
         try:
             eventually(lambda: hook.metrics().failures, "the end of a try", 30)
             hook.begin_close()
@@ -249,9 +249,9 @@ def test_a_slow_answer_is_aborted(
 
 def test_undeliverable_events_are_dropped_after_an_hour() -> None:
     hook = Webhook(Hook("gone", "http://127.0.0.1:9/", SECRET))
-    hook.take(event(1, ago_s=4000))
+    hook.enqueue(event(1, ago_s=4000))
     settled(hook, 0, dropped=1)
-    hook.take(event(2))
+    hook.enqueue(event(2))
     eventually(lambda: hook.metrics().failures >= 2, "another try", 30)
     assert hook.metrics().dropped == 1
     hook.begin_close()
@@ -263,9 +263,9 @@ def test_unposted_events_are_posted_after_an_upgrade(receiver: Receiver) -> None
     receiver.may_answer.clear()
     hook = Hook("oncall", receiver.url, SECRET)
     former, other = Webhooks([hook]), Webhooks([hook])
-    former.take(event(7))
+    former.enqueue(event(7))
     eventually(lambda: receiver.posts, "it is being posted")
-    former.take(event(8))
+    former.enqueue(event(8))
     unposted = former.unposted()
     assert [one.serial for one in unposted["oncall"]] == [7, 8]
     receiver.may_answer.set()
@@ -279,7 +279,7 @@ def test_unposted_events_are_posted_after_an_upgrade(receiver: Receiver) -> None
 def test_pending_events_are_posted_on_close(receiver: Receiver) -> None:
     hooks = Webhooks([Hook("a", receiver.url, SECRET), Hook("b", receiver.url, SECRET)])
     for serial in range(120):
-        hooks.take(event(serial))
+        hooks.enqueue(event(serial))
     hooks.close()
     assert [one.sent for one in hooks.metrics().values()] == [120, 120]
 
@@ -359,7 +359,7 @@ def test_a_post_without_a_deadline_thread_is_retried(
 
     monkeypatch.setattr(threading.Timer, "start", short)
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
-    hook.take(event(7))
+    hook.enqueue(event(7))
     settled(hook, 1)
     assert hook.metrics().failures == 1
 
@@ -371,8 +371,8 @@ def test_a_failed_thread_start_is_retried_with_the_next_event(
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(RuntimeError):
-            hook.take(event(7))
-    hook.take(event(8, "restart_limit_reached"))
+            hook.enqueue(event(7))
+    hook.enqueue(event(8, "restart_limit_reached"))
     settled(hook, 2)
     assert receiver.serials() == [7, 8]
 
