@@ -64,7 +64,7 @@ def test_a_line_without_an_end_comes_in_pieces() -> None:
 def test_excess_output_is_dropped_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child, "_MAX_WAITING", 1 << 16)
+    monkeypatch.setattr(child, "_MAX_QUEUED", 1 << 16)
     monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
 

@@ -29,13 +29,13 @@ if how == "interrupted":
         threading.Event().wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-        owner.end_all()
+        owner.exit_now()
 
 async def serve():
     ended = asyncio.Event()
     stuck = how == "stuck"
     act = (lambda one: None) if stuck else (lambda one: (print("ended", one.pid, flush=True), ended.set()))
-    owner.then(act, asyncio.get_running_loop(), -15.0 if stuck else 100.0)
+    owner.on_exit(act, asyncio.get_running_loop(), -15.0 if stuck else 100.0)
     print("up", flush=True)
     await ended.wait()
     owner.remove_folders()

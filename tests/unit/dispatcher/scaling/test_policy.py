@@ -102,7 +102,7 @@ def test_requests_that_wait_count_by_the_size_of_batches() -> None:
     window = Window(600.0)
     for step in range(1, 9):
         window.add(Sample(step * STEP_S, STEP_S, 1, 1.0, waiting=64.0, requests=160, batches=5))
-    assert decide(RULES, window, 1).seen.waiting == pytest.approx(2.0)
+    assert decide(RULES, window, 1).stats.waiting == pytest.approx(2.0)
 
 
 def test_a_decision_reports_its_figures() -> None:
