@@ -27,7 +27,7 @@ with blocked_signals([signal.SIGTERM, signal.SIGHUP]) as leave:
 """
 
 
-def test_the_next_program_gets_what_another_thread_has_taken(tmp_path: Path) -> None:
+def test_the_next_program_gets_signals_that_another_thread_received(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True, cwd=tmp_path
     )
@@ -68,7 +68,7 @@ print(len(came))
         (["other", "leave"], "0\n1\n"),
     ],
 )
-def test_without_a_next_program_all_is_as_before(
+def test_without_an_execve_everything_is_restored(
     how: list[str], reported: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -40,7 +40,7 @@ def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) ->
     return lines
 
 
-def test_lines_come_whole_and_in_order() -> None:
+def test_lines_arrive_whole_and_in_order() -> None:
     code = """if True:
         import os, sys
         for number in range(20000):
@@ -55,7 +55,7 @@ def test_lines_come_whole_and_in_order() -> None:
     assert lines[20000:] == [b"in pieces", b"", b"without an end"]
 
 
-def test_a_line_without_an_end_comes_in_pieces() -> None:
+def test_an_endless_line_arrives_in_pieces() -> None:
     lines = lines_of(f"print('x' * {3 * MAX_LINE_LENGTH + 7})")
     assert [len(line) for line in lines] == [MAX_LINE_LENGTH] * 3 + [7]
 

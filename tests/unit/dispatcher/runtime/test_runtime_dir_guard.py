@@ -61,7 +61,7 @@ def scenes(path: Path) -> Iterator[list[Scene]]:
         os.close(lock)
 
 
-def test_the_existing_directory_is_its_own(path: Path, scenes: list[Scene]) -> None:
+def test_the_guard_recognizes_its_own_directory(path: Path, scenes: list[Scene]) -> None:
     async def played() -> None:
         scenes.append(scene := Scene(path))
         assert scene.held.exists

@@ -182,7 +182,7 @@ def test_client_requests_have_priority(sim: SimulatedDaemon, load: Load, what: s
         assert len(sim.alive("m")) == 2
 
 
-def test_a_model_that_is_there_begins_to_follow_its_load(sim: SimulatedDaemon, load: Load) -> None:
+def test_an_existing_model_can_start_to_autoscale(sim: SimulatedDaemon, load: Load) -> None:
     sim.served(sim.client.register("m", instances=3))
     sim.served(sim.client.ask(messages.Scale("m", 0, RULES)))
     assert len(sim.alive("m")) == 3

@@ -47,7 +47,7 @@ def test_scaling_adds_slots_at_the_end() -> None:
 @pytest.mark.parametrize(
     "model", [spec([]), spec([2, 5], python=False)], ids=["one version", "no model.py"]
 )
-def test_others_serve_all_versions_in_each_worker(model: messages.ModelSpec) -> None:
+def test_workers_of_other_models_serve_all_versions(model: messages.ModelSpec) -> None:
     assert taken(model) == [(model.version, instance) for instance in range(3)]
     assert slots.worker_spec(model, 1)[0] is model
 
