@@ -84,7 +84,8 @@ def test_a_model_that_serves_with_an_instance_in_a_crash_loop_is_degraded(
     figures = asked(messages.GetMetrics())
     assert (figures.models[0].state, figures.models[0].error) == ("degraded", model.error)
     (family,) = (one for one in FAMILIES if one.name == "model_state")
-    states = {labels[-1]: value for labels, value in family.read(figures)}
+    scrape = sim.loop.run(sim.daemon.metrics.scrape())
+    states = {labels[-1]: value for labels, value in family.read(scrape)}
     assert [state for state, value in states.items() if value] == ["degraded"]
     assert asked(messages.Explain("m")).verdict.startswith(
         "m is degraded: instance 0 is in a crash loop"

@@ -153,7 +153,7 @@ def test_invalid_durations_are_refused(tmp_path: Path, py_spy: Any, seconds: flo
     assert "from 1 to 300" in refused(tmp_path, asked=messages.ProfileWorker("m", seconds))
 
 
-def test_the_requested_worker_is_choose_worker() -> None:
+def test_the_requested_worker_is_chosen() -> None:
     workers = [worker(2), worker(1), worker(0, alive=False)]
     assert choose_worker(ASKED, workers).instance == 1
     assert choose_worker(messages.ProfileWorker("m", 1, 2), workers).instance == 2
