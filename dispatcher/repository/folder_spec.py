@@ -179,9 +179,7 @@ async def _ask_workshop(
     model: FoundModel, question: Mapping[str, Any], workshop: Workshop, task: str
 ) -> dict[str, Any]:
     # It runs with the variables of the workers.
-    program = Program(
-        "pytriton._register.python_models.prepare_folder", task, _LIMIT_S, hide_gpus=False
-    )
+    program = Program("pytriton._register.python_models.model_dir", task, _LIMIT_S, hide_gpus=False)
     return await ask(
         program,
         question,

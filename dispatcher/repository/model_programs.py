@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from pytriton.dispatcher.repository.model_folders import UnservableModel
-from pytriton.dispatcher.runtime.child import with_parent_death_signal
+from pytriton.dispatcher.runtime.child import bound_to_us
 from pytriton.dispatcher.runtime.worker_library import library_of
 
 _log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ async def ask(
         )
     try:
         process = await asyncio.create_subprocess_exec(
-            *with_parent_death_signal([python, "-c", code]),
+            *bound_to_us([python, "-c", code]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

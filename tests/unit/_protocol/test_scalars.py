@@ -9,7 +9,7 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton._protocol.scalars import plain
-from pytriton._register.message import plan
+from pytriton._register.message import prepare
 from pytriton.autoscale import Autoscale, autoscale_of
 from pytriton.client.options import RequestOptions
 from pytriton.exceptions import PyTritonValidationError
@@ -31,7 +31,7 @@ X = [Tensor(name="x", dtype=np.float32, shape=(THREE,))]
 
 def sent(config: ModelConfig | None = None, **options: Any) -> messages.Register:
     """Return a registration as the daemon reads it."""
-    message = plan(lambda requests: requests, "m", X, X, config, options).message
+    message, _ = prepare(lambda requests: requests, "m", X, X, config, options)
     read = messages.decode(messages.encode(message))
     assert isinstance(read, messages.Register)
     return read
