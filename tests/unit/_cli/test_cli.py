@@ -216,7 +216,7 @@ def test_every_setting_is_a_flag_of_start(cli: Cli) -> None:
         assert flag_name(name) in shown
 
 
-def test_flags_are_kept_for_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_are_saved_for_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = RuntimeDir(tmp_path)
     monkeypatch.chdir(tmp_path)
     save_flags(StartFlags({"http_port": "1", "cache_dir": "c", "grpc_port": "2"}, "x.toml"), rundir)
@@ -226,7 +226,7 @@ def test_flags_are_kept_for_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert again.config == f"{tmp_path}/x.toml"
 
 
-def test_without_an_earlier_start_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_an_earlier_start_there_are_no_saved_flags(tmp_path: Path) -> None:
     assert saved_flags(RuntimeDir(tmp_path)) == StartFlags({})
 
 
@@ -274,7 +274,7 @@ def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_follow_shows_what_comes_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_follow_shows_new_lines_until_interrupted(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "run")
     rundir.create()
     rundir.log_file().write_text("first\n")
@@ -309,7 +309,7 @@ def test_control_sequences_in_child_output_are_escaped() -> None:
     assert pretty("\x1b[2J") == "\\x1b[2J"
 
 
-def test_progress_of_a_start_is_what_the_daemon_says_itself() -> None:
+def test_progress_of_a_start_shows_only_the_daemons_own_records() -> None:
     assert daemon_event('{"event": "tritonserver is ready"}') == "tritonserver is ready"
     assert daemon_event('{"event": "noise", "source": "tritonserver"}') is None
     assert daemon_event("no JSON") is None
@@ -350,7 +350,7 @@ def test_the_console_script_and_the_module_are_the_same(cli: Cli) -> None:
     assert done.stdout.split(",")[0] == cli("version").stdout.split(",")[0]
 
 
-def test_the_help_shows_first_what_people_change_and_no_value_where_there_is_none(cli: Cli) -> None:
+def test_the_help_lists_common_settings_first_and_omits_values_of_switches(cli: Cli) -> None:
     top, start = cli("--help").stdout, cli("start", "--help").stdout
     assert "--version" in top
     assert "<bool>" not in top + start

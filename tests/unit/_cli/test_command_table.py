@@ -57,7 +57,7 @@ def taken(by: Any, context: Any, value: Any) -> Any:
 @pytest.mark.skipif(
     not hasattr(ALL.params[0], "type_descriptor"), reason="this typer has no use for pydantic"
 )
-def test_a_value_that_is_taken_plainly_is_what_typer_makes_of_it(tmp_path: Path) -> None:
+def test_unconverted_values_equal_those_that_typer_converts(tmp_path: Path) -> None:
     """Each parameter of each command, with what needs no conversion, what does, and what is wrong."""
     file = tmp_path / "file"
     file.touch()

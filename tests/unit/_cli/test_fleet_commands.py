@@ -105,7 +105,7 @@ def test_a_version_that_went_back_ends_the_command_with_its_reason(asked: Asked)
     assert (code, "3 of its 3 requests failed" in output) == (7, True)
 
 
-def test_a_share_that_is_none_is_a_wrong_use(asked: Asked) -> None:
+def test_an_invalid_share_is_a_usage_error(asked: Asked) -> None:
     code, output = run("register", "a:b", "--nodes", "n", "--replace", "--canary", "2")
     assert (code, "share=2.0" in output) == (2, True)
     assert asked.client.register.mock_calls == []

@@ -191,7 +191,7 @@ def test_systemd_listens_on_the_ports_of_the_settings() -> None:
 
 
 @pytest.mark.programs
-def test_the_unit_of_sockets_comes_and_goes_with_the_service(tmp_path: Path) -> None:
+def test_the_socket_unit_is_installed_and_uninstalled_with_the_service(tmp_path: Path) -> None:
     wanted = ("--systemd", "--user", "--folder", str(tmp_path))
     done = _cli("install", *wanted, "--sockets")
     assert done.returncode == 0, done.stderr

@@ -97,7 +97,7 @@ def test_uuids_that_the_driver_does_not_know_yet(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", ["dxg", "nvmap", "kfd"])
-def test_gpus_that_nobody_can_count(machine: Machine, name: str) -> None:
+def test_gpus_that_cannot_be_counted(machine: Machine, name: str) -> None:
     machine.dev.joinpath(name).touch()
     assert gpus.missing("3") is None
 

@@ -41,7 +41,7 @@ def test_tail_reads_lines_longer_than_its_blocks(tmp_path: Path) -> None:
     assert tail(path, 2) == long[1:]
 
 
-def test_follow_survives_rotation_and_a_log_that_comes_late(tmp_path: Path) -> None:
+def test_follow_survives_rotation_and_waits_for_a_missing_log(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     steps = [threading.Event() for _ in range(2)]
 

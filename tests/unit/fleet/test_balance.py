@@ -139,7 +139,7 @@ def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(lo
 
 
 @pytest.mark.parametrize("b", ["gone", "silent", "starting"])
-def test_a_model_that_nobody_serves_waits_for_nobody(loop: Loop, b: str) -> None:
+def test_an_unserved_model_does_not_make_requests_wait(loop: Loop, b: str) -> None:
     """A request is answered by a node that knows the model, and says why it cannot serve it."""
     loop.balancer.follow()
     loop.urls["a"] = "http://h:11"
@@ -250,7 +250,7 @@ def test_a_name_with_several_addresses_is_not_reloaded_for_their_order(loop: Loo
     assert set(loop.servers().values()) == {"10.0.0.9:1"}
 
 
-def test_a_folder_made_for_one_run_goes_with_it(
+def test_a_temporary_folder_is_removed_after_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -202,9 +202,7 @@ def test_a_holder_that_somebody_has_ended_is_gone(
     assert (cluster.gone, cluster.places) == (set(), {"m/1": (A, [])})
 
 
-def test_holders_that_nobody_knows_are_released_and_nothing_else(
-    ray: FakeRay, cluster: Cluster
-) -> None:
+def test_only_unknown_holders_are_released(ray: FakeRay, cluster: Cluster) -> None:
     ray.named = [
         "fleet-f", "fleet-f/node-aaaa", "fleet-f/environment-aaaa-1-2", "fleet-f/m/1", "fleet-f/node-m/1",
         "fleet-f/node-m/2", "fleet-of-another/m/1",

@@ -167,7 +167,7 @@ def test_values_that_would_break_the_configuration_are_refused(
         render([], settings, folder)
 
 
-def test_a_nodes_name_becomes_a_word() -> None:
+def test_a_nodes_name_is_escaped_to_a_word() -> None:
     assert server_name(node("tcp://[::1]:7")) == "::1_:7"
     # HAProxy refuses a backend with two servers of one name.
     names = ["tcp://[::1]:7 x", "tcp://[::1]:7_x", "/run/a b", "/run/a_b", "/run/a/b", "a\n"]
@@ -219,6 +219,6 @@ def test_node_data_cannot_inject_directives() -> None:
 @pytest.mark.parametrize(
     "url", ["http://h x:1", "http://h", "http://h:0", "http://h:x", "http://:1"]
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(PyTritonBadParameterError, match="reports the address"):
         node_of("a", reported(http_url=url))

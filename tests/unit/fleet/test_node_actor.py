@@ -247,7 +247,7 @@ def test_placed_models_are_in_the_status() -> None:
     fake.close()
 
 
-def test_looks_at_the_same_time_leave_what_belongs_together() -> None:
+def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
     """Else the newest key would stand for older registrations, which the daemon would never tell anew."""
     fake = FakeDispatcher()
     fake.answers[messages.GetStatus] = lambda _: [status()]

@@ -95,7 +95,7 @@ def test_without_room_elsewhere_a_node_that_is_too_many_serves_on(fleet: Fleet) 
     assert fleet.cluster.dismissed == []
 
 
-def test_a_controller_that_is_started_again_goes_on_leaving_a_node(fleet: Fleet) -> None:
+def test_a_restarted_controller_continues_to_drain_a_node(fleet: Fleet) -> None:
     fleet.controller.start({"nodes": 2})
     fleet.steps(1)
     fleet.controller = fleet.begin()
@@ -325,7 +325,7 @@ def test_an_actor_that_ray_does_not_restart_is_recreated() -> None:
     assert ray.made == [A, A]
 
 
-def test_a_node_that_is_dismissed_is_the_fleets_no_more_when_its_daemon_has_ended() -> None:
+def test_a_dismissed_node_leaves_the_fleet_once_its_daemon_has_exited() -> None:
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
     cluster.look({}, [])

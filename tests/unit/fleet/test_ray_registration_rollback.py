@@ -158,7 +158,7 @@ def test_a_rollback_that_is_said_twice_is_done_once(fleet: Fleet) -> None:
         assert versions(fleet) == [b"v1", b"v0"]
 
 
-def test_a_failure_of_a_version_that_is_wanted_no_more_is_no_fault_of_the_next(
+def test_a_failure_of_an_outdated_version_does_not_count_against_the_next(
     fleet: Fleet,
 ) -> None:
     fleet.cluster.slow = fleet.cluster.refuses = {A}

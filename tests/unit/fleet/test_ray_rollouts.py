@@ -79,7 +79,7 @@ def test_a_good_version_goes_to_its_share_and_then_to_all(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 2, B: 2, C: 2, D: 2}
 
 
-def test_a_bad_version_is_taken_back(fleet: Fleet) -> None:
+def test_a_bad_version_is_rolled_back(fleet: Fleet) -> None:
     begin(fleet)
     watch(fleet, 6, fails=True)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "old")
@@ -113,7 +113,7 @@ def test_a_rollback_restores_the_number_of_instances(
     assert len(fleet.cluster.places) == wanted
 
 
-def test_a_controller_that_ray_starts_again_goes_on(fleet: Fleet) -> None:
+def test_a_controller_restarted_by_ray_continues(fleet: Fleet) -> None:
     begin(fleet)
     watch(fleet, 20)
     fleet.controller = fleet.begin()
@@ -203,7 +203,7 @@ def test_instances_on_one_node_cannot_be_compared() -> None:
     assert served(fleet) == {A: "old"}
 
 
-def test_only_versions_that_may_be_wanted_are_kept(fleet: Fleet) -> None:
+def test_only_versions_that_may_be_needed_are_stored(fleet: Fleet) -> None:
     begin(fleet)
     kept = [key for key in fleet.keys.kept if b"/payloads/" in key]
     assert len(kept) == 2

@@ -78,7 +78,7 @@ def test_whether_a_model_is_served(wanted: Wanted, observed: Observed, expected:
     assert is_served("m", wanted, observed) is expected
 
 
-def test_it_comes_to_an_end_from_anywhere() -> None:
+def test_reconciling_converges_from_any_start() -> None:
     """Taking the steps, whatever the start, leads to what is wanted, and never to fewer instances than there were."""
     wanted = {"m": Wanted("d", {A: 2, B: 1}), "n": Wanted("d", {C: 1})}
     starts: list[Observed] = [

@@ -140,7 +140,7 @@ def test_a_bad_version_is_rolled_back_after_its_first_failures(fleet: Fleet) -> 
     assert fleet.log == [("register", "0"), ("take back", "0")]
 
 
-def test_a_slow_version_is_taken_back_at_the_end_of_the_watch(fleet: Fleet) -> None:
+def test_a_slow_version_is_rolled_back_at_the_end_of_the_watch(fleet: Fleet) -> None:
     fleet.call_s["new"] = 0.002
     with pytest.raises(CanaryError, match="its calls take 2 ms"):
         fleet.roll_out(watch_s=60.0)
@@ -193,7 +193,7 @@ def test_a_later_node_that_refuses_has_all_go_back(fleet: Fleet) -> None:
     assert fleet.versions() == ["old"] * 10
 
 
-def test_a_node_that_has_it_no_more_has_all_go_back(fleet: Fleet) -> None:
+def test_a_node_that_loses_the_new_version_rolls_back_all(fleet: Fleet) -> None:
     fleet.at[129.5] = lambda: setattr(fleet.nodes["0"], "forgets", True)
     with pytest.raises(CanaryError, match="0 cannot be watched: not registered under this lease"):
         fleet.roll_out()

@@ -96,7 +96,7 @@ def test_stale_and_failed_entries_are_removed(tmp_path: Path) -> None:
     assert sorted(left) == ["new", "requirements-kept"]
 
 
-def test_entries_in_use_are_kept(tmp_path: Path) -> None:
+def test_entries_in_use_are_not_pruned(tmp_path: Path) -> None:
     used = make(tmp_path, "server/used", days=31)
     locked = make(tmp_path, "native-proxy/locked", days=31)
     entries = entries_of(tmp_path, [])

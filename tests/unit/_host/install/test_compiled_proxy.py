@@ -45,14 +45,14 @@ def test_it_is_built_once_and_rebuilt_when_the_sources_change(small: Path, tmp_p
     assert compiled_proxy.build(cache, said.append) != first
 
 
-def test_a_file_that_goes_to_another_room_is_another_key(small: Path, tmp_path: Path) -> None:
+def test_moving_a_source_changes_the_key(small: Path, tmp_path: Path) -> None:
     first = compiled_proxy.build(tmp_path / "cache", lambda _: None)
     (small / "other").mkdir()
     (small / "room" / "one.c").rename(small / "other" / "one.c")
     assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != first
 
 
-def test_one_that_a_wheel_has_brought_is_taken(small: Path, tmp_path: Path) -> None:
+def test_a_library_included_in_a_wheel_is_used(small: Path, tmp_path: Path) -> None:
     compile_library(small, small / LIBRARY)
     assert compiled_proxy.build(tmp_path / "cache", pytest.fail) == small
 

@@ -91,7 +91,7 @@ def test_raw_progress_is_asked_of_a_pip_that_knows_it(
     assert ("--progress-bar" in environment.called()[0]) is raw
 
 
-def test_progress_is_a_line_for_each_quarter_of_what_is_large(environment: Environment) -> None:
+def test_large_downloads_report_each_quarter(environment: Environment) -> None:
     steps = [f"Progress {done} of 200000000" for done in range(0, 200_000_001, 10_000_000)]
     small = [f"Progress {done} of 9000000" for done in range(0, 9_000_001, 1_000_000)]
     environment.says("\n".join(["Collecting x", *steps, *small, "Progress", "Progress x of y"]))

@@ -84,7 +84,7 @@ def test_the_daemons_own_python_is_preferred(
     assert found == Interpreter(own, (3, 10), library)
 
 
-def test_another_one_is_taken_when_the_daemons_is_too_new(
+def test_another_python_is_used_when_the_daemons_is_too_new(
     make_python: MakePython, only: Callable[..., None]
 ) -> None:
     static = make_python("python3.12", "3.12.1", shared=False)
@@ -127,7 +127,7 @@ def test_when_none_fits_every_one_is_named_with_its_flaw(
     assert "uv python install" in text
 
 
-def test_an_explicit_python_is_taken_or_refused_never_replaced(make_python: MakePython) -> None:
+def test_an_explicit_python_is_used_or_refused_but_never_replaced(make_python: MakePython) -> None:
     fitting = make_python("python3.11", "3.11.7")
     assert find_interpreter(fitting).executable == fitting
     with pytest.raises(ServerRuntimeError, match=r"proxy_python.*no shared library"):

@@ -76,7 +76,7 @@ def test_those_of_another_process_are_left_alone(given: socket.socket, pid: obje
 
 
 @pytest.mark.parametrize("count", ["", "-1", "x", "1e3", "1000", "²", "9" * 5000])
-def test_a_number_that_is_none(count: str) -> None:
+def test_an_invalid_number_of_descriptors_is_refused(count: str) -> None:
     with pytest.raises(SocketActivationError, match="LISTEN_FDS"):
         socket_activation.take(variables(count))
 

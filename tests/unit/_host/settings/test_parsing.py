@@ -125,7 +125,7 @@ def test_a_relative_path_starts_where_its_source_stands() -> None:
 @given(
     st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.lists(st.text()), st.none())
 )
-def test_whatever_is_given_is_read_or_refused(raw: object) -> None:
+def test_any_input_is_parsed_or_refused(raw: object) -> None:
     for kind, _, _ in _READ:
         try:
             value = kind.read(raw)
