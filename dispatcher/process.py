@@ -18,7 +18,7 @@ from pathlib import Path
 from pytriton._host import exit_record
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.journal import print_error
+from pytriton._protocol.log_lines import print_error
 from pytriton.dispatcher.run import run
 from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.owner import Owner, OwnerError, owner_of

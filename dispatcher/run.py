@@ -29,7 +29,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError, share
-from pytriton._protocol.journal import print_error
+from pytriton._protocol.log_lines import print_error
 from pytriton.dispatcher.daemon import Daemon, OnReady
 from pytriton.dispatcher.models.persistence import state_dir
 from pytriton.dispatcher.models.persistence.state_dir import Store, StoreError

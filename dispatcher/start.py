@@ -14,7 +14,7 @@ from pytriton._host.service_manager.systemd import VARIABLES
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.journal import print_error
+from pytriton._protocol.log_lines import print_error
 from pytriton.dispatcher.runtime.init_process import run_with_init
 from pytriton.dispatcher.server import admin_token
 

@@ -1,7 +1,9 @@
-"""The proxy: the part that runs inside tritonserver, in the Python backend's stub process.
+"""What runs inside tritonserver: the proxy of a model, compiled or in Python, and the frontend.
 
-tritonserver starts one per model instance when the dispatcher loads the model. The proxy asks the
-dispatcher for a lane (Attach), then sends each batch over it and returns the answer.
+backend/        the compiled proxy
+python_proxy/   the same in Python: readable, and for machines without a C compiler
+frontend/       the native frontend: HTTP and gRPC
+interposer/     a library that is preloaded into tritonserver
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from pytriton._protocol import messages
-from pytriton._protocol.scalars import plain
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords, plain
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 import numpy.typing as npt
 
-from pytriton._protocol.cast_checks import MASKED, is_masked
+from pytriton._protocol.numpy_types import MASKED, is_masked
 from pytriton.exceptions import CallError, CallTimeoutError, PyTritonInvalidOperationError
 
 __all__ = [

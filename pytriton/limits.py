@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from pytriton._protocol import messages, sizes
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol import arguments, messages
+from pytriton._protocol.arguments import closest_keywords
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["Limits"]
@@ -81,11 +81,11 @@ def _size(name: str, value: Size | None) -> int | None:
     if value is None:
         return None
     try:
-        count = sizes.parse_size(value)
+        count = arguments.parse_size(value)
     except ValueError:
         count = 0
     if count == 0:
-        raise PyTritonValidationError(f"Limits: {name}={value!r} is not {sizes.ALLOWED}.")
+        raise PyTritonValidationError(f"Limits: {name}={value!r} is not {arguments.ALLOWED}.")
     return count
 
 

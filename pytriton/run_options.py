@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Optional, TypedDict, TypeVar, Union, get_type_hints
 
-from pytriton._protocol import sizes
+from pytriton._protocol import arguments
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.limits import Limits, Size
@@ -129,13 +129,13 @@ def _check_limits(name: str, value: Any) -> None:
 def _check_size(name: str, value: Any) -> None:
     """Refuse anything but a number of bytes above 0, such as "2GiB"."""
     if not _in_bytes(value):
-        raise PyTritonValidationError(f"{name} must be {sizes.ALLOWED}, got {value!r}.")
+        raise PyTritonValidationError(f"{name} must be {arguments.ALLOWED}, got {value!r}.")
 
 
 def _in_bytes(value: Any) -> int | None:
     """Return the number of bytes; 0 if the value is not a size."""
     try:
-        return None if value is None else sizes.parse_size(value)
+        return None if value is None else arguments.parse_size(value)
     except ValueError:
         return 0
 

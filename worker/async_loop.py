@@ -16,10 +16,9 @@ from typing import Any
 from pytriton._protocol.lanes.arena import KEPT_S
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed
-from pytriton.worker.loop import Loop
-from pytriton.worker.model import Part, Unrecoverable
-from pytriton.worker.request_log import serving
-from pytriton.worker.streams.lane_withdrawals import Withdrawals
+from pytriton.worker.loop import Loop, Withdrawals
+from pytriton.worker.model import Unrecoverable
+from pytriton.worker.request_log import Part, serving
 
 #: Delay between a batch that starts separately and any other. Requests that crash a worker usually do so at once;
 #: waiting for the end of each would take as long as all of them together.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytriton._protocol import messages
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.errors import shown
 from pytriton._protocol.payload import unpack
-from pytriton._protocol.words import with_article
 from pytriton.decorators.checking import misfit
 from pytriton.decorators.wrapping import ASYNCHRONOUS, Kind, kind_of
 from pytriton.worker import project_modules

@@ -1,4 +1,11 @@
-"""A worker's error reports: a process prints them for the daemon's log, a thread logs them."""
+"""Failures of the callable: which exceptions count, what clients get, and the reports in the model's log.
+
+A worker process prints its reports for the daemon's log, a worker thread logs them.
+
+`asyncio.CancelledError` counts as a failure of the callable, although it is not an `Exception`. A callable may raise it
+without having been cancelled: by awaiting a cancelled task, a call of a closed grpc.aio channel, or a scope of anyio.
+All others that are not an `Exception` (`SystemExit`, for example) end the worker, in any thread or event loop.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +20,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import cloudpickle
 
-from pytriton._protocol.errors import described, for_client, sendable
-from pytriton._protocol.lanes.request_records import trace_id
-from pytriton._protocol.records import encoded, record_of
-from pytriton.worker.callable_errors import is_cancellation
-from pytriton.worker.request_log import ids_of
+from pytriton._protocol.errors import described, for_client, members, sendable
+from pytriton._protocol.lanes.request_records import ids_of, trace_id
+from pytriton._protocol.log_lines import encoded, record_of
+from pytriton.exceptions import PyTritonUnrecoverableError
 
 if TYPE_CHECKING:
     from pytriton._protocol.lanes.lane_messages import Batch
+
 
 _here = threading.local()
 #: Files of the machinery that loads and calls a callable, irrelevant to its owner.
@@ -42,6 +49,32 @@ _CANCELLED = (
 )
 #: Maximum number of characters of a traceback that is sent.
 _MAX_TRACEBACK = 1 << 18
+
+
+def callable_errors() -> tuple[type[BaseException], ...]:
+    """Return the exceptions that count as a failure of the callable, for an `except`, which evaluates them only when something was raised.
+
+    asyncio takes 30 ms to import. If it has not been imported, its exceptions cannot be raised.
+    """
+    exceptions = sys.modules.get("asyncio.exceptions")
+    return (Exception,) if exceptions is None else (Exception, exceptions.CancelledError)
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return True if an exception is asyncio's `CancelledError`."""
+    return isinstance(error, callable_errors()) and not isinstance(error, Exception)
+
+
+def reason(error: BaseException) -> BaseException:
+    """Return the cause of a callable's failure: of a group, its only member, or the unrecoverable one."""
+    found = members(error)
+    for one in found:
+        if isinstance(one, PyTritonUnrecoverableError):
+            return one
+    return found[0] if len(found) == 1 else error
+
+
+# ── reports ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def report_to(logger: logging.Logger, model: str) -> None:

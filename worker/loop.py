@@ -1,7 +1,7 @@
 """A worker's main loop: one thread waits for lanes, batches, control messages and signals, and runs the callable.
 
     new lane ──▶ _accept        control message ──▶ _control_messages
-    batch    ──▶ _serve         end signal      ──▶ _told_to_end
+    batch    ──▶ _serve         end signal      ──▶ _begin_shutdown
 
 A worker may have several lanes. Batches that wait on them when the worker becomes free are merged as far as
 the model allows; each proxy gets its part of the answer.
@@ -27,8 +27,8 @@ from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilen
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.fault_reports import report
-from pytriton.worker.model import Part, Unrecoverable, WorkerModel
-from pytriton.worker.request_log import Answers, RequestLog
+from pytriton.worker.model import Unrecoverable, WorkerModel
+from pytriton.worker.request_log import Answers, Part, RequestLog
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
@@ -101,7 +101,7 @@ class Loop:
         self.close()
 
     def listen_for(self, end: EndSignal) -> None:
-        """Handle the signals of this process; `run` is then called with `end.told`."""
+        """Handle the signals of this process; `run` is then called with `end.fd`."""
         self._end_signal = end
         self._watch(end.woken, end.hear)
 
@@ -342,3 +342,24 @@ def _let_go_in_children(loop: Loop) -> None:
             loop._let_go()
 
     os.register_at_fork(after_in_child=let_go)
+
+
+class Withdrawals:
+    """The number of lanes that a worker with several batches in flight has still to close.
+
+    A worker that answers one batch at a time closes a lane between two batches. Closing one earlier would abort its
+    batches.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = 0
+
+    def want(self, lanes: int) -> None:
+        """Close one more lane; at most `lanes` can be closed."""
+        self._wanted = min(self._wanted + 1, lanes)
+
+    def due(self, idle: Sequence[Lane]) -> list[Lane]:
+        """Return which of the idle lanes to close now. Each is returned once."""
+        closed = list(idle[: self._wanted])
+        self._wanted -= len(closed)
+        return closed

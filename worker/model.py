@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from pytriton import buffers, request_ids
-from pytriton._protocol import datatypes, messages
+from pytriton._protocol import datatypes, messages, numpy_types
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
@@ -17,28 +17,33 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     TensorRef,
 )
-from pytriton._protocol.lanes.request_records import id_at
+from pytriton._protocol.lanes.request_records import id_at, ids_of
 from pytriton._protocol.lanes.tensors import TextError, as_text
 from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
-from pytriton.worker.callable_errors import callable_errors, is_cancellation, reason
 from pytriton.worker.callables import Infer, awaited, synchronous
-from pytriton.worker.fault_reports import client_text, report_error
-from pytriton.worker.inputs.batch_requests import (
+from pytriton.worker.fault_reports import (
+    callable_errors,
+    client_text,
+    is_cancellation,
+    reason,
+    report_error,
+)
+from pytriton.worker.inputs import (
     RequiredInputs,
     complete,
     one_by_one,
     read_requests,
     with_faults,
 )
-from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.results import Output, RefusedRequest, ResultError, ResultWriter
-from pytriton.worker.request_log import id_of, ids_of, serving, trace_of
-from pytriton.worker.streams.stream_answers import ExecutionTimeout, parts_of
-from pytriton.worker.tracing.batch_spans import NO_SPANS, NoSpans, Spans, spans_of
+from pytriton.worker.output_buffers import OutputBuffers
+from pytriton.worker.request_log import Part, id_of, serving, trace_of
+from pytriton.worker.results import Output, RefusedRequest, ResultError, ResultWriter
+from pytriton.worker.streams import ExecutionTimeout, parts_of
+from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans, spans_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -95,7 +100,7 @@ class WorkerModel:
         )
         for entry in spec.config["input"]:
             # A missing package for the type (ml_dtypes) is detected now, not at the first request.
-            datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
+            numpy_types.element_dtype(datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
             request_ids.serve(self)
@@ -518,13 +523,6 @@ class WorkerModel:
         ]
 
 
-class Part(NamedTuple):
-    """A batch, and the lane that it came from and is answered on."""
-
-    lane: Lane
-    batch: Batch
-
-
 class Unrecoverable(Exception):
     """The callable raised PyTritonUnrecoverableError. `text` is sent to the clients and to the dispatcher."""
 
@@ -566,4 +564,4 @@ def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
 def _output(entry: dict[str, Any]) -> Output:
     datatype = datatypes.of_config(entry["data_type"])
     dims = entry.get("reshape", {}).get("shape", entry["dims"])
-    return Output(entry["name"], datatype, datatypes.element_dtype(datatype), tuple(dims))
+    return Output(entry["name"], datatype, numpy_types.element_dtype(datatype), tuple(dims))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -11,7 +12,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -19,9 +20,9 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.control import ControlClient, identity_of
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton.worker import missing_variables, worker_limits
+from pytriton.worker import tracing, worker_limits
 from pytriton.worker.callables import load_callable, run_check
-from pytriton.worker.calls.model_calls import WorkerCaller
+from pytriton.worker.calls import WorkerCaller
 from pytriton.worker.fault_reports import (
     client_text,
     report,
@@ -29,12 +30,10 @@ from pytriton.worker.fault_reports import (
     report_threads,
     traceback_of,
 )
-from pytriton.worker.heap import keep_freed_memory
 from pytriton.worker.memory_modules import establish
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.shutdown import EndSignal
-from pytriton.worker.streams.stream_loops import loop_of
-from pytriton.worker.tracing import batch_spans
+from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.user_metrics import watch
 from pytriton.worker.warmup import warm_up
 
@@ -59,9 +58,8 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
         assert received is not None  # no timeout was set
-        begun = (
-            time.monotonic()
-        )  # about when the dispatcher's clock starts; a prestarted worker has waited before that
+        # About when the dispatcher's clock starts; a prestarted worker has waited before that.
+        begun = time.monotonic()
         _, load, payloads = received
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher changed its mind
@@ -85,7 +83,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
                 loop.run(end.fd)
                 model.close()
             finally:
-                batch_spans.finish()
+                tracing.finish()
                 if own_metrics is not None:
                     own_metrics.close()
         control.flush()
@@ -112,7 +110,7 @@ def _load(
     _enter(load.spec.world)
     model, spec, completion = _load_model(load, payloads, endpoint, worker, begun)
     if load.tracing:
-        batch_spans.prepare()
+        tracing.prepare()
     loaded_ns = time.monotonic_ns()
     warm_up(model, spec)
     took_ns = loaded_ns - began_ns, time.monotonic_ns() - loaded_ns
@@ -158,10 +156,79 @@ def _enter(world: messages.WorkerEnvironment) -> None:
         sys.path[1:] = [*world.sys_path, *([packages] if packages else [])]
     importlib.invalidate_caches()
     sys.argv[:] = world.argv
-    missing_variables.explain_missing(world.stayed)
+    explain_missing(world.stayed)
 
 
 def _flush_lines() -> None:
     """Make a callable's prints reach the daemon's log line by line, although they go to a pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+
+
+# ── freed memory ─────────────────────────────────────────────────────────────────────────────────────
+#
+# glibc returns the free end of its heap to the kernel when that exceeds twice the largest array seen so far. A callable with
+# a few temporaries exceeds that in every batch, and then pays a page fault for each 4 KiB of the next: measured for 602 KB in
+# and three temporaries, 1.6 ms instead of 0.3 ms a batch; for 6 MB, 15 ms instead of 7.5 ms. So the thresholds are set to the
+# maximum that glibc would raise them to by itself (mallopt(3)). The cost is up to 64 MiB of memory held while idle, in workers
+# whose batches need that much.
+
+# malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+#: DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems; larger arrays are mapped separately and released at once.
+_MMAP_BYTES = 32 << 20
+_TRIM_BYTES = 2 * _MMAP_BYTES
+#: If one of these is set, the user has made another choice.
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
+
+
+def keep_freed_memory() -> bool:
+    """Make this process keep up to 64 MiB of freed memory; return whether its C library does.
+
+    Call it after everything is loaded, so that memory freed during loading is still returned. Does
+    nothing without glibc, or if the environment (including GLIBC_TUNABLES) configures malloc.
+    """
+    if any(os.environ.get(name) for name in _VARIABLES):
+        return False
+    if "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES):
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
+
+
+# ── environment variables that were not forwarded from the registrant ────────────────────────────────
+
+
+def explain_missing(stayed: Iterable[str]) -> None:
+    """Make the KeyError of `os.environ["X"]` explain why each of these variables is missing."""
+    _Environment.stayed = frozenset(stayed)
+    os.environ.__class__ = _Environment
+
+
+# mypy does not allow os.environ's class as a base: it is generic, but only in its stubs.
+class _Environment(type(os.environ)):  # type: ignore[misc]
+    """os.environ's own class, with better errors."""
+
+    stayed: frozenset[str] = frozenset()
+
+    def __getitem__(self, key: str) -> str:
+        try:
+            return super().__getitem__(key)  # type: ignore[no-any-return]
+        except KeyError:
+            raise KeyError(_Missing(key) if key in self.stayed else key) from None
+
+
+class _Missing(str):
+    """The name in a KeyError, which displays nothing but its repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"{super().__repr__()} (this environment variable is set where the model was registered, but was not forwarded: "
+            "it looks like a secret, or belongs to that session or interpreter. "
+            f"register(..., env=[{super().__repr__()}]) sends it, of a model of a repository the setting model_env)"
+        )

@@ -1,12 +1,13 @@
-"""A worker's records of single requests, created for selected calls after they are answered."""
+"""The batches that a worker is serving, and its records of single requests: made after selected calls are answered."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
+from typing import NamedTuple, Protocol, Union
 
+from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
@@ -23,11 +24,18 @@ from pytriton._protocol.lanes.request_records import (
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
-from pytriton.worker.callable_errors import reason
+from pytriton.worker.fault_reports import reason
 
-if TYPE_CHECKING:
-    from pytriton.worker.model import Part
 
+class Part(NamedTuple):
+    """A batch, and the lane that it came from and is answered on."""
+
+    lane: Lane
+    batch: Batch
+
+
+#: The batches that a task of an event loop serves.
+serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
 
 #: The outcome of a successful call.
 OK = "ok"
@@ -159,15 +167,7 @@ def _version(ref: RequestRef) -> int:
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0
 
 
-# ── The ids of the requests of a batch, computed on demand ──
-
-#: The batch that a task of an event loop serves.
-serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
-
-
-def ids_of(batch: Batch) -> list[str]:
-    """Return the id of each request: from its client or its trace, or generated."""
-    return [id_at(batch, place) for place in range(len(batch.requests))]
+# ── the ids of the requests of a batch, computed on demand ───────────────────────────────────────────
 
 
 def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:

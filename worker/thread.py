@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
-from pytriton.worker.calls.model_calls import WorkerCaller
+from pytriton.worker.calls import WorkerCaller
 from pytriton.worker.fault_reports import client_text, report_error, report_to, traceback_of
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.streams.stream_loops import loop_of
-from pytriton.worker.tracing import batch_spans
+from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
 from pytriton.worker.worker_limits import Allowance
 
@@ -84,9 +84,8 @@ class WorkerThread:
             with ControlClient(self._endpoint) as control:
                 try:
                     self._serve(control)
-                except (
-                    BaseException
-                ) as error:  # SystemExit from the callable; anything else is an internal error
+                # SystemExit from the callable; anything else is an internal error.
+                except BaseException as error:
                     how = f"ended: {client_text(error)}"
                     report_error(error, "a thread that served it ended")
                 if not self._orphaned:
@@ -129,7 +128,7 @@ class WorkerThread:
         model = WorkerModel(self._spec, self._load(), own_process=False)
         loaded_ns = time.monotonic_ns()
         try:
-            batch_spans.offer(self._spec.world.env)
+            tracing.offer(self._spec.world.env)
             warm_up(model, self._spec)
             stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:

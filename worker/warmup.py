@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol import datatypes, messages
+from pytriton._protocol import datatypes, messages, numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelWarmup, WarmupInput
-from pytriton.worker.callable_errors import callable_errors
-from pytriton.worker.fault_reports import client_text, note
+from pytriton.worker.fault_reports import callable_errors, client_text, note
 from pytriton.worker.model import WorkerModel
 
 
@@ -195,7 +194,7 @@ class _Configured:
         assert self._raw is not None
         if self.datatype == "BYTES":
             return tensors.decode_bytes(memoryview(self._raw), self._shape)
-        dtype = datatypes.element_dtype(self.datatype)
+        dtype = numpy_types.element_dtype(self.datatype)
         count = int(np.prod(self._shape))
         if len(self._raw) < count * dtype.itemsize:
             text = f"needs {count * dtype.itemsize} bytes, but its file has {len(self._raw)}"

@@ -6,7 +6,7 @@ import msgspec
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.registration_digest import digest_of, payload_hashes
+from pytriton._protocol.messages.model_spec import digest_of, payload_hashes
 from pytriton.dispatcher.models.admission import MAX_WORKERS, check_autoscale
 from pytriton.dispatcher.models.persistence.state_dir import Entry
 

@@ -19,7 +19,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.name_reservations import Reservations
 from pytriton.dispatcher.models.persistence.registration_store import (

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.dispatcher.http_server.browsers import Foreign, foreign_request, has_allowed_origin
 from pytriton.dispatcher.http_server.connections import Connections, ErrorLog, place_of, within
 from pytriton.dispatcher.openai.client_connection import RequestBodies, json_response

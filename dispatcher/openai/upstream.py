@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.event_stream import RELAY, EventStream
 from pytriton.dispatcher.openai.state import Upstream

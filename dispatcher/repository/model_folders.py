@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
-from pytriton._protocol.words import with_article
+from pytriton._protocol.arguments import with_article
 from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.formats import pbtxt, table
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from pytriton._protocol import linux
-from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
+from pytriton._protocol.log_lines import MAX_LINE_LENGTH, decoded
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import ChildState
 

@@ -26,8 +26,13 @@ from pytriton._host.log_files import rotated, tail
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.files.private_files import open_private
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.journal import is_journal, print_error, with_priority
-from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
+from pytriton._protocol.log_lines import (
+    MAX_LINE_LENGTH,
+    decoded,
+    is_journal,
+    print_error,
+    with_priority,
+)
 
 __all__ = [
     "LogFile", "TritonLogSettings", "child_logger", "close", "close_model_log", "configure", "log_child_line",

@@ -22,7 +22,7 @@ from pytriton._host.ancestors import ancestors
 from pytriton._host.settings.declarations import ENV_OWNER
 from pytriton._protocol import linux
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.journal import print_error
+from pytriton._protocol.log_lines import print_error
 
 #: Time for the steps of a graceful shutdown other than answering in-flight requests.
 _MARGIN_S = 15.0

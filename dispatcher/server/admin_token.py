@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._protocol.access import ACCESS_HEADER
 from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
+from pytriton._protocol.parameters import ACCESS_HEADER
 
 _log = structlog.get_logger(__name__)
 

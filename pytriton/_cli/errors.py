@@ -17,7 +17,7 @@ from pytriton._cli import end_at_once
 from pytriton._cli.output import visible
 from pytriton._cli.typer_adapter import resolved_parameters, show_parameters
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.journal import print_error
+from pytriton._protocol.log_lines import print_error
 
 _C = TypeVar("_C", bound=Callable[..., None])
 

@@ -17,8 +17,8 @@ from pytriton._control.connection import (
 )
 from pytriton._control.remote_connection import RemoteConnection
 from pytriton._protocol import messages
-from pytriton._protocol.access import access_headers
 from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.parameters import access_headers
 from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelNotFoundError,

@@ -40,8 +40,7 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     """One global name of a module pickled by value, pickled separately and loaded on first use.
 
     `uses` lists the globals of the same module that its code reads. `missing` says why it could not be pickled;
-    `pickled`
-    is then empty.
+    `pickled` is then empty.
     """
 
     name: str
@@ -68,8 +67,7 @@ class Header(msgspec.Struct, frozen=True):
     `by_reference`: it contains no code, only names of importable modules, so any Python version
     can try it; otherwise it needs the `python_version` (major, minor) that pickled it. `folders`: where modules
     lie that were pickled by value because the worker would not find them. `sources`: of modules pickled by reference,
-    and
-    of those they import, nearest first. `lines`: of functions pickled by value. `modules`: those that
+    and of those they import, nearest first. `lines`: of functions pickled by value. `modules`: those that
     the worker cannot import. If there are any, a second pickle follows the first and shares its memo: module -> name ->
     the functions and classes of these modules in the first.
     """

@@ -14,8 +14,8 @@ import numpy as np
 
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.errors import sendable
-from pytriton._protocol.words import with_article
 from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import (
     capture_environment,

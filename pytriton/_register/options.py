@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, cast
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.run_options import OPTIONS, Device, RegisterOptions

@@ -16,8 +16,8 @@ from typing import Any
 
 import cloudpickle
 
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import BIT_GENERATORS, make_bit_generator, memory_module
-from pytriton._protocol.words import with_article
 
 PROTOCOL = 5
 #: Position of the file name among the arguments of `types.CodeType`, in Python 3.8 and newer.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol.cast_checks import is_masked
+from pytriton._protocol.numpy_types import is_masked
 from pytriton._sharing.segments import Buffer, Segment
 from pytriton.exceptions import PyTritonValidationError
 

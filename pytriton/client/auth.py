@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytriton._protocol.access import ACCESS_HEADER, access_headers
+from pytriton._protocol.parameters import ACCESS_HEADER, access_headers
 
 __all__ = ["create_auth_headers", "extract_access_token_from_headers"]
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
-from pytriton._protocol.scalars import plain
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords, plain
 from pytriton.client.exceptions import PyTritonClientValueError
 
 __all__ = [

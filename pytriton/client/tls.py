@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Union
 
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords
 from pytriton.client.exceptions import PyTritonClientValueError
 
 __all__ = ["TlsOptions"]

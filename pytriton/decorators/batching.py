@@ -15,11 +15,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton._protocol.words import with_article
+from pytriton._protocol.arguments import with_article
 from pytriton.decorators.outputs import named_outputs
 from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.proxy.pieces import Pieces
+from pytriton.proxy.results import Pieces
 from pytriton.proxy.types import Request
 
 __all__ = ["batch", "gather", "get_inference_request_batch_size", "sample", "split"]

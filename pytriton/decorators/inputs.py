@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton._protocol.cast_checks import MASKED, is_masked
+from pytriton._protocol.numpy_types import MASKED, is_masked
 from pytriton.constants import TRITON_CONTEXT_FIELD_NAME
 from pytriton.decorators.batching import get_inference_request_batch_size
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE, find_model_config, get_triton_context

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, Optional, Union
 
 from pytriton._protocol import messages
+from pytriton._protocol.arguments import closest_keywords
 from pytriton._protocol.lanes.histograms import quantile
-from pytriton._protocol.words import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
 
 #: With fewer failures, the requests themselves may be the cause.

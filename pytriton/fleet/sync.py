@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton._control.daemon_view import Report
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.daemon import DaemonClient
 from pytriton.exceptions import (
     FleetError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol import datatypes
+from pytriton._protocol import datatypes, numpy_types
 from pytriton._protocol.errors import described
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.decorators.batching import gather, split
@@ -64,7 +64,7 @@ class FolderModel:
         self._batching = int(config.get("max_batch_size", 0)) > 0
         self._inputs = names_of(config, "input")
         self._outputs = {
-            str(entry["name"]): datatypes.element_dtype(datatypes.of_config(entry["data_type"]))
+            str(entry["name"]): numpy_types.element_dtype(datatypes.of_config(entry["data_type"]))
             for entry in config["output"]
         }
         self._versions: dict[str, LoadedFile] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol.words import with_article
+from pytriton._protocol.arguments import with_article
 from pytriton.formats.loaded import Array, FormatError, LoadedFile, TensorInfo, names_of, parameter
 from pytriton.model_config.dtypes import to_triton_datatype
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.warmup import ModelWarmup, WarmupInput
 

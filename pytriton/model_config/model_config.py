@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytriton._protocol.scalars import plain
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords, plain
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.common import DynamicBatcher, require_bool, require_integer
 from pytriton.model_config.pass_through import check_extra

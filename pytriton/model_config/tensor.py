@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import normalise_dtype
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pytriton._model_names import validate_model_name
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
 from pytriton.model_config.dtypes import to_config_datatype

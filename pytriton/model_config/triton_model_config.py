@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
 from pytriton.model_config.common import (
     DeviceKind,

@@ -17,9 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton._protocol.cast_checks import lost_by_cast
-from pytriton._protocol.scalars import plain
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords, plain
+from pytriton._protocol.numpy_types import lost_by_cast
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.dtypes import normalise_dtype, to_numpy_dtype, to_triton_datatype
 from pytriton.model_config.tensor import Tensor, shape_fits

@@ -7,8 +7,8 @@ from typing import Any, Optional, Union
 
 import msgspec
 
+from pytriton._protocol.arguments import plain
 from pytriton._protocol.messages.model_spec import OpenAICard
-from pytriton._protocol.scalars import plain
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]

@@ -1,16 +1,20 @@
-"""The values that a callable may yield: a piece of text, or a `Delta` with more information."""
+"""The values that a callable may yield or return: a text, a `Delta` with more information, or `Embeddings`.
+
+Does not import numpy: all that register models import this.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import msgspec
 
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 
-__all__ = ["Delta", "ToolCall", "Usage", "deltas_of"]
+__all__ = ["Delta", "Embeddings", "ToolCall", "Usage", "deltas_of"]
 
 #: Maximum token count: quotas and metrics have to be able to add it up.
 _MAX_TOKENS = 2**53
@@ -213,3 +217,16 @@ def _counted(said: Any) -> int:
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
         return 0
     return min(max(0, int(said)), _MAX_TOKENS)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """A return value to use instead of an array, to report the number of tokens of the texts.
+
+    Args:
+        vectors: an array with a row for each text
+        prompt_tokens: the number of tokens of each text
+    """
+
+    vectors: Any
+    prompt_tokens: Sequence[int]

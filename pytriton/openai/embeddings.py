@@ -8,8 +8,8 @@ from typing import Any, Union
 
 import numpy as np
 
-from pytriton._protocol.cast_checks import MASKED, is_masked, lost_by_cast
-from pytriton.openai.vectors import Embeddings
+from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
+from pytriton.openai.deltas import Embeddings
 
 __all__ = [
     "DIMENSIONS",

@@ -14,7 +14,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.openai.card import ModelCard
 from pytriton.openai.embeddings import EMBEDDING, INPUT, TOKENS, AsyncTextEmbedding, TextEmbedding
-from pytriton.openai.request import REQUEST, STREAM, TEXT
+from pytriton.openai.invocation import REQUEST, STREAM, TEXT
 from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
 
 __all__ = ["MAX_TEXTS", "OpenAIModel", "make_model"]

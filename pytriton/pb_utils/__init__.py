@@ -16,17 +16,6 @@ from __future__ import annotations
 
 import sys
 
-from pytriton.pb_utils.constants import (
-    TRITONSERVER_MEMORY_CPU,
-    TRITONSERVER_MEMORY_GPU,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-    TRITONSERVER_REQUEST_RELEASE_ALL,
-    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
-    PreferredMemory,
-)
-from pytriton.pb_utils.control import is_model_ready, load_model, unload_model
 from pytriton.pb_utils.errors import TritonError, TritonModelException
 from pytriton.pb_utils.helpers import (
     TRITON_STRING_TO_NUMPY,
@@ -36,17 +25,32 @@ from pytriton.pb_utils.helpers import (
     get_model_dir,
     get_output_config_by_name,
     get_output_tensor_by_name,
+    is_model_ready,
+    load_model,
     numpy_to_triton_type,
     serialize_byte_tensor,
     triton_string_to_numpy,
     triton_to_numpy_type,
+    unload_model,
     using_decoupled_model_transaction_policy,
 )
 from pytriton.pb_utils.logger import Logger
 from pytriton.pb_utils.metrics import Metric, MetricFamily
 from pytriton.pb_utils.model_config import ModelConfig
-from pytriton.pb_utils.requests import InferenceRequest, InferenceTrace
-from pytriton.pb_utils.responses import InferenceResponse, ResponseSender
+from pytriton.pb_utils.requests import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceTrace,
+    PreferredMemory,
+    ResponseSender,
+)
 from pytriton.pb_utils.tensor import Tensor
 
 #: The name under which models import this package.

@@ -1,25 +1,26 @@
-"""Functions for tensors by name, the model's configuration, types, and strings as bytes.
+"""Functions for tensors by name, the model's configuration, types, strings as bytes, and loading other models.
 
 The numbers of Triton's data types are those of TRITONSERVER_DataType (tritonserver.h).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 import numpy.typing as npt
 
-from pytriton._protocol import datatypes
+from pytriton._protocol import datatypes, numpy_types
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.lanes import tensors
 from pytriton.pb_utils import host
 
 if TYPE_CHECKING:
-    from pytriton.pb_utils.requests import InferenceRequest
-    from pytriton.pb_utils.responses import InferenceResponse
+    from pytriton.pb_utils.requests import InferenceRequest, InferenceResponse
     from pytriton.pb_utils.tensor import Tensor
+
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +29,7 @@ DATATYPES = datatypes.TRITON_CODES[1:]
 #: Type name in a model configuration -> numpy type. Excludes BF16, which numpy lacks.
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": (
-        np.object_ if name == "BYTES" else datatypes.NUMERIC[name].type
+        np.object_ if name == "BYTES" else numpy_types.NUMERIC[name].type
     )
     for name in DATATYPES
     if name != "BF16"
@@ -87,7 +88,7 @@ def triton_to_numpy_type(data_type: int) -> Any:
     if not 1 <= int(data_type) <= len(DATATYPES) or DATATYPES[int(data_type) - 1] == "BF16":
         return None
     name = DATATYPES[int(data_type) - 1]
-    return np.object_ if name == "BYTES" else datatypes.NUMERIC[name].type
+    return np.object_ if name == "BYTES" else numpy_types.NUMERIC[name].type
 
 
 def numpy_to_triton_type(data_type: Any) -> Optional[int]:
@@ -105,7 +106,7 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
-_BY_DTYPE = {dtype: name for name, dtype in datatypes.NUMERIC.items() if name != "BF16"}
+_BY_DTYPE = {dtype: name for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"}
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
@@ -147,3 +148,68 @@ def deserialize_bytes_tensor(encoded_tensor: Any) -> Array:
         start += 4 + int.from_bytes(data[start : start + 4], "little")
         count += 1
     return tensors.decode_bytes(data, [count])
+
+
+# ── the model loading API: loads and unloads other models of the tritonserver by name ────────────────
+
+
+def load_model(
+    model_name: str, config: str = "", files: Optional[Mapping[str, bytes]] = None
+) -> None:
+    """Load or reload a model; return when it is ready. A loaded version serves until then.
+
+    The model comes from one of the daemon's model repositories, or from `files`. A registered model is
+    served already: then nothing happens.
+
+    Args:
+        model_name: name of the model
+        config: a configuration (JSON) that overrides the one in its folder; requires `files`
+        files: contents by name, "file:1/model.onnx": the complete content of the model's folder
+
+    Raises:
+        TritonModelException: loading failed, with the reason; a loaded version keeps serving.
+        TypeError: an argument has a wrong type.
+
+    Example:
+        >>> load_model("m", config=json.dumps(config), files={"file:1/model.onnx": data})  # doctest: +SKIP
+    """
+    _check(model_name=(model_name, str), config=(config, str))
+    given = dict(files or {})
+    for name, content in given.items():
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise TypeError(
+                f"load_model: files are bytes by name, got {type(content).__name__} for {name!r:.80}"
+            )
+    host.current().control("load", model_name, config=config, files=given)
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Start to unload a model of a repository and return. Unloading a model that is not loaded is not an error.
+
+    Args:
+        model_name: name of the model
+        unload_dependents: also unload the models that an ensemble consists of
+
+    Raises:
+        TritonModelException: the model is registered: its owner has to unregister it.
+        TypeError: an argument has a wrong type.
+    """
+    _check(model_name=(model_name, str))
+    host.current().control("unload", model_name, unload_dependents=bool(unload_dependents))
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return whether a model is ready; without a version, whether any version of it is.
+
+    Raises:
+        TritonModelException: the version is invalid, or the daemon could not be reached.
+        TypeError: an argument has a wrong type.
+    """
+    _check(model_name=(model_name, str), model_version=(model_version, str))
+    return host.current().control("is_ready", model_name, model_version=model_version)
+
+
+def _check(**given: tuple[Any, type]) -> None:
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} has to be {with_article(kind.__name__)}, got {value!r:.80}")

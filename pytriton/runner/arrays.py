@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytriton._protocol.cast_checks import MASKED, is_masked
-from pytriton._protocol.words import with_article
+from pytriton._protocol.arguments import with_article
+from pytriton._protocol.numpy_types import MASKED, is_masked
 from pytriton.runner.errors import RunnerArgumentError
 
 __all__ = ["as_bytes", "to_array"]

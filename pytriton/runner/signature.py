@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytriton._protocol.cast_checks import lost_by_cast
 from pytriton._protocol.datatypes import of_config
+from pytriton._protocol.numpy_types import lost_by_cast
 from pytriton.model_config.dtypes import to_numpy_dtype
 from pytriton.runner.arrays import Array, as_bytes, to_array
 from pytriton.runner.errors import RunnerArgumentError

@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pytriton._protocol.access import ACCESS_HEADER
-from pytriton._protocol.words import closest_keywords
+from pytriton._protocol.arguments import closest_keywords
+from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton._protocol.trace_config import with_absolute_files
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError

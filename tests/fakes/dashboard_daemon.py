@@ -14,10 +14,17 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.models.figures import model, snapshot, work
 
-from pytriton._protocol.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
-from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.client import (
+    Event,
+    Explanation,
+    InstanceInfo,
+    ModelInfo,
+    RequestEntry,
+    Requests,
+    ServerInfo,
+    Status,
+)
 from pytriton._protocol.messages.metrics import MetricsSnapshot
-from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton.dispatcher.telemetry.dashboard.routes import Page, Sources
 
 HOSTILE = "<script>alert(1)</script>"

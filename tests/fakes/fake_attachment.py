@@ -12,7 +12,7 @@ from pytriton._protocol.lanes.lane import Lane
 
 
 class FakeAttachment:
-    """`pytriton.proxy_backend.attachment.Attachment`; the workers' ends of its lanes are in `workers`.
+    """`pytriton.proxy_backend.python_proxy.attachment.Attachment`; the workers' ends of its lanes are in `workers`.
 
     Attributes:
         verdicts: what is answered, one after the other, when a worker is lost or a batch overdue

@@ -23,8 +23,8 @@ from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
 from pytriton._protocol.messages import Verdict
 from pytriton._protocol.parameters import CONTROL_PARAMETER, REGISTRATION_PARAMETER
-from pytriton.proxy_backend.streams import Streams
-from pytriton.proxy_backend.translate import Translator
+from pytriton.proxy_backend.python_proxy.streams import Streams
+from pytriton.proxy_backend.python_proxy.translate import Translator
 
 
 def echo(lane: Lane, message: FromProxy) -> None:

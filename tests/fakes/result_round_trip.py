@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pytriton._protocol import datatypes
+from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import BatchDone, RequestRef, TensorRef
 from pytriton._protocol.lanes.tensors import Array
-from pytriton.worker.outputs.results import Output, ResultError, ResultWriter
+from pytriton.worker.results import Output, ResultError, ResultWriter
 
 Lanes = tuple[Lane, Lane]
 
 
 def output(name: str, datatype: str = "FP32", dims: tuple[int, ...] = (-1,)) -> Output:
-    return Output(name, datatype, datatypes.element_dtype(datatype), dims)
+    return Output(name, datatype, numpy_types.element_dtype(datatype), dims)
 
 
 def writer(*outputs: Output, batching: bool = True, strict: bool = False) -> ResultWriter:
@@ -47,7 +47,7 @@ def responses(
 def _read(proxy: Lane, ref: TensorRef) -> Array:
     if ref.datatype == "BYTES":
         return tensors.decode_bytes(tensors.read_raw(proxy, ref), ref.shape)
-    return tensors.read(proxy, ref, datatypes.element_dtype(ref.datatype))
+    return tensors.read(proxy, ref, numpy_types.element_dtype(ref.datatype))
 
 
 def respond(lanes: Lanes, value: Any, to: ResultWriter, *, rows: int = 1) -> Array:

@@ -20,7 +20,7 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
-from pytriton.worker.streams.stream_loops import loop_of
+from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.thread import WorkerThread
 from pytriton.worker.worker_limits import Allowance
 

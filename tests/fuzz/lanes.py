@@ -13,7 +13,7 @@ import numpy as np
 
 from fuzz.target import Function
 from fuzz.values import Maker, packed
-from pytriton._protocol import datatypes, linux
+from pytriton._protocol import linux, numpy_types
 from pytriton._protocol.lanes import lane_messages, tensors
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
@@ -176,7 +176,7 @@ class LaneEnd(Function):
 
     def _touch(self, end: Lane, ref: TensorRef) -> bool:
         """Read every byte that a descriptor speaks of."""
-        dtype = datatypes.NUMERIC.get(ref.datatype)
+        dtype = numpy_types.NUMERIC.get(ref.datatype)
         try:
             if dtype is None:
                 tensors.decode_bytes(tensors.read_raw(end, ref), ref.shape)

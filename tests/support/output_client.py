@@ -12,7 +12,7 @@ import pytest
 
 import pytriton
 from pytriton import buffers
-from pytriton._protocol import datatypes, messages
+from pytriton._protocol import messages, numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
@@ -26,7 +26,8 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.worker import event_loops, request_log
-from pytriton.worker.model import Part, WorkerModel
+from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import Part
 
 #: Columns of float32 with which a row is large enough to be given out of shared memory.
 COLUMNS = 70_000
@@ -72,7 +73,7 @@ class Client:
     def read(self) -> list[Array]:
         """The last batch's outputs as they are now: the proxy reads them any time before its next batch."""
         return [
-            tensors.read(self.proxy, ref, datatypes.NUMERIC[ref.datatype]).copy()
+            tensors.read(self.proxy, ref, numpy_types.NUMERIC[ref.datatype]).copy()
             for refs in self._answered
             for ref in refs
         ]

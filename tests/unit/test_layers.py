@@ -18,7 +18,7 @@ TOPS = ("pytriton", "dispatcher", "proxy_backend", "worker")
 WIRE = {"msgspec", "numpy", "zmq"}  # all that the proxy's environment holds
 STUB_ONLY = "triton_python_backend_utils"
 #: Used where it is installed; the proxy's environment does not have it.
-OPTIONAL = {"pytriton._protocol.datatypes": {"ml_dtypes"}}
+OPTIONAL = {"pytriton._protocol.numpy_types": {"ml_dtypes"}}
 
 #: Part of ours -> the parts of ours that it may import, apart from itself.
 MAY_IMPORT = {
@@ -49,9 +49,7 @@ MAY_IMPORT = {
         "pytriton._protocol",
         "pytriton.model_config",
         "pytriton.pb_utils",
-        "pytriton.proxy.one_text",
-        "pytriton.proxy.pieces",
-        "pytriton.proxy.sending",
+        "pytriton.proxy.results",
         "pytriton.proxy.telemetry",
         "pytriton.proxy.types",
         "pytriton.request_ids",

@@ -17,7 +17,7 @@ USER = f"{CALL};infer (/home/me/<b>/my model.py:7)"
 NUMPY = "/venv/lib/python3.11/site-packages/numpy/core/einsumfunc.py"
 STACKS = {
     LOOP: 16,
-    f"{CALL};write ({LIB}/worker/outputs/results.py:5)": 4,
+    f"{CALL};write ({LIB}/worker/results.py:5)": 4,
     USER: 40,
     f"{USER};einsum ({NUMPY}:10)": 25,
     f"{USER};dumps (/usr/lib/python3.11/json/__init__.py:231)": 10,
@@ -53,7 +53,7 @@ def test_the_hottest_lines_are_named_without_the_waiting(profile: Profile) -> No
 def test_an_event_loop_waits_for_requests_or_for_what_the_callable_awaits(
     between: str, kind: str
 ) -> None:
-    frames = [Frame("run", f"{LIB}/worker/streams/async_stream_loop.py", 1)]
+    frames = [Frame("run", f"{LIB}/worker/async_stream_loop.py", 1)]
     if between:
         frames.append(Frame("answer", "/x/pytriton/worker/model.py", 1))
     frames.append(Frame("select", "/usr/lib/python3.11/selectors.py", 468))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton import pb_utils, request_ids
-from pytriton._protocol import datatypes, messages
+from pytriton._protocol import messages, numpy_types
 from pytriton._protocol.errors import described, for_client
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
@@ -34,13 +34,13 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.pb_utils import host
 from pytriton.pb_utils.helpers import serialize_byte_tensor
-from pytriton.worker.callable_errors import callable_errors, reason
-from pytriton.worker.fault_reports import cut_for_client, report_error
-from pytriton.worker.model import Part, Unrecoverable, WorkerModel
-from pytriton.worker.outputs.output_memory import OutputBuffers
-from pytriton.worker.outputs.results import lay_down
+from pytriton.worker.fault_reports import callable_errors, cut_for_client, reason, report_error
+from pytriton.worker.model import Unrecoverable, WorkerModel
+from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.readiness import ReadinessPoller
+from pytriton.worker.request_log import Part
+from pytriton.worker.results import lay_down
 
 
 class WrongReturn(pb_utils.TritonModelException):
@@ -297,7 +297,7 @@ class LoadedPythonModel(WorkerModel):
         if ref.datatype == "BYTES":
             array = tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)
         else:
-            array = tensors.read(lane, ref, datatypes.NUMERIC[ref.datatype])
+            array = tensors.read(lane, ref, numpy_types.NUMERIC[ref.datatype])
             if not self._zero_copy:
                 array = array.copy()
         return pb_utils.Tensor.of(ref.name, array, ref.datatype)

@@ -21,9 +21,8 @@ from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
 from pytriton._protocol.errors import shown
 from pytriton.pb_utils import Logger
-from pytriton.worker.callable_errors import callable_errors
 from pytriton.worker.callables import LoadError
-from pytriton.worker.fault_reports import client_text, report_error
+from pytriton.worker.fault_reports import callable_errors, client_text, report_error
 
 #: Seconds between a result and the next call.
 EVERY_S = 1.0

@@ -25,7 +25,7 @@ from pytriton._host.install.server_runtime import python_link, server_environmen
 from pytriton._host.ports import listening, listening_at, reachable_path
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import linux, messages
-from pytriton._protocol.calls.call_chain import KEY_VARIABLE
+from pytriton._protocol.calls.call_messages import KEY_VARIABLE
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child

@@ -17,7 +17,7 @@ from pytriton._host.settings.frontend_choice import FRONTENDS, INWARD
 from pytriton._host.settings.frontend_limits import limits_for, limits_of
 from pytriton._host.settings.triton_options import Options
 from pytriton._protocol import linux
-from pytriton._protocol.access import ACCESS_HEADER
+from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.frontend import Awaited, ServerPlace
 from pytriton.dispatcher.server.frontends import triton_frontend

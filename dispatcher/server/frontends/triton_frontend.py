@@ -17,8 +17,8 @@ from pytriton._host.install.server_runtime import CLIENT_SHM, python_link, serve
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.triton_options import Options
-from pytriton._protocol.access import access_headers
-from pytriton._protocol.calls.call_chain import KEY_VARIABLE
+from pytriton._protocol.calls.call_messages import KEY_VARIABLE
+from pytriton._protocol.parameters import access_headers
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.server import admin_token, cloud_frontends, own_repository
 from pytriton.dispatcher.server.endpoints import Endpoint, Endpoints, reachable

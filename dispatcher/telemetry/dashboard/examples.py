@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pytriton._protocol.datatypes import NUMERIC, of_config
+from pytriton._protocol.datatypes import of_config
+from pytriton._protocol.numpy_types import NUMERIC
 
 #: Types that JSON cannot represent (KServe v2), so curl can neither send nor receive them.
 HALVES = ("FP16", "BF16")

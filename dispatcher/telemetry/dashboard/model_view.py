@@ -11,10 +11,15 @@ from typing import Any
 import msgspec
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S, SIZE_BOUNDS
-from pytriton._protocol.messages.answers import ModelInfo, Status
-from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.client import (
+    Event,
+    Explanation,
+    ModelInfo,
+    RequestEntry,
+    Requests,
+    Status,
+)
 from pytriton._protocol.messages.metrics import Histogram, MetricsSnapshot
-from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton._protocol.rates import headline, total
 from pytriton.dispatcher.telemetry.dashboard.examples import (
     example_request,

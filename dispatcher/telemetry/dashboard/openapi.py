@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from pytriton._protocol.messages.answers import ModelInfo
+from pytriton._protocol.messages.client import ModelInfo
 from pytriton.dispatcher.telemetry.dashboard.examples import (
     DeclaredTensor,
     example_request,

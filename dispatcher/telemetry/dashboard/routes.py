@@ -27,10 +27,8 @@ from typing import Any
 
 from aiohttp import web
 
-from pytriton._protocol.messages.answers import Status
-from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.client import Event, Explanation, Requests, Status
 from pytriton._protocol.messages.metrics import MetricsSnapshot
-from pytriton._protocol.messages.requests import Requests
 from pytriton.dispatcher.http_server.decompression import Decompressor, EncodingError
 from pytriton.dispatcher.telemetry.dashboard import model_view, openapi
 from pytriton.dispatcher.telemetry.dashboard.history import History

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton._protocol.files.private_files import open_private
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events, Sink
 

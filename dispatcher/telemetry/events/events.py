@@ -12,7 +12,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import sendable
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
 

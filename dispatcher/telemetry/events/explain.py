@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from pytriton._protocol import messages
-from pytriton._protocol.messages.events import Event, Finding
+from pytriton._protocol.messages.client import Event, Finding
 from pytriton._protocol.rates import duration
 from pytriton.dispatcher.telemetry.events import kinds
 

@@ -28,7 +28,7 @@ import msgspec
 import structlog
 
 from pytriton._host.settings.parsing import toml_table
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton._protocol.messages.metrics import WebhookMetrics
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 

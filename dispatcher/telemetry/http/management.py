@@ -12,9 +12,7 @@ from pytriton._host.ports import PortError
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.messages.answers import Status
-from pytriton._protocol.messages.events import Event, Explanation
-from pytriton._protocol.messages.requests import Requests
+from pytriton._protocol.messages.client import Event, Explanation, Requests, Status
 from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector

@@ -20,13 +20,11 @@ from aiohttp import web
 from pytriton._host.log_files import tail
 from pytriton._host.ports import listening, listening_at
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._protocol.access import access_headers
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.messages.answers import Status
-from pytriton._protocol.messages.events import Event, Explanation
+from pytriton._protocol.messages.client import Event, Explanation, Requests, Status
 from pytriton._protocol.messages.metrics import MetricsSnapshot
-from pytriton._protocol.messages.requests import Requests
+from pytriton._protocol.parameters import access_headers
 from pytriton.dispatcher.telemetry.dashboard.routes import Endpoint, Page, Sources
 from pytriton.dispatcher.telemetry.http import protobuf
 from pytriton.dispatcher.telemetry.http.exposition import expose

@@ -25,7 +25,7 @@ import structlog
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.request_records import NEVER, UNBOUNDED, RequestRecord, decoded
 from pytriton._protocol.lanes.stats_page import FAILURES
-from pytriton._protocol.messages.requests import RequestEntry
+from pytriton._protocol.messages.client import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile

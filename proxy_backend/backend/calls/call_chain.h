@@ -1,4 +1,4 @@
-/* The check of a call's chain, and the dispatcher requests that it needs: see proxy_backend/chains.py. */
+/* The check of a call's chain, and the dispatcher requests that it needs: see proxy_backend/python_proxy/chains.py. */
 #ifndef PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
 #define PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
 #include "base/buffer.h"

@@ -1,4 +1,4 @@
-/* See proxy_backend/exec.py. The worker's messages are checked here and by Triton. Inputs are copied once, because
+/* See proxy_backend/python_proxy/calls.py. The worker's messages are checked here and by Triton. Inputs are copied once, because
  * tritonserver may read them while the worker writes.
  */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* The compiled equivalent of proxy_backend/calls.py. One thread per worker receives its messages; tritonserver's
+/* The compiled equivalent of proxy_backend/python_proxy/calls.py. One thread per worker receives its messages; tritonserver's
  * threads answer. A proxy that gets another worker, or ends, retires its calls: those in flight are answered, and the
  * worker makes new ones through its other proxies.
  */

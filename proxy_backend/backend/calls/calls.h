@@ -1,4 +1,4 @@
-/* Workers' calls to other models. The compiled equivalent of proxy_backend/calls.py. */
+/* Workers' calls to other models. The compiled equivalent of proxy_backend/python_proxy/calls.py. */
 #ifndef PYTRITON_BACKEND_CALLS_H
 #define PYTRITON_BACKEND_CALLS_H
 

@@ -1,4 +1,4 @@
-/* Batches that may be answered many times, or at any time: see proxy_backend/streams.py. */
+/* Batches that may be answered many times, or at any time: see proxy_backend/python_proxy/streams.py. */
 #ifndef PYTRITON_BACKEND_STREAMS_H
 #define PYTRITON_BACKEND_STREAMS_H
 

@@ -1,4 +1,4 @@
-/* Custom metrics: what a model in a worker observes appears on tritonserver's /metrics. See proxy_backend/metrics.py.
+/* Custom metrics: what a model in a worker observes appears on tritonserver's /metrics. See proxy_backend/python_proxy/metrics.py.
  */
 #ifndef PYTRITON_BACKEND_TRITON_METRICS_H
 #define PYTRITON_BACKEND_TRITON_METRICS_H

@@ -85,7 +85,9 @@ CONTAINER_ROOT = Path("/opt/tritonserver")
 #: The backend that our models name, and the subpackages that its directory contains.
 BACKEND_NAME = "pytriton"
 _PROXY_PACKAGES = ("pytriton._protocol", "pytriton.proxy_backend")
-_MODEL_FILE = "from pytriton.proxy_backend.model import TritonPythonModel  # noqa: F401\n"
+_MODEL_FILE = (
+    "from pytriton.proxy_backend.python_proxy.model import TritonPythonModel  # noqa: F401\n"
+)
 
 
 @dataclass(frozen=True)
@@ -378,7 +380,7 @@ def lay_out_backends(
     ```
     backends/python      link to the server's Python backend with the stub for the proxy's Python, once needed
     proxy-python         link to the proxy's Python environment, once needed
-    backends/pytriton/   model.py and pytriton/{ipc,proxy_backend}: the code that runs inside the stub
+    backends/pytriton/   model.py and pytriton/{_protocol,proxy_backend}: the code that runs inside the stub
     backends/pytriton_native   link to the compiled proxy, if there is one
     backends/...         links to the server's other backends
     ```

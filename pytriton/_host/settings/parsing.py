@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytriton._protocol import sizes
+from pytriton._protocol import arguments
 
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
@@ -156,7 +156,7 @@ def number(low: float) -> Kind:
 
 def size() -> Kind:
     """Return a validator for byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
-    return _kind(sizes.ALLOWED, sizes.parse_size)
+    return _kind(arguments.ALLOWED, arguments.parse_size)
 
 
 def budget() -> Kind:
@@ -167,18 +167,18 @@ def budget() -> Kind:
         if text.endswith("%"):
             if not 0 < float(text[:-1]) <= 100:
                 raise ValueError
-        elif not sizes.parse_size(text):
+        elif not arguments.parse_size(text):
             raise ValueError
         return text
 
-    return _kind(f"{sizes.ALLOWED}, or a share such as 60%", read)
+    return _kind(f"{arguments.ALLOWED}, or a share such as 60%", read)
 
 
 def budget_of(text: str, whole: int) -> int:
     """Return a budget in bytes; percentages are relative to `whole`."""
     if text.endswith("%"):
         return int(float(text[:-1]) / 100 * whole)
-    return sizes.parse_size(text)
+    return arguments.parse_size(text)
 
 
 def choice(*names: str) -> Kind:

@@ -14,7 +14,7 @@ from pytriton._host.settings.declarations import (
 )
 from pytriton._host.settings.sources import ENV_CONFIG, FILE_NAME, LoadedSettings
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE
-from pytriton._protocol import sizes
+from pytriton._protocol import arguments
 
 _MERGED = "tritonserver_options"
 
@@ -113,8 +113,8 @@ passed to NVIDIA's frontend if `tritonserver --help` lists them. With the native
 """
 #: The kinds of values in fewer words than an error message has.
 _KINDS = {
-    sizes.ALLOWED: "bytes",
-    f"{sizes.ALLOWED}, or a share such as 60%": "bytes, or a share such as 60%",
+    arguments.ALLOWED: "bytes",
+    f"{arguments.ALLOWED}, or a share such as 60%": "bytes, or a share such as 60%",
     "a path": "path",
     "a list in which each value is a path": "list of paths",
     "a word without white space": "word",

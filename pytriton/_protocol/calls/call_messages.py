@@ -18,20 +18,34 @@ thread of a worker may call, many calls may be under way at once, and answers co
 
 The worker listens at `socket_path` (call_connection.py); the proxy connects before it sends a batch. The worker
 accepts connections when it first makes a call, so a worker that makes none needs no thread for them. Inputs lie in
-memory of the worker (call_slots.py), outputs where Triton put them. If either end dies, the other sees end-of-file.
+memory of the worker (`Slots`), outputs where Triton put them. If either end dies, the other sees end-of-file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Optional, Union
 
 import msgspec
 
-from pytriton._protocol.calls.call_chain import Link
 from pytriton._protocol.lanes.lane_messages import TensorRef
+from pytriton._protocol.parameters import CHAIN_PARAMETER
 
 #: Error code of an answer that means: ask another proxy.
 MOVED = "MOVED"
+#: Variable in tritonserver's environment with the key that seals chains, so that clients cannot forge one.
+KEY_VARIABLE = "PYTRITON_CALLS_KEY"
+_SEAL_CHARS = 32
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A model that waits for a call, and the worker that is blocked by it.
+
+    `worker` is empty if the worker can process other batches in the meantime: nothing can deadlock behind it.
+    """
+
+    model: str
+    worker: str
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -114,3 +128,40 @@ CallMessage = Union[Call, CallDropped, CallCancelled, AnswerRead, Answer, Retiri
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(CallMessage).decode
+
+
+# ── the chain, as a request parameter (`CHAIN_PARAMETER`): a call that returns to its start is detected ──
+
+_decode_chain = msgspec.json.Decoder(list[Link]).decode
+
+
+def encode_chain(chain: Sequence[Link], key: bytes) -> str:
+    """Return the value of `CHAIN_PARAMETER` for a chain, sealed with `key` so that only key holders can create one."""
+    encoded = msgspec.json.encode(chain)
+    return _seal(encoded, key) + encoded.decode()
+
+
+def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
+    """Return the chain in a request's parameters (JSON). Empty if there is none or `key` did not seal it."""
+    if CHAIN_PARAMETER not in parameters:
+        return []
+    try:
+        value: str = msgspec.json.decode(parameters).get(CHAIN_PARAMETER, "")
+        seal, encoded = value[:_SEAL_CHARS], value[_SEAL_CHARS:].encode()
+        if key is not None and not _is_sealed(encoded, key, seal):
+            return []
+        return _decode_chain(encoded)
+    except (msgspec.DecodeError, UnicodeError, AttributeError, TypeError):
+        return []
+
+
+def _is_sealed(encoded: bytes, key: bytes, seal: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(_seal(encoded, key), seal)
+
+
+def _seal(encoded: bytes, key: bytes) -> str:
+    import hmac  # takes 4 ms; a worker only reads chains that its proxy has verified
+
+    return hmac.digest(key, encoded, "sha256").hex()[:_SEAL_CHARS]

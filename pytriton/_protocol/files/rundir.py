@@ -6,7 +6,7 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
       control.sock       ZeroMQ ROUTER of the dispatcher
       http.sock          the native frontend's HTTP socket for the daemon's own processes
       daemon.lock        locked (flock) by the running dispatcher; holds its pid as text
-      access_token       0600: the token for Triton's restricted endpoints (_protocol/access.py)
+      access_token       0600: the token for Triton's restricted endpoints (_protocol/parameters.py)
       l/<worker>.sock    the lane listener of one worker
       models/            tritonserver's model repository: NAME/VERSION/ (empty folders)
       backends/          tritonserver's backend directory: the proxy

@@ -57,7 +57,7 @@ def coarse(buckets: Sequence[int], bounds: Sequence[float], chosen: Sequence[flo
     return counts
 
 
-# ── Exemplars: the last traced call in each bucket of a histogram, written by a worker to its stats page ──
+# ── exemplars: the last traced call in each bucket of a histogram, written by a worker to its stats page ──
 
 _WORDS = 4
 _AT, _TOOK, _HIGH, _LOW = range(_WORDS)

@@ -91,9 +91,8 @@ class RequestRecords:
         self._memory = memory
         self._words = memory[:_HEADER].cast("Q")
         self._ring = memory[_HEADER:SIZE]
-        self._reported_left_out = self._words[
-            _LEFT_OUT
-        ]  # already reported by an earlier version of the dispatcher
+        # Already reported by an earlier version of the dispatcher.
+        self._reported_left_out = self._words[_LEFT_OUT]
 
     # ── the worker's end ─────────────────────────────────────────────────────────────────────────
 
@@ -188,7 +187,7 @@ def _messages(data: bytes) -> Sequence[bytes]:
     return found
 
 
-# ── Derives the request id used in errors, logs and traces; workers and proxies derive the same one ──
+# ── the request id used in errors, logs and traces; workers and proxies derive the same one ──
 
 #: Maximum length of an id, which clients choose.
 MAX_LENGTH = 200
@@ -197,6 +196,11 @@ MAX_LENGTH = 200
 def id_at(batch: Batch, place: int) -> str:
     """Return the id of the request at a position in a batch: the given one, or a generated one."""
     return _given_at(batch, place) or f"{batch.taken_ns:x}-{batch.id:x}-{place}"
+
+
+def ids_of(batch: Batch) -> list[str]:
+    """Return the id of each request of a batch."""
+    return [id_at(batch, place) for place in range(len(batch.requests))]
 
 
 def given_id(ref: RequestRef, context: str = "") -> str:

@@ -1,9 +1,4 @@
-"""Tensors in shared memory: their datatypes, and how arrays are written and read.
-
-The table of datatypes is Triton's (KServe v2 "Tensor Data Types"). numpy has no BF16: a process
-with ml_dtypes uses its bfloat16. One without it (the proxy) treats the tensor as 16-bit words and
-does not interpret them.
-"""
+"""Tensors in shared memory: how arrays and strings are written and read."""
 
 from __future__ import annotations
 

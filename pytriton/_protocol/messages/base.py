@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Raised whenever a message or a lane descriptor changes its shape: fields that come, go or have another type, also in
-#: what messages are made of (ModelSpec, ModelInfo). `scripts/generate` then tells the compiled proxy.
+#: Raise it when a message, a part of one (ModelSpec, ModelInfo) or a lane descriptor changes its shape: a field is added
+#: or removed, or gets another type. Then run `scripts/generate`: the compiled proxy contains the number, too.
 PROTOCOL = 18
 
 

@@ -1,4 +1,8 @@
-"""The messages from clients to the dispatcher."""
+"""The messages between clients and the dispatcher: each request, followed by its answer and the parts of that.
+
+A request may be answered with Progress any number of times, and then with the answer that it names, Done or Failure.
+GetMetrics and MetricsSnapshot are in metrics.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,46 @@ from typing import Any, Optional, Union
 import msgspec
 
 from pytriton._protocol.messages.base import PROTOCOL, Message
-from pytriton._protocol.messages.metrics import GetMetrics
-from pytriton._protocol.messages.model_spec import Autoscale, ModelSpec
+from pytriton._protocol.messages.metrics import GetMetrics, MemoryInfo, MetricsSnapshot
+from pytriton._protocol.messages.model_spec import Autoscale, Lease, ModelSpec
+
+
+class Progress(Message, frozen=True):
+    """The progress of a registration: `done` of `total` workers have finished `stage`."""
+
+    stage: str
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+class Done(Message, frozen=True):
+    """The request was carried out."""
+
+
+class Failure(Message, frozen=True):
+    """The request failed. `kind` is one of `errors.ErrorKind`."""
+
+    kind: str
+    text: str
+    #: The traceback from the process where the error occurred, if any.
+    traceback: Optional[str] = None
+
+
+# ── registered models ─────────────────────────────────────────────────────────────────────────
+
+
+class Offer(Message, frozen=True):
+    """Ask whether a message of these sizes may be sent. ZeroMQ silently drops a message that is too large.
+
+    `message_bytes` excludes payloads; `payload_bytes` is the size of the largest of `payloads` payloads. Sent before
+    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done or a Failure.
+    """
+
+    what: str
+    message_bytes: int
+    payload_bytes: int = 0
+    payloads: int = 0
 
 
 class Register(Message, frozen=True):
@@ -23,17 +65,10 @@ class Register(Message, frozen=True):
     protocol: int = PROTOCOL
 
 
-class Offer(Message, frozen=True):
-    """Ask whether a message of these sizes may be sent. ZeroMQ silently drops a message that is too large.
+class Registered(Message, frozen=True):
+    """The model is now serving requests."""
 
-    `message_bytes` excludes payloads; `payload_bytes` is the size of the largest of `payloads` payloads. Sent before
-    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done or a Failure.
-    """
-
-    what: str
-    message_bytes: int
-    payload_bytes: int = 0
-    payloads: int = 0
+    model: ModelInfo
 
 
 class Unregister(Message, frozen=True):
@@ -72,6 +107,18 @@ class EndLease(Message, frozen=True):
     keep: bool
 
 
+class Cancel(Message, frozen=True):
+    """Cancel an earlier request of the same connection, which then gets no answer.
+
+    Only Register can be cancelled: its workers exit, and nothing of it remains. Otherwise it has no effect.
+    """
+
+    request_id: bytes
+
+
+# ── models of model repositories ──────────────────────────────────────────────────────────────
+
+
 class LoadFromRepository(Message, frozen=True):
     """Load or reload a model of a model repository; `config` overrides the one in its folder."""
 
@@ -89,12 +136,184 @@ class GetRepository(Message, frozen=True):
     """Ask for Repository."""
 
 
+class RepositoryModel(msgspec.Struct, frozen=True):
+    """One model of the daemon's model repositories.
+
+    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
+    "workers"; empty if it is not served. `repository`: the repository it was found in; empty if it has been removed.
+    """
+
+    name: str
+    repository: str
+    versions: list[int]
+    state: str
+    served_by: str
+    reason: str = ""
+
+
+class Repository(Message, frozen=True):
+    """Answer to GetRepository, by name."""
+
+    models: list[RepositoryModel]
+
+
+# ── the state of models, workers and the daemon ───────────────────────────────────────────────
+
+
 class ListModels(Message, frozen=True):
     """Ask for Models."""
 
 
+class Models(Message, frozen=True):
+    """Answer to ListModels, in the order of registration."""
+
+    models: list[ModelInfo]
+
+
+#: The states in which tritonserver accepts requests for a model.
+SERVED_STATES = ("ready", "degraded", "suspended", "resuming")
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """One model as the dispatcher sees it."""
+
+    name: str
+    version: int
+    state: str
+    instances: list[InstanceInfo]
+    url: str = ""
+    #: Triton's model configuration as loaded, in JSON form.
+    config: dict[str, Any] = {}
+    python: str = ""
+    registered_at: float = 0.0
+    #: The model's log file in the runtime directory.
+    log_file: str = ""
+    #: Why the model is "degraded" (it serves, but workers crash or are not ready) or "not_ready" (no worker serves), or
+    #: why it could not be restored when the daemon started, or loaded from a repository ("failed").
+    error: Optional[str] = None
+    #: "thread": its workers are threads of the registering process, which `pid` of its instances identifies.
+    isolation: str = "process"
+    #: "tritonserver": one of its own backends serves the model, so there are no worker instances; "": not served,
+    #: because a model of a model repository could not be loaded.
+    served_by: str = "workers"
+    #: All versions served, if there are several.
+    versions: list[int] = []
+    #: How its number of instances follows its load, and what limits that; empty: it does not autoscale.
+    scaling: str = ""
+    #: It serves provisionally: it is rolled back unless confirmed.
+    lease: Optional[Lease] = None
+    #: Since when it has been loading, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it is
+    #: queued.
+    loading_since: float = 0.0
+    #: Number of compute threads of the libraries in each worker; 0: the libraries' default, or set by the user.
+    threads: int = 0
+
+
+class InstanceInfo(msgspec.Struct, frozen=True):
+    """One instance of a model, or one of its standby workers.
+
+    `lanes` counts the attached proxies; `restarts` the replaced workers; `batches` those answered by the current
+    worker; `busy_s` is how long its current batch has been running.
+    """
+
+    index: int
+    state: str
+    pid: Optional[int]
+    device: Optional[str] = None
+    lanes: int = 0
+    restarts: int = 0
+    #: Why the last worker exited, if not on request.
+    last_exit: Optional[str] = None
+    #: A standby worker beyond the model's instances, kept to take over.
+    standby: bool = False
+    batches: int = 0
+    busy_s: Optional[float] = None
+    #: The most recent exits, oldest first.
+    exits: list[WorkerExit] = []
+    #: The version it serves, if each version of a model has its own workers.
+    version: Optional[int] = None
+    #: Number of workers in a row that exited without answering a batch; 0 once the current one has.
+    consecutive_exits: int = 0
+    #: When the next worker is started, seconds since the epoch; None: no back-off in progress.
+    next_try_at: Optional[float] = None
+
+
+class WorkerExit(msgspec.Struct, frozen=True):
+    """The unrequested exit of a worker.
+
+    `at` is seconds since the epoch, `peak_memory` bytes, `lines` its last output, including traces
+    of Python's faulthandler.
+    """
+
+    at: float
+    worker: str
+    pid: int
+    how: str
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    peak_memory: int = 0
+    batches: int = 0
+    in_batch: bool = False
+    lines: list[str] = []
+
+
 class GetStatus(Message, frozen=True):
     """Ask for Status."""
+
+
+class Status(Message, frozen=True):
+    """Answer to GetStatus. Times are seconds since the epoch."""
+
+    version: str
+    pid: int
+    python: str
+    runtime_dir: str
+    state: str
+    started_at: float
+    server: ServerInfo
+    models: list[ModelInfo]
+    #: The state directory; empty if persistence is disabled.
+    state_dir: str = ""
+    #: Problems that need attention.
+    problems: list[str] = msgspec.field(default_factory=list)
+    #: The address where clients with a key may control the daemon; empty: none.
+    control_tcp: str = ""
+    #: The address of the management server; empty: none.
+    management_urls: list[str] = msgspec.field(default_factory=list)
+    #: The base URL of the OpenAI API, ending in "/v1"; empty: no model uses it.
+    openai_url: str = ""
+    #: The memory budgets, if any.
+    memory: list[MemoryInfo] = msgspec.field(default_factory=list)
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """The tritonserver that the daemon owns. An empty URL means that the endpoint is disabled."""
+
+    state: str
+    pid: Optional[int]
+    version: str = ""
+    http_url: str = ""
+    grpc_url: str = ""
+    metrics_url: str = ""
+    binary: str = ""
+    retiring: list[RetiringServer] = []
+
+
+class RetiringServer(msgspec.Struct, frozen=True):
+    """A replaced tritonserver that is finishing its in-flight requests.
+
+    Attributes:
+        since: when it was replaced, seconds since the epoch
+        until: when it is terminated, even with requests in flight
+        connections: open client connections
+        requests: in-flight requests
+    """
+
+    pid: int
+    since: float
+    until: float
+    connections: int = 0
+    requests: int = 0
 
 
 class GetLogs(Message, frozen=True):
@@ -102,6 +321,12 @@ class GetLogs(Message, frozen=True):
 
     model: Optional[str] = None
     lines: int = 100
+
+
+class LogLines(Message, frozen=True):
+    """Answer to GetLogs: JSON lines, oldest first."""
+
+    lines: list[str]
 
 
 class GetRegistrations(Message, frozen=True):
@@ -115,11 +340,66 @@ class GetRegistrations(Message, frozen=True):
     known: str = ""
 
 
+class Registrations(Message, frozen=True):
+    """Answer to GetRegistrations, in the order of registration, without ephemeral models.
+
+    `state` changes whenever a model is registered, unregistered or scaled. If it equals the client's `known` state,
+    the list is empty.
+    """
+
+    registrations: list[KeptRegistration]
+    state: str = ""
+
+
+class KeptRegistration(msgspec.Struct, frozen=True):
+    """A registration as persisted in the state directory.
+
+    `digest` is identical for identical registrations, whatever their number of instances. `payloads` are
+    included on request.
+    """
+
+    spec: ModelSpec
+    digest: str
+    payloads: list[bytes] = []
+
+
+# ── events: the dispatcher's decisions and observations ───────────────────────────────────────
+
+
 class Explain(Message, frozen=True):
     """Ask for Explanation: the reasons for a model's state, with at most `events` of its newest events."""
 
     model: str
     events: int = 100
+
+
+class Explanation(Message, frozen=True):
+    """Answer to Explain: a verdict in one sentence, the findings, worst first, and the events, oldest first."""
+
+    model: str
+    verdict: str
+    findings: list[Finding]
+    events: list[Event]
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One problem that was found.
+
+    Attributes:
+        severity: "down": no requests are served; "degraded": something is missing or fails; "notice": worth knowing
+        about: a keyword for programs, such as "crash_loop"
+        text: a description with the reason
+        advice: what to do
+        at: since when, seconds since the epoch
+        instance: the affected instance
+    """
+
+    severity: str
+    about: str
+    text: str
+    advice: str = ""
+    at: Optional[float] = None
+    instance: Optional[int] = None
 
 
 class GetEvents(Message, frozen=True):
@@ -139,6 +419,43 @@ class GetEvents(Message, frozen=True):
     limit: int = 100
 
 
+class EventList(Message, frozen=True):
+    """Answer to GetEvents, oldest first."""
+
+    events: list[Event]
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One decision of the daemon. Its kind is one of `dispatcher/telemetry/events/kinds.py`.
+
+    Attributes:
+        serial: orders events, even simultaneous ones; keeps increasing across restarts of the daemon
+        at: seconds since the epoch
+        kind: the name of its kind
+        model: the model it is about; "": the daemon itself
+        version: the model's version
+        instance: the model's instance; None: the model as a whole
+        worker: the worker's name, unique within one run of the daemon
+        who: who requested it: a user and process, the name of a key, or a part of the daemon
+        reason: the reason in words
+        numbers: values by name; the kind documents their meaning
+    """
+
+    serial: int
+    at: float
+    kind: str
+    model: str = ""
+    version: Optional[int] = None
+    instance: Optional[int] = None
+    worker: str = ""
+    who: str = ""
+    reason: str = ""
+    numbers: dict[str, Union[int, float]] = {}
+
+
+# ── single requests, and profiles of workers ──────────────────────────────────────────────────
+
+
 class LogRequests(Message, frozen=True):
     """Enable or disable a model's access log."""
 
@@ -152,6 +469,54 @@ class GetRequests(Message, frozen=True):
     model: str
 
 
+class Requests(Message, frozen=True):
+    """Answer to GetRequests.
+
+    Attributes:
+        access_log: whether every request is written to `file`, one JSON object per line.
+        logged, left_out: requests logged since the daemon's start, and those dropped for lack of space or time.
+        slowest: the slowest sampled requests of the last hour, slowest first.
+        failed: the most recent failed requests, newest first.
+    """
+
+    model: str
+    access_log: bool
+    file: str
+    logged: int = 0
+    left_out: int = 0
+    slowest: list[RequestEntry] = msgspec.field(default_factory=list)
+    failed: list[RequestEntry] = msgspec.field(default_factory=list)
+
+
+class RequestEntry(msgspec.Struct, frozen=True):
+    """One request that a worker has answered.
+
+    Attributes:
+        time: when, seconds since the epoch.
+        id: from its client or its trace, or generated by the daemon.
+        status: "ok", or why it failed: callable, input, result, timeout, unrecoverable.
+        queue_ns: from when tritonserver passed its batch on until the call began; None: unknown.
+        compute_ns: the duration of its call, including reading inputs and writing outputs; for a stream, until its end.
+        batch_requests, batch_rows: totals of that call.
+        bytes_out: size of the outputs; None: not counted.
+        error: the name of the exception type that caused the failure, if any, without its text.
+    """
+
+    time: float
+    id: str
+    model: str
+    version: int
+    instance: int
+    status: str
+    queue_ns: Optional[int]
+    compute_ns: int
+    batch_requests: int
+    batch_rows: int
+    bytes_in: int
+    bytes_out: Optional[int]
+    error: str = ""
+
+
 class ProfileWorker(Message, frozen=True):
     """Ask for Profiled: a profile of an instance's worker (default: the first that serves) over some seconds."""
 
@@ -160,13 +525,19 @@ class ProfileWorker(Message, frozen=True):
     instance: Optional[int] = None
 
 
-class Cancel(Message, frozen=True):
-    """Cancel an earlier request of the same connection, which then gets no answer.
+class Profiled(Message, frozen=True):
+    """Answer to ProfileWorker: `stacks` in py-spy's "raw" format, only the most common ones if there are too many."""
 
-    Only Register can be cancelled: its workers exit, and nothing of it remains. Otherwise it has no effect.
-    """
+    instance: int
+    worker: str
+    pid: int
+    seconds: float
+    rate: int
+    stacks: str
+    left_out: int = 0
 
-    request_id: bytes
+
+# ── the daemon and its tritonserver ───────────────────────────────────────────────────────────
 
 
 class Shutdown(Message, frozen=True):
@@ -206,6 +577,14 @@ class Reload(Message, frozen=True):
     """Reload the settings as SIGHUP does. Answered with Reloaded."""
 
 
+class Reloaded(Message, frozen=True):
+    """Answer to Reload: the names of changed settings. If `problem` is set, nothing has changed."""
+
+    applied: list[str]
+    needs_restart: list[str]
+    problem: str = ""
+
+
 class ReplaceServer(Message, frozen=True):
     """Replace the running tritonserver with a new one without losing a request.
 
@@ -216,6 +595,13 @@ class ReplaceServer(Message, frozen=True):
     """
 
     force: bool = False
+
+
+class ServerReplaced(Message, frozen=True):
+    """Answer to ReplaceServer: process `pid` serves in place of `former`, which may still be retiring."""
+
+    pid: int
+    former: int
 
 
 #: Messages that change models or the daemon; they wait while the daemon is being upgraded.
@@ -250,4 +636,23 @@ FromClient = Union[
     Shutdown,
     Drain,
     Upgrade,
+]
+#: All messages sent to clients.
+ToClient = Union[
+    Progress,
+    Registered,
+    Done,
+    ServerReplaced,
+    Models,
+    Repository,
+    Status,
+    MetricsSnapshot,
+    LogLines,
+    Registrations,
+    Explanation,
+    EventList,
+    Requests,
+    Profiled,
+    Reloaded,
+    Failure,
 ]

@@ -1,10 +1,14 @@
-"""The description of a model in its registration, without its callables."""
+"""The description of a model in its registration, without its callables; the digest of a registration."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Optional
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Optional
 
 import msgspec
+
+if TYPE_CHECKING:
+    import hashlib
 
 
 class WorkerEnvironment(msgspec.Struct, frozen=True):
@@ -29,9 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     When its own memory (resident, not shared) exceeds `recycle_above`, the worker is replaced after the current batch.
     `memory_limit` cannot be exceeded: allocations fail, and if the worker and its child processes together exceed it,
-    they
-    are killed. `processes` limits the child processes. `cpus` are the CPUs it runs on (empty: all), `nice` is added to
-    the
+    they are killed. `processes` limits the child processes. `cpus` are the CPUs it runs on (empty: all), `nice` is added to the
     daemon's niceness.
     """
 
@@ -87,8 +89,7 @@ class PythonModel(msgspec.Struct, frozen=True):
 class Autoscale(msgspec.Struct, frozen=True):
     """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are seconds.
 
-    The number stays between `least` and `most`; it is right if the load is `target` of its capacity. The model scales
-    up
+    The number stays between `least` and `most`; it is right if the load is `target` of its capacity. The model scales up
     after the number has been too low for `up_after_s`, and down after fewer would have sufficed for `down_after_s`. If
     `least` is 0, all instances are removed after `idle_after_s` without requests. `concurrency` is how many batches, or
     streams, keep an instance busy. If the machine is too small for all models, each gets instances by its `weight`.
@@ -120,10 +121,8 @@ class OpenAICard(msgspec.Struct, frozen=True):
 class Lease(msgspec.Struct, frozen=True):
     """A provisional registration, which the daemon rolls back unless its client confirms it in time.
 
-    A rollback leaves nothing of it: the model that it replaced serves again, or no model of that name. `id` is chosen
-    by
-    the client. The time limit starts with the answer to Register, and restarts with each RenewLease and each start of
-    the
+    A rollback leaves nothing of it: the model that it replaced serves again, or no model of that name. `id` is chosen by
+    the client. The time limit starts with the answer to Register, and restarts with each RenewLease and each start of the
     daemon. `share` is the share of requests that load balancers should send to it; 0: the same as elsewhere.
     """
 
@@ -198,3 +197,30 @@ class ModelSpec(msgspec.Struct, frozen=True):
     completed_by_workers: bool = False
     #: It serves, but is not there to stay yet.
     lease: Optional[Lease] = None
+
+
+# ── the digest of a registration: the same for identical ones, whatever their number of instances ────
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
+    """Return the digest. Ignores the number of instances and their devices, which differ by node, and a lease."""
+    return digest_of(spec, payload_hashes(payloads))
+
+
+def payload_hashes(payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the hash of each payload. Slow for large payloads."""
+    return [_sha256(payload).digest() for payload in payloads]
+
+
+def digest_of(spec: ModelSpec, hashes: Sequence[bytes]) -> str:
+    """Return the digest of a registration whose payloads have these hashes."""
+    alike = msgspec.structs.replace(spec, instances=1, devices=[], autoscale=None, lease=None)
+    return _sha256(_encoder.encode(alike) + b"".join(hashes)).hexdigest()
+
+
+def _sha256(data: bytes) -> hashlib._Hash:
+    import hashlib  # takes 4 ms, and workers need no digest
+
+    return hashlib.sha256(data)

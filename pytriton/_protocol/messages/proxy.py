@@ -7,7 +7,7 @@ from typing import Literal, Optional, Union
 import msgspec
 
 from pytriton._protocol.messages.base import PROTOCOL, Message
-from pytriton._protocol.messages.python_model import AskReadiness, Readiness
+from pytriton._protocol.messages.worker import AskReadiness, Readiness
 
 
 class Attach(Message, frozen=True):
@@ -126,8 +126,7 @@ Action = Literal["retry", "fail", "wait"]
 class Verdict(Message, frozen=True):
     """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` is how long to wait.
 
-    A batch that its worker had received is retried request by request. `whole`: fail not only this request, but the
-    rest
+    A batch that its worker had received is retried request by request. `whole`: fail not only this request, but the rest
     of its batch.
     """
 

@@ -1,4 +1,4 @@
-"""The messages between the dispatcher and workers, including hosted workers."""
+"""The messages between the dispatcher and workers, including hosted workers and Triton Python models in workers."""
 
 from __future__ import annotations
 
@@ -120,7 +120,55 @@ class Released(Message, frozen=True):
     why: str
 
 
-#: All messages sent or received by workers, and by registrants on their behalf.
+# ── a Triton Python model in a worker, about itself or other models ───────────────────────────
+
+
+class WorkerReadiness(Message, frozen=True):
+    """The result of a model's own `is_ready` has changed; `why` is the reason for people."""
+
+    worker: str
+    ready: bool
+    why: str = ""
+
+
+class LoadOther(Message, frozen=True):
+    """A model requests to load or reload another one (pb_utils.load_model). Payload frames: the `files`.
+
+    `config` is JSON; empty selects the one in the model's folder. Answered with Done when the model is served.
+    """
+
+    worker: str
+    name: str
+    config: str = ""
+    #: "file:VERSION/NAME", as in Triton's repository API; the complete content of the model's folder.
+    files: list[str] = msgspec.field(default_factory=list)
+
+
+class UnloadOther(Message, frozen=True):
+    """A model requests to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
+
+    `dependents`: also unload the models that an ensemble consists of.
+    """
+
+    worker: str
+    name: str
+    dependents: bool = False
+
+
+class AskReadiness(Message, frozen=True):
+    """Ask whether a model is ready; without a version, whether any version is. Answered with Readiness."""
+
+    name: str
+    version: str = ""
+
+
+class Readiness(Message, frozen=True):
+    """Answer to AskReadiness."""
+
+    ready: bool
+
+
+#: All messages sent or received by workers, for their models, and by registrants on their behalf.
 WithWorker = Union[
     WorkerHello,
     LoadModel,
@@ -133,4 +181,9 @@ WithWorker = Union[
     StartWorker,
     EndWorker,
     Released,
+    WorkerReadiness,
+    LoadOther,
+    UnloadOther,
+    AskReadiness,
+    Readiness,
 ]

@@ -19,8 +19,8 @@ from typing import Any, Union
 from pytriton._control.daemon_view import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import Header, pack
-from pytriton._protocol.words import with_article
 from pytriton._register import environments
 from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter

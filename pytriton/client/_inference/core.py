@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.tensor_conversion import (
     Outputs,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytriton._protocol.cast_checks import MASKED, is_masked
+from pytriton._protocol.numpy_types import MASKED, is_masked
 from pytriton.client.exceptions import (
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,

@@ -22,7 +22,7 @@ from typing import Any, Optional
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
 from pytriton.fleet.canary import CanaryCounters, counters_of

@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton._control.daemon_view import Report, reporter
 from pytriton._protocol import messages
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.exceptions import (
     CanaryError,
     FleetError,

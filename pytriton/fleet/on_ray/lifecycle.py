@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.on_ray import NAMESPACE, check_name, connected
 from pytriton.fleet.on_ray.controller import Controller

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton._protocol import env_variables as rules
-from pytriton._protocol.scalars import plain
+from pytriton._protocol.arguments import plain
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.on_ray import import_ray
 

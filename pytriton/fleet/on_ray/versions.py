@@ -13,7 +13,7 @@ from typing import Any, Optional
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.fleet.canary import Canary
 from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE

@@ -16,21 +16,10 @@ import pytriton.exceptions
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import FINAL, ExitCode
 from pytriton._protocol.lanes import lane_messages
-from pytriton._protocol.messages import (
-    answers,
-    base,
-    client,
-    events,
-    metrics,
-    model_spec,
-    proxy,
-    python_model,
-    requests,
-    worker,
-)
+from pytriton._protocol.messages import base, client, metrics, model_spec, proxy, worker
 from pytriton.run_options import OPTIONS, RegisterOptions
 
-_CONTROL = (client, answers, model_spec, worker, python_model, proxy, events, metrics, requests)
+_CONTROL = (client, model_spec, worker, proxy, metrics)
 
 
 def pages() -> dict[str, str]:

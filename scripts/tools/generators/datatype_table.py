@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytriton._protocol import datatypes
+from pytriton._protocol import datatypes, numpy_types
 
 PATH = Path("proxy_backend/frontend/core/datatypes.h")
 _HEAD = """/* Written by scripts/generate from pytriton/_protocol/datatypes.py: do not edit.
@@ -38,4 +38,4 @@ def _quoted(name: str) -> str:
 
 
 def _size(name: str) -> int:
-    return datatypes.NUMERIC[name].itemsize if name in datatypes.NUMERIC else 0
+    return numpy_types.NUMERIC[name].itemsize if name in numpy_types.NUMERIC else 0

@@ -17,7 +17,7 @@ import msgspec
 
 from generators import datatype_table
 from pytriton._protocol import messages, parameters
-from pytriton._protocol.calls import call_chain, call_connection, call_messages
+from pytriton._protocol.calls import call_connection, call_messages
 from pytriton._protocol.lanes import lane, lane_messages
 from pytriton._protocol.messages import proxy
 from pytriton._protocol.messages.base import PROTOCOL
@@ -34,7 +34,7 @@ _PARTS: tuple[_Struct, ...] = (
     lane_messages.BatchTrace,
     lane_messages.PartRef,
     lane_messages.MetricUpdate,
-    call_chain.Link,
+    call_messages.Link,
 )
 _HEAD = """/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit.
  *

@@ -6,7 +6,7 @@ from typing import Any
 
 from fakes.fake_dispatcher import FakeDispatcher, status
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 
 SPEC = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from fakes.fake_dispatcher import status
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary, CanaryCounters
 from pytriton.fleet.on_ray.cluster import Cluster, Look, members

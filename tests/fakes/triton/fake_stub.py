@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pytriton.pb_utils import dlpack
+from pytriton.pb_utils import tensor
 
 _NAME = "triton_python_backend_utils"
 
@@ -79,7 +79,7 @@ class Tensor:
         if self._is_text:
             raise RuntimeError("DLPack does not support String tensors")
         if self.held.dtype == np.bool_:  # numpy gives bools from 1.25 on
-            return dlpack.export(self.held, bfloat=False)
+            return tensor.export_dlpack(self.held, bfloat=False)
         return self.held.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -277,7 +277,7 @@ restore()
 _before = sys.modules.get(_NAME)
 sys.modules[_NAME] = pb_utils
 try:
-    from pytriton.proxy_backend.model import (
+    from pytriton.proxy_backend.python_proxy.model import (
         TritonPythonModel as TritonPythonModel,  # and all the others
     )
 finally:

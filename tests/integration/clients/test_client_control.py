@@ -20,7 +20,7 @@ from support.models.model_folders import make_model
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
-from pytriton._protocol.access import access_headers
+from pytriton._protocol.parameters import access_headers
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 

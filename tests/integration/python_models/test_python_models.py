@@ -137,7 +137,7 @@ def test_every_way_to_answer_has_the_same_outcome(
     # Where it happened is in the model's log, not in the client's error.
     if status:
         stock = re.sub(r"\s*At:.*", "", stock, flags=re.DOTALL).strip()
-        stock = stock.replace("c_python_backend_utils", "pytriton.pb_utils.responses")
+        stock = stock.replace("c_python_backend_utils", "pytriton.pb_utils.requests")
     assert ours == stock
 
 

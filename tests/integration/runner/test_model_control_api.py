@@ -14,7 +14,7 @@ import tritonclient.http
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
-from pytriton._protocol.access import access_headers
+from pytriton._protocol.parameters import access_headers
 
 _CONFIG = """
 backend: "python" max_batch_size: 8

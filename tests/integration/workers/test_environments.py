@@ -276,9 +276,7 @@ def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
     model.unregister()
 
 
-@pytest.mark.skipif(
-    gpus.missing("999") is None, reason="files do not tell how many GPUs there are"
-)
+@pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
 def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
     """No worker is started for it, and the model that was to be replaced serves on."""
     model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)

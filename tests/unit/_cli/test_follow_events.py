@@ -14,7 +14,7 @@ from pytriton._cli.commands import explain
 from pytriton._cli.errors import CliError
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 
 
 def _followed(patch: pytest.MonkeyPatch, shown: list[Event], **flags: Any) -> messages.GetEvents:

@@ -24,7 +24,7 @@ from pytriton._cli.top.cells import COLUMNS, columns_for
 from pytriton._cli.top.screen import ConfirmDialog, TopApp
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.messages.events import Finding
+from pytriton._protocol.messages.client import Finding
 from pytriton._protocol.rates import Row, rows
 
 HOSTILE = "[bold]<script>\x1b[31m"

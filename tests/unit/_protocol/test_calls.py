@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 from support.models.descriptors import leaves_open
 
-from pytriton._protocol.calls import call_connection, call_slots
-from pytriton._protocol.calls.call_chain import Link, decode_chain, encode_chain
-from pytriton._protocol.calls.call_connection import CallConnection, socket_path
+from pytriton._protocol.calls import call_connection
+from pytriton._protocol.calls.call_connection import CallConnection, Slots, socket_path
 from pytriton._protocol.calls.call_messages import (
     Answer,
     AnswerRead,
     Call,
     CallDropped,
     CallMessage,
+    Link,
     Retiring,
+    decode_chain,
+    encode_chain,
 )
-from pytriton._protocol.calls.call_slots import Slots
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import Arena, ArenaError
 from pytriton._protocol.lanes.lane import LaneClosed, LaneError
@@ -99,7 +100,7 @@ def test_a_slot_that_has_grown_large_is_given_back(
 def test_memory_of_many_calls_is_released_after_a_delay(
     ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_slots, "_MAX_KEPT", 8 << 20)
+    monkeypatch.setattr(call_connection, "_MAX_KEPT", 8 << 20)
     slots = Slots(ends[0])
 
     def use(count: int) -> None:
@@ -112,7 +113,7 @@ def test_memory_of_many_calls_is_released_after_a_delay(
     use(10)
     slots.give_back_idle()
     assert slots.large  # more may come at once
-    monkeypatch.setattr(call_slots, "KEPT_S", -1.0)
+    monkeypatch.setattr(call_connection, "KEPT_S", -1.0)
     slots.give_back_idle()
     assert not slots.large
     use(1)
@@ -132,7 +133,7 @@ def test_a_slot_that_cannot_be_made_is_not_counted(
         raise OSError(errno.EMFILE, "Too many open files")
 
     slots = Slots(ends[0])
-    monkeypatch.setattr(call_slots, "MAX_MEMORIES", 2)
+    monkeypatch.setattr(call_connection, "MAX_MEMORIES", 2)
     with leaves_open(), monkeypatch.context() as patch:
         patch.setattr(os, missing, none_left)
         for _ in range(2):
@@ -238,9 +239,9 @@ def test_neither_end_has_more_memories_than_there_may_be(
 ) -> None:
     """A worker makes no more, and what is given back makes room; a proxy takes no more."""
     proxy, worker = ends
-    for module in (call_slots, call_connection):
+    for module in (call_connection, call_connection):
         monkeypatch.setattr(module, "MAX_MEMORIES", 2)
-    monkeypatch.setattr(call_slots, "_MAX_KEPT", 0)
+    monkeypatch.setattr(call_connection, "_MAX_KEPT", 0)
     slots = Slots(worker)
     taken = [slots.take(), slots.take()]
     with pytest.raises(ArenaError, match="2 calls are under way on one connection"):

@@ -18,7 +18,7 @@ from pytriton._protocol.errors import (
     shown,
     with_id,
 )
-from pytriton._protocol.records import record_of
+from pytriton._protocol.log_lines import record_of
 
 
 def as_grpc_sends(text: str) -> int:

@@ -22,7 +22,7 @@ from fuzz.values import Maker, packed
 from support.examples import examples
 from support.models.descriptors import leaves_open
 
-from pytriton._protocol import datatypes, messages
+from pytriton._protocol import messages, numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
@@ -121,7 +121,7 @@ def _tensors_of(message: Any) -> list[TensorRef]:
 
 def _read_tensor(lane: Lane, ref: TensorRef) -> None:
     """Touch every byte that the descriptor speaks of; wrong descriptors are refused with an error."""
-    dtype = datatypes.NUMERIC.get(ref.datatype)
+    dtype = numpy_types.NUMERIC.get(ref.datatype)
     try:
         if dtype is None:
             tensors.decode_bytes(tensors.read_raw(lane, ref), ref.shape)

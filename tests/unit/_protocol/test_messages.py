@@ -85,8 +85,6 @@ def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
         {one.__name__ for one in structs if getattr(messages, one.__name__, None) is not one}
     )
     assert missing == [], f"import these in {place}"
-    unlisted = sorted({one.__name__ for one in structs} - set(messages.__all__))
-    assert unlisted == [], f"list these in __all__ of {place}"
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

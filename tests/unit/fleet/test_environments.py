@@ -13,7 +13,7 @@ from fakes.fake_dispatcher import FakeDispatcher
 from fakes.fleet.ray import Fleet
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton._register.message import plan
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE

@@ -13,7 +13,7 @@ import pytest
 from fakes.fleet.nodes import SPEC, Node
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.daemon import connect
 from pytriton.exceptions import (
     DaemonNotRunningError,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pytriton.openai import ChatRequest
-from pytriton.openai.coalesce import ChunkCoalescer
 from pytriton.openai.model import served
-from pytriton.proxy.sending import sending
+from pytriton.openai.serving import ChunkCoalescer
+from pytriton.proxy.results import sending
 from pytriton.proxy.types import Request
 
 
@@ -21,7 +21,7 @@ from pytriton.proxy.types import Request
 def _each_piece_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the machine stops between two of them."""
     if request.function is not test_pieces_that_come_slowly_are_not_held:
-        monkeypatch.setattr("pytriton.openai.coalesce._QUICK_S", 60.0)
+        monkeypatch.setattr("pytriton.openai.serving._QUICK_S", 60.0)
 
 
 def request(*, stream: bool = True) -> Request:
@@ -137,14 +137,14 @@ def test_pieces_that_come_slowly_are_not_held() -> None:
     held = ChunkCoalescer(sent.append, due.append, lambda: now[0])
     for after_s, kept in ((0, False), (0.0002, True), (0.0002, True), (0.0004, False)):
         now[0] += after_s
-        assert held.keeps("x") is kept
+        assert held.try_buffer("x") is kept
         if not kept:
-            held.taken()
-    assert held.keeps("y")
+            held.drain()
+    assert held.try_buffer("y")
     assert len(due) == 1  # one for all that is held
     due.pop()()
     assert sent == ["y"]
-    assert held.keeps("z")
+    assert held.try_buffer("z")
     assert len(due) == 1
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytriton.openai import ChatRequest
-from pytriton.openai import request as request_module
+from pytriton.openai import invocation as request_module
 from pytriton.openai.model import served
 from pytriton.proxy.types import Request
 

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import loop_with, spec_of, worker_of
+from support.real_daemon import eventually
 
+from pytriton import pb_utils
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.lane_messages import Batch, BatchTrace, RequestDetails, RequestRef
-from pytriton._protocol.records import MAX_LINE_LENGTH, decoded
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    RequestDetails,
+    RequestRef,
+)
+from pytriton._protocol.log_lines import MAX_LINE_LENGTH, decoded
 from pytriton.decorators import batch
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker.callables import awaited, load_callable
-from pytriton.worker.fault_reports import report_error, report_threads, traceback_of
+from pytriton.worker.fault_reports import (
+    callable_errors,
+    is_cancellation,
+    reason,
+    report_error,
+    report_threads,
+    traceback_of,
+)
+from pytriton.worker.python_model.batches import LoadedPythonModel
 
 TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 
@@ -142,3 +165,262 @@ def test_a_fault_of_ours_keeps_its_frames() -> None:
     files = _files(own.with_traceback(own.__traceback__.tb_next))
     assert files[0] == "callables.py"
     assert files[-1] == "payload.py"
+
+
+# ── Callables that raise what this project has a meaning of its own for: clients get an error, the worker lives ──
+
+ANSWER = [{"y": np.ones(1, np.float32)}]
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class BaseExceptionGroup(Exception):
+    """As Python's own since 3.11, and its backport."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("unhandled errors in a TaskGroup")
+        self.exceptions = exceptions
+
+
+WRONG, GONE = ValueError("no"), PyTritonUnrecoverableError("the device is gone")
+SEVERAL = BaseExceptionGroup(WRONG, KeyError())
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (WRONG, WRONG),
+        (BaseExceptionGroup(WRONG), WRONG),
+        (SEVERAL, SEVERAL),
+        (BaseExceptionGroup(WRONG, BaseExceptionGroup(GONE)), GONE),
+    ],
+)
+def test_failures_of_a_callable(error: BaseException, why: BaseException) -> None:
+    assert reason(error) is why
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_an_exception_group_with_an_unrecoverable_error_is_unrecoverable(
+    dispatcher: FakeDispatcher, decoupled: bool
+) -> None:
+    def infer(requests: Any) -> Any:
+        raise BaseExceptionGroup(WRONG, GONE)
+
+    served = worker_of(infer, spec_of(decoupled=decoupled), dispatcher)
+    with served as worker, contextlib.closing(worker.proxy(streams=decoupled)) as lane:
+        lane.send(Batch(1, [RequestRef([], "", [])]))
+        eventually(lambda: not worker.is_alive(), "it ends")
+    assert any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_clients", "is_cancelled"),
+    [
+        (ValueError(), True, False),
+        (asyncio.CancelledError(), True, True),
+        (asyncio.TimeoutError(), True, False),
+        (SystemExit(3), False, False),
+        (KeyboardInterrupt(), False, False),
+        (GeneratorExit(), False, False),
+    ],
+)
+def test_which_errors_are_the_callables(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, is_clients: bool, is_cancelled: bool
+) -> None:
+    assert isinstance(error, callable_errors()) is is_clients
+    assert is_cancellation(error) is is_cancelled
+    monkeypatch.delitem(sys.modules, "asyncio.exceptions")  # a worker whose callable awaits nothing
+    assert callable_errors() == (Exception,)
+    assert not is_cancellation(error)
+    assert "asyncio.exceptions" not in sys.modules  # its import takes 30 ms
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[FakeDispatcher]:
+    made = FakeDispatcher()
+    yield made
+    made.close()
+
+
+async def cancelled() -> None:
+    """Await a task that somebody cancels."""
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await task
+
+
+class Calls:
+    """Tells the first call, which is to be cancelled, from the next."""
+
+    def __init__(self) -> None:
+        self._first = True
+
+    def is_first(self) -> bool:
+        first, self._first = self._first, False
+        return first
+
+
+def function(calls: Calls) -> Any:
+    def infer(requests: Any) -> Any:
+        if calls.is_first():
+            asyncio.run(cancelled())
+        return ANSWER
+
+    return infer
+
+
+def coroutine(calls: Calls) -> Any:
+    async def infer(requests: Any) -> Any:
+        if calls.is_first():
+            await cancelled()
+        return ANSWER
+
+    return infer
+
+
+def itself(calls: Calls) -> Any:
+    async def infer(requests: Any) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        if calls.is_first():
+            task.cancel()  # without an await behind it
+        return ANSWER
+
+    return infer
+
+
+def generator(calls: Calls) -> Any:
+    def infer(requests: Any) -> Iterator[Any]:
+        yield ANSWER
+        if calls.is_first():
+            asyncio.run(cancelled())
+
+    return infer
+
+
+def async_generator(calls: Calls) -> Any:
+    async def infer(requests: Any) -> AsyncIterator[Any]:
+        yield ANSWER
+        if calls.is_first():
+            await cancelled()
+
+    return infer
+
+
+def ask(lane: Lane, number: int) -> BatchDone | BatchFailed:
+    """Send a batch; return how it ends."""
+    lane.send(Batch(number, [RequestRef([], "", [])]))
+    while True:
+        message = lane.receive()
+        if isinstance(message, (BatchDone, BatchFailed)):
+            assert message.id == number
+            return message
+
+
+def check(lane: Lane) -> None:
+    """The first batch fails with an error that says why; the second is answered."""
+    with contextlib.closing(lane):
+        failed = ask(lane, 1)
+        assert isinstance(failed, BatchFailed)
+        assert "CancelledError" in failed.text
+        assert isinstance(ask(lane, 2), BatchDone)
+
+
+@pytest.mark.parametrize("kind", [function, coroutine, itself])
+def test_cancelled_where_a_callable_answers_once(dispatcher: FakeDispatcher, kind: Any) -> None:
+    with worker_of(kind(Calls()), spec_of(decoupled=False), dispatcher) as worker:
+        check(worker.proxy(streams=False))
+        assert worker.is_alive()
+
+
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+@pytest.mark.parametrize("kind", [generator, async_generator, coroutine, itself])
+def test_cancelled_in_a_stream(
+    dispatcher: FakeDispatcher, kind: Any, limit_s: float | None
+) -> None:
+    """Else half a stream would be taken for the whole one."""
+    spec = spec_of(decoupled=True, execution_timeout_s=limit_s)
+    with worker_of(kind(Calls()), spec, dispatcher) as worker:
+        check(worker.proxy(streams=True))
+        assert worker.is_alive()
+
+
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+def test_a_time_out_of_the_callables_own(dispatcher: FakeDispatcher, limit_s: float | None) -> None:
+    """It is not `execution_timeout_s`, which this model may not even have."""
+
+    async def infer(requests: Any) -> Any:
+        raise asyncio.TimeoutError("the other server")
+
+    spec = spec_of(decoupled=True, execution_timeout_s=limit_s)
+    with worker_of(infer, spec, dispatcher) as worker:
+        with contextlib.closing(worker.proxy(streams=True)) as lane:
+            failed = ask(lane, 1)
+        assert isinstance(failed, BatchFailed)
+        assert failed.text == "TimeoutError: the other server"
+
+
+class Once:
+    """A Triton Python model that returns its answers."""
+
+    def __init__(self) -> None:
+        self.calls = Calls()
+
+    def execute(self, requests: Any) -> Any:
+        if self.calls.is_first():
+            asyncio.run(cancelled())
+        return [answer() for _ in requests]
+
+
+class OnceLater(Once):
+    """The same with a coroutine."""
+
+    async def execute(self, requests: Any) -> Any:
+        if self.calls.is_first():
+            await cancelled()
+        return [answer() for _ in requests]
+
+
+class Streams(Once):
+    """A decoupled Triton Python model."""
+
+    def execute(self, requests: Any) -> Any:
+        if self.calls.is_first():
+            asyncio.run(cancelled())
+        for request in requests:
+            request.get_response_sender().send(answer(), FINAL)
+
+
+class StreamsLater(Once):
+    """The same with a coroutine."""
+
+    async def execute(self, requests: Any) -> Any:
+        if self.calls.is_first():
+            await cancelled()
+        for request in requests:
+            request.get_response_sender().send(answer(), FINAL)
+
+
+def answer() -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones(1, np.float32))])
+
+
+@pytest.mark.parametrize(
+    ("made", "streams", "decoupled"),
+    [
+        (Once, False, False),
+        (OnceLater, False, False),
+        (Once, True, False),
+        (OnceLater, True, False),
+        (Streams, True, True),
+        (StreamsLater, True, True),
+    ],
+)
+def test_cancelled_in_a_triton_python_model(
+    dispatcher: FakeDispatcher, made: Any, streams: bool, decoupled: bool
+) -> None:
+    python_model = messages.PythonModel("{}", streams=streams)
+    spec = spec_of(decoupled=decoupled, python_model=python_model)
+    model = LoadedPythonModel(spec, made(), "m_0_0")
+    with loop_with(model, spec, dispatcher) as worker:
+        check(worker.proxy(streams=streams))
+        assert worker.is_alive()

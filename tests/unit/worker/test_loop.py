@@ -30,7 +30,8 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
-from pytriton.worker.model import Part, Unrecoverable, WorkerModel
+from pytriton.worker.model import Unrecoverable, WorkerModel
+from pytriton.worker.request_log import Part
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 

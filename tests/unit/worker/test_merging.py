@@ -26,7 +26,8 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.lanes.tensors import Array
 from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.worker.model import Part, Unrecoverable, WorkerModel
+from pytriton.worker.model import Unrecoverable, WorkerModel
+from pytriton.worker.request_log import Part
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
 #: Of one proxy: what it sends as one batch, the input `x` of each request.

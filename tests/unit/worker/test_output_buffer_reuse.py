@@ -25,7 +25,7 @@ from pytriton import buffers
 from pytriton._protocol.lanes.lane_messages import BatchFailed
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.decorators import batch
-from pytriton.worker.outputs import output_memory
+from pytriton.worker import output_buffers
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_one_buffer_for_all_calls_is_no_danger(serve: Serve) -> None:
 def test_keeping_too_many_buffers_falls_back_to_ordinary_memory(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_memory, "_MAX_KEPT", 4 << 20)
+    monkeypatch.setattr(output_buffers, "_MAX_KEPT", 4 << 20)
     kept: list[Array] = []
 
     def infer(x: Array) -> Any:

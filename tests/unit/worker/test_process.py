@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
@@ -14,8 +18,8 @@ from fakes.fake_dispatcher import FakeDispatcher
 import pytriton
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton.worker import boot
-from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK
+from pytriton.worker import boot, process
+from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK, explain_missing
 from pytriton.worker.startup import NEEDED
 
 pytestmark = pytest.mark.programs
@@ -79,3 +83,156 @@ def test_an_incomplete_environment_is_reported_with_the_fix(
     needed = " ".join(NEEDED)
     assert f"Install into that environment: {sys.executable} -m pip install {needed}" in done.stderr
     assert dispatcher.heard == []
+
+
+# ── Freed memory is kept for the next batch: counted in page faults ──
+
+BATCHES = 50
+#: Pages of one array of 602 KB, of which a batch frees several.
+PAGES = 147
+_PROGRAM = f"""
+import resource, sys
+import numpy as np
+from pytriton.worker.process import keep_freed_memory
+
+def batch():
+    x = source.copy()
+    y = x * 2
+    z = y + 1
+    w = z.astype(np.float64)
+
+source = np.ones(150_528, np.float32)
+kept = keep_freed_memory() if sys.argv[1] == "keep" else None
+for _ in range(20):
+    batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({BATCHES}):
+    batch()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+MIB = 1 << 20
+_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries have heaps of their own"
+)
+
+
+def faults(what: str, **env: str) -> tuple[str, int]:
+    """What the function returned, and the page faults of a worker-like process in a few batches."""
+    clean = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, what],
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept, count = done.stdout.split()
+    return kept, int(count)
+
+
+@pytest.mark.programs
+@_glibc
+def test_batches_find_their_memory_again() -> None:
+    kept, count = faults("keep")
+    assert kept == "True"
+    assert count < PAGES
+    assert faults("leave")[1] > PAGES * BATCHES  # what it is good for
+
+
+@pytest.mark.programs
+@_glibc
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
+    ],
+)
+def test_the_environment_has_the_last_word(env: dict[str, str]) -> None:
+    kept, count = faults("keep", **env)
+    assert kept == "False"
+    assert count > PAGES * BATCHES
+
+
+class Library:
+    """A C library: what it is told, and whether it does that."""
+
+    def __init__(self, *does: int) -> None:
+        self.reported: list[tuple[int, int]] = []
+        self._does = list(does)
+
+    def mallopt(self, which: int, size: int) -> int:
+        self.reported.append((which, size))
+        return self._does.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("does", "is_kept", "reported"),
+    [
+        ([1, 1], True, [(-3, 32 * MIB), (-1, 64 * MIB)]),
+        ([1, 0], False, [(-3, 32 * MIB), (-1, 64 * MIB)]),
+        ([0], False, [(-3, 32 * MIB)]),  # with the other one alone, all arrays are mapped anew
+        (None, False, []),  # musl
+    ],
+)
+def test_a_c_library_that_refuses_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    does: list[int] | None,
+    is_kept: bool,
+    reported: list[tuple[int, int]],
+) -> None:
+    library: Any = SimpleNamespace(reported=[]) if does is None else Library(*does)
+    for name in list(os.environ):
+        if "MALLOC" in name or "TUNABLES" in name:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    assert process.keep_freed_memory() is is_kept
+    assert library.reported == reported
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_asked"),
+    [
+        ("MALLOC_TOP_PAD_", "1", False),
+        ("MALLOC_MMAP_THRESHOLD_", "131072", False),
+        ("MALLOC_TRIM_THRESHOLD_", "", True),  # glibc takes no notice of it either
+        ("MALLOC_ARENA_MAX", "2", True),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2:glibc.malloc.top_pad=1", False),
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2", True),
+    ],
+)
+def test_only_what_is_said_of_freed_memory_counts(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_asked: bool
+) -> None:
+    library = Library(1, 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setenv(name, value)
+    assert process.keep_freed_memory() is is_asked
+    assert bool(library.reported) is is_asked
+
+
+# ── What is said of a variable that stayed where the model was registered ──
+
+
+@pytest.fixture
+def environment() -> Iterator[None]:
+    before = os.environ.__class__
+    yield
+    os.environ.__class__ = before
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_error_says_why_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    explain_missing(["STAYED_KEY"])
+    with pytest.raises(KeyError) as caught:
+        os.environ["STAYED_KEY"]
+    assert "was not forwarded" in str(caught.value)
+    assert "register(..., env=['STAYED_KEY'])" in str(caught.value)
+    assert caught.value.args[0] == "STAYED_KEY"
+    with pytest.raises(KeyError) as other:
+        os.environ["NEVER_THERE"]
+    assert str(other.value) == "'NEVER_THERE'"
+    monkeypatch.setenv("STAYED_KEY", "x")
+    assert os.environ["STAYED_KEY"] == "x"
+    assert os.environ.get("NEVER_THERE") is None

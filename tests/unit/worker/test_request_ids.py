@@ -20,13 +20,14 @@ from pytriton._protocol.lanes.lane_messages import (
     RequestDetails,
     RequestRef,
 )
+from pytriton._protocol.lanes.request_records import ids_of
 from pytriton.decorators import TritonContext
 from pytriton.decorators.inputs import fill_optionals
 from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
-from pytriton.worker.inputs.batch_requests import read_requests
-from pytriton.worker.model import Part, WorkerModel
-from pytriton.worker.request_log import ids_of, serving
+from pytriton.worker.inputs import read_requests
+from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import Part, serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 X = {"name": "x", "data_type": "TYPE_FP64", "dims": [1], "optional": True}

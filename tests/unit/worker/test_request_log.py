@@ -21,8 +21,7 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.lanes.request_records import UNBOUNDED, RequestRecord, decoded
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
-from pytriton.worker.model import Part
-from pytriton.worker.request_log import RequestLog
+from pytriton.worker.request_log import Part, RequestLog
 
 
 class Stage:

@@ -149,7 +149,7 @@ forks = multiprocessing.get_context("fork")
 def is_told():
     while select.select([end.woken], [], [], 0)[0]:
         end.hear()
-    return bool(select.select([end.told], [], [], 0)[0])
+    return bool(select.select([end.fd], [], [], 0)[0])
 
 """
 
@@ -199,7 +199,7 @@ events = new_event_loop()
 
 async def hear():
     told = asyncio.Event()
-    events.add_reader(end.told, told.set)
+    events.add_reader(end.fd, told.set)
     events.call_soon(os.kill, os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(told.wait(), 60)
 

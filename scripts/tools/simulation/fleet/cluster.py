@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import registration_digest
+from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.daemon import DaemonClient
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.actors import NodeActor

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as npst
 from support.examples import examples
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from pytriton._protocol import datatypes
+from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneError
@@ -64,9 +64,9 @@ def there_and_back(lanes: tuple[Lane, Lane], array: Array, dtype: np.dtype[Any])
 # ── numeric ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("datatype", datatypes.NUMERIC)
+@pytest.mark.parametrize("datatype", numpy_types.NUMERIC)
 def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) -> None:
-    dtype = datatypes.element_dtype(datatype)
+    dtype = numpy_types.element_dtype(datatype)
     sent = np.frombuffer(np.random.default_rng(1).bytes(6 * dtype.itemsize), np.uint8)
     array = (sent % 2).astype(dtype)[:6] if datatype == "BOOL" else sent.view(dtype)
     read = there_and_back(lanes, array.reshape(2, 3), dtype)
@@ -78,11 +78,11 @@ def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) 
 def test_table_of_datatypes_agrees_with_tritonclient() -> None:
     from tritonclient.utils import triton_to_np_dtype
 
-    for datatype, dtype in datatypes.NUMERIC.items():
+    for datatype, dtype in numpy_types.NUMERIC.items():
         if datatype != "BF16":  # numpy has none; tritonclient says float32, and packs it itself
             assert dtype == triton_to_np_dtype(datatype)
-    assert datatypes.element_dtype("BF16") == BFLOAT16
-    assert datatypes.element_dtype("BYTES") == triton_to_np_dtype("BYTES")
+    assert numpy_types.element_dtype("BF16") == BFLOAT16
+    assert numpy_types.element_dtype("BYTES") == triton_to_np_dtype("BYTES")
 
 
 def _readonly() -> Array:
@@ -196,7 +196,7 @@ def test_memory_never_announced(lanes: tuple[Lane, Lane]) -> None:
 
 def test_unknown_datatype() -> None:
     with pytest.raises(KeyError, match="FP8"):
-        datatypes.element_dtype("FP8")
+        numpy_types.element_dtype("FP8")
 
 
 # ── BYTES ────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from fakes.fake_clients import model_spec
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.models.deployer import emit_on_failure, emit_on_register_failure
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events

@@ -9,7 +9,7 @@ import pytest
 from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
-from pytriton._protocol.registration_digest import payload_hashes
+from pytriton._protocol.messages.model_spec import payload_hashes
 
 
 def reported(

@@ -56,7 +56,9 @@ class Process:
     async def begin(self) -> None:
         ours, theirs = socket.socketpair()
         self.child = FakeChild()
-        self.living = asyncio.ensure_future(self.frontend._run_process(cast(Child, self.child), ours))
+        self.living = asyncio.ensure_future(
+            self.frontend._run_process(cast(Child, self.child), ours)
+        )
         self.reader, self.writer = await asyncio.open_connection(sock=theirs)
         assert b"upstream" in await self.reader.readline()
         self.writer.write(READY)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytriton._protocol.records import MAX_LINE_LENGTH
+from pytriton._protocol.log_lines import MAX_LINE_LENGTH
 from pytriton.dispatcher.runtime import child
 from pytriton.dispatcher.runtime.child import ChildOutput
 

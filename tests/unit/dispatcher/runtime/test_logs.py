@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pytriton._host.log_files import rotated, tail
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton._protocol.records import MAX_LINE_LENGTH, encoded, record_of
+from pytriton._protocol.log_lines import MAX_LINE_LENGTH, encoded, record_of
 from pytriton.dispatcher.runtime import logs
 
 

@@ -23,9 +23,9 @@ from pytriton._protocol.lanes.lane_messages import (
     RequestRef,
     TensorRef,
 )
-from pytriton.worker.model import Part
 from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+from pytriton.worker.request_log import Part
 
 NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
 NO_TYPE = TensorRef("x", "FP77", [1], 77, 0, 4)

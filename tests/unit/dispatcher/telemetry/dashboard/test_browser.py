@@ -15,10 +15,18 @@ from support.models.figures import model, snapshot, work
 from support.real_daemon import eventually
 
 from pytriton._host.ports import listening
-from pytriton._protocol.messages.answers import InstanceInfo, ModelInfo, ServerInfo, Status
-from pytriton._protocol.messages.events import Event, Explanation, Finding
+from pytriton._protocol.messages.client import (
+    Event,
+    Explanation,
+    Finding,
+    InstanceInfo,
+    ModelInfo,
+    RequestEntry,
+    Requests,
+    ServerInfo,
+    Status,
+)
 from pytriton._protocol.messages.metrics import MetricsSnapshot
-from pytriton._protocol.messages.requests import RequestEntry, Requests
 from pytriton.dispatcher.telemetry.dashboard.routes import Page, Sources
 from pytriton.dispatcher.telemetry.http.server_thread import ServerThread
 

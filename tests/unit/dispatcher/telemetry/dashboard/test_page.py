@@ -16,7 +16,7 @@ from aiohttp import web
 from fakes.dashboard_daemon import CONFIG, HOSTILE, STREAM, Daemon, info, status
 from support.models.figures import model, snapshot, work
 
-from pytriton._protocol.messages.events import Explanation, Finding
+from pytriton._protocol.messages.client import Explanation, Finding
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.dashboard.examples import example_request, inputs, snippets
 from pytriton.dispatcher.telemetry.dashboard.history import POINTS, SPARK_POINTS, History

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.real_daemon import eventually
 
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import event_log, kinds
 from pytriton.dispatcher.telemetry.events.event_log import EventLog, Journal
 

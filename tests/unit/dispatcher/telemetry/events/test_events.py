@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from pytriton._protocol import messages
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import (
     MAX_REASON_LENGTH,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.real_daemon import eventually
 
-from pytriton._protocol.messages.events import Event
+from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import webhook_http, webhooks
 from pytriton.dispatcher.telemetry.events.webhooks import (
     Hook,

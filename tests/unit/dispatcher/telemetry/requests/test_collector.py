@@ -19,7 +19,7 @@ from support.real_daemon import eventually
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.request_records import RequestRecord
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton._protocol.messages.requests import RequestEntry
+from pytriton._protocol.messages.client import RequestEntry
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
 from pytriton.dispatcher.telemetry.events.explain import Outcomes

@@ -1,0 +1,136 @@
+"""Attachment of a proxy to a worker: asks the dispatcher for a worker, and for a verdict when the worker is lost."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from typing import Any
+
+from pytriton._protocol import messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton.proxy_backend.python_proxy.calls import ProxyCalls
+
+
+class Attachment:
+    """A proxy's registration at the dispatcher, and its lane while it has one. Not thread-safe."""
+
+    def __init__(
+        self,
+        control: ControlClient,
+        registration: str,
+        instance: str,
+        calls: ProxyCalls,
+        version: int = 0,
+    ) -> None:
+        self.lane: Lane | None = None
+        #: Workers that wait for the current batch and so cannot serve it.
+        self.avoid: list[str] = []
+        self.execution_timeout_s: float | None = None
+        self.tracing = False
+        self._control = control
+        self._registration = registration
+        self._instance = instance
+        self._version = version
+        self.calls = calls
+        self._retire_calls = calls.retire
+        self.worker = ""
+
+    def attach(self) -> Lane:
+        """Return the lane for a batch; without one, ask for workers until a connection to one succeeds.
+
+        A worker may end between the dispatcher's answer and the connection.
+
+        Raises:
+            RemoteFailure: there will be no worker; the text is for the client.
+        """
+        lane = self._attach(batch=True)
+        if lane is None:
+            raise LaneError("the dispatcher named no worker for a batch")
+        return lane
+
+    def attach_early(self) -> Lane | None:
+        """Attach before there is a batch; return None if the model is suspended until there is one.
+
+        Raises:
+            RemoteFailure: there will be no worker.
+        """
+        return self._attach(batch=False)
+
+    def _attach(self, *, batch: bool) -> Lane | None:
+        lost = None
+        while self.lane is None:
+            attached = self._ask_for_worker(lost, batch)
+            if not attached.lane_path:
+                return None
+            try:
+                self.lane = Lane.connect(attached.lane_path, peer_trusted=False)
+            except LaneClosed:
+                lost = attached.worker
+                continue
+            self.calls.serve(attached.lane_path)
+            self.worker = attached.worker
+            self.execution_timeout_s = attached.execution_timeout_s
+            self.tracing = attached.tracing
+        return self.lane
+
+    def part(self) -> Attachment:
+        """Move the lane of a retiring worker to a new attachment, and return that.
+
+        It is used and dropped like this one, but needs no `close`.
+        """
+        parted = copy.copy(self)
+        parted._retire_calls = self.calls.part()
+        self.lane = None
+        return parted
+
+    def drop(self) -> None:
+        """Close the lane."""
+        if self.lane is not None:
+            self.lane.close()
+            self.lane = None
+            self._retire_calls()
+
+    def judge_loss(self, **loss: Any) -> messages.Verdict:
+        """Return the verdict about the batch of a lost worker; `loss` has the fields of LaneLost."""
+        return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
+
+    def judge_overdue(
+        self, *, taken: bool, since: float | None = None, **loss: Any
+    ) -> messages.Verdict:
+        """Return the verdict about a batch that has taken too long; `loss` has the fields of BatchOverdue.
+
+        `since`: when this was first asked after the worker had read the batch (`time.monotonic`).
+        """
+        taken_ms = round((time.monotonic() - since) * 1000) if taken and since is not None else 0
+        question = messages.BatchOverdue(
+            self._registration, self.worker, taken, taken_ms=taken_ms, **loss
+        )
+        return self._ask(question)
+
+    def close(self) -> None:
+        """Close the lane and the calls' connection, and send Detach to the dispatcher."""
+        self.drop()
+        self.calls.end()
+        self._control.send(messages.Detach(self._registration, self._instance))
+        self._control.flush()
+        self._control.close()
+
+    def _ask(self, question: messages.LaneLost | messages.BatchOverdue) -> messages.Verdict:
+        verdict = self._control.ask(question, timeout_s=None)
+        if not isinstance(verdict, messages.Verdict):
+            raise LaneError(f"the dispatcher answered {type(verdict).__name__}, not a Verdict")
+        return verdict
+
+    def _ask_for_worker(self, lost: str | None, batch: bool) -> messages.Attached:
+        avoid, self.avoid = self.avoid, []
+        ask = messages.Attach(
+            self._registration, self._instance, os.getpid(), lost, avoid, self._version, batch
+        )
+        # No time-out: the dispatcher answers as soon as there is a worker or it has given up,
+        # and this process ends with the dispatcher.
+        answer = self._control.ask(ask, timeout_s=None)
+        if not isinstance(answer, messages.Attached):
+            raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")
+        return answer

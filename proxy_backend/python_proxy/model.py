@@ -1,0 +1,393 @@
+"""The model that tritonserver loads in place of a user's: it passes batches to a worker, and returns the answers.
+
+Each instance of a registered model has an instance of it, in a separate process (a python backend stub). It asks
+the dispatcher once for a lane and keeps it (attachment.py); when the lane ends, it asks again. A batch that the worker
+had not read by then goes to the next worker unchanged; about a batch that it had read, the dispatcher decides
+(`Verdict`). streams.py serves decoupled models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton._protocol import datatypes, messages
+from pytriton._protocol.control import ControlClient
+from pytriton._protocol.errors import RemoteFailure, with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchFailed,
+    BatchTrace,
+    ResponseRef,
+)
+from pytriton._protocol.lanes.request_records import given_id, id_at
+from pytriton._protocol.parameters import (
+    CONTROL_PARAMETER,
+    PYTHON_MODEL_PARAMETER,
+    REGISTRATION_PARAMETER,
+    STAND_IN_PARAMETER,
+    VERSIONS_PARAMETER,
+)
+from pytriton.proxy_backend.python_proxy import translate
+from pytriton.proxy_backend.python_proxy.attachment import Attachment
+from pytriton.proxy_backend.python_proxy.calls import ProxyCalls
+from pytriton.proxy_backend.python_proxy.chains import Circular, check_chain
+from pytriton.proxy_backend.python_proxy.streams import Streams
+from pytriton.proxy_backend.python_proxy.translate import Regions, trace_of
+
+
+class Overdue(Exception):
+    """A batch has run too long. `verdict`: the dispatcher's decision; `taken`: the hanging worker has read it."""
+
+    def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
+        super().__init__(verdict.text)
+        self.verdict = verdict
+        self.taken = taken
+
+
+class TritonPythonModel:
+    """The interface that Triton's python backend calls: initialize, execute, finalize."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Attach to a worker; the model becomes ready when its proxies have all attached."""
+        config = json.loads(args["model_config"])
+        _make_regions_private()
+        self._name = args["model_name"]
+        stand_in = config["parameters"].get(STAND_IN_PARAMETER)
+        self._stand_in: str | None = stand_in and stand_in["string_value"]
+        if self._stand_in is not None:
+            return
+        # Triton may briefly have two instances of one name: when it changes their number or replaces one.
+        instance = f"{args['model_instance_name']}:{os.getpid()}"
+        python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
+        self._details = python_model is not None
+        translator = translate.Translator(
+            self._name,
+            datatypes.of_inputs(config),
+            args["model_version"] if VERSIONS_PARAMETER in config["parameters"] else None,
+            details=self._details,
+            max_sequence_id=datatypes.max_sequence_id(config),
+            batching=config.get("max_batch_size", 0) > 0,
+        )
+        control = ControlClient(_parameter(config, CONTROL_PARAMETER))
+        registration = _parameter(config, REGISTRATION_PARAMETER)
+        calls = ProxyCalls(translator, _parameter(config, CONTROL_PARAMETER))
+        version = int(args["model_version"])
+        attachment = Attachment(control, registration, instance, calls, version)
+        decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
+        self._translator, self._attachment = translator, attachment
+        self._streams = None
+        if decoupled or python_model == "streams":
+            waits = python_model is not None
+            self._streams = Streams(self._name, attachment, translator, until_returned=waits)
+        self._lane: Lane | None = None
+        self._sent: Batch | None = None
+        self._waited_on = False
+        self._taken_since: float | None = None
+        self._batch_id = 0
+        try:
+            if self._streams is not None:
+                self._streams.attach_early()
+            else:
+                self._use(attachment.attach_early())
+        except RemoteFailure as failure:
+            raise pb_utils.TritonModelException(failure.text) from failure
+
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Answer one batch; return when a worker has answered it, or it has failed.
+
+        For a decoupled model, return when a worker has begun it: answers go through response senders.
+        """
+        if self._stand_in is not None:
+            return [translate.unavailable(self._stand_in) for _ in requests]
+        if self._streams is not None:
+            self._streams.begin(requests)
+            return None
+        try:
+            return self._execute(requests)
+        except (UnicodeDecodeError, translate.WrongSequenceId) as error:
+            # Nothing was sent, so nothing is served twice.
+            return self._execute_readable(requests, error)
+
+    def _execute(self, requests: Sequence[Any]) -> list[Any]:
+        attempts = BatchAttempts(len(requests))
+        attempts.taken_ns = time.monotonic_ns()
+        responses: list[Any] = []
+        while (now := attempts.next()) is not None:
+            responses += self._try(requests, requests[now], attempts)
+        return responses
+
+    def _try(
+        self, batch: Sequence[Any], requests: Sequence[Any], attempts: BatchAttempts
+    ) -> list[Any]:
+        """Let a worker serve the requests being tried; return an empty list if they have to be retried."""
+        self._sent = None
+        trace = trace_of(requests) if self._attachment.tracing else None
+        try:
+            lane = self._lane or self._attach()
+            try:
+                answer = self._exchange(requests, lane, trace, attempts)
+                responses = self._responses(requests, lane, answer, lasting=attempts.apart)
+                attempts.answered()
+                return responses
+            except LaneClosed as end:
+                if end.unread:
+                    self._drop_lane()
+                    return []
+                attempts.losses += 1
+                verdict = self._attachment.judge_loss(**self._facts(attempts))
+                self._drop_lane()
+                return self._lost(batch, attempts, verdict)
+            except Overdue as overdue:
+                self._drop_lane()
+                attempts.losses += overdue.taken
+                return self._lost(batch, attempts, overdue.verdict) if overdue.taken else []
+            except Circular as circular:
+                self._drop_lane()
+                self._attachment.avoid = circular.waiting
+                return []
+        except RemoteFailure as failure:
+            return self._failures(batch, attempts, failure.text, whole=True)
+        except (ArenaError, LaneError, messages.MalformedMessage) as error:
+            self._drop_lane()
+            return self._failures(batch, attempts, f"model {self._name}: {error}")
+
+    def _lost(
+        self, batch: Sequence[Any], attempts: BatchAttempts, verdict: messages.Verdict
+    ) -> list[Any]:
+        if attempts.lost(verdict):
+            return []
+        return self._failures(batch, attempts, verdict.text, whole=verdict.whole)
+
+    def _failures(
+        self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
+    ) -> list[Any]:
+        """Fail the requests being tried, with `whole` all remaining ones; each error names its request."""
+        first = attempts.done
+        left = batch[first : first + attempts.answered(failed=True, whole=whole)]
+        return [
+            translate.unavailable(with_id(text, self._name_of(one, at)))
+            for at, one in enumerate(left)
+        ]
+
+    def _facts(self, attempts: BatchAttempts) -> dict[str, Any]:
+        sent = self._sent
+        alone = sent is not None and len(sent.requests) == 1
+        return {**attempts.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
+
+    def _name_of(self, request: Any, place: int) -> str:
+        """Return the id of a request by its index among those being tried; "" if it has none."""
+        sent = self._sent
+        if sent is not None and place < len(sent.requests):
+            return id_at(sent, place)
+        return given_id(self._translator.without_inputs(request))
+
+    def _execute_readable(self, requests: Sequence[Any], error: ValueError) -> list[Any]:
+        """Answer a batch in which some requests have invalid UTF-8 or wrong ids: only those fail."""
+        refusals = self._translator.refusals(requests)
+        readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
+        if len(readable) == len(requests):
+            raise error  # another error
+        answers = iter(self._execute(readable) if readable else ())
+        return [
+            next(answers) if text is None else translate.refused(self._named(text, request))
+            for text, request in zip(refusals, requests)
+        ]
+
+    def _named(self, text: str, request: Any) -> str:
+        return with_id(text, given_id(self._translator.without_inputs(request)))
+
+    def finalize(self) -> None:
+        """Detach from the worker."""
+        if self._stand_in is not None:
+            return
+        if self._streams is not None:
+            self._streams.end()
+        self._attachment.close()
+
+    def _exchange(
+        self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, attempts: BatchAttempts
+    ) -> BatchDone | BatchFailed:
+        """Pass the batch to the worker and return its answers.
+
+        Raises:
+            LaneClosed: the lane ended first.
+            Overdue: the batch has taken too long.
+            Circular: the worker waits for this very batch.
+        """
+        self._taken_since = None
+        self._batch_id += 1
+        refs = self._translator.requests(requests, lane)
+        check_chain(refs, self._attachment.worker)
+        rows = self._translator.rows(refs)
+        self._sent = Batch(
+            self._batch_id, refs, trace, False, attempts.apart, attempts.taken_ns, rows
+        )
+        lane.send(self._sent)
+        while True:
+            try:
+                answer = lane.receive()
+                break
+            except LaneSilent:
+                self._wait_on(lane, attempts)
+        if self._waited_on:
+            self._waited_on = False
+            lane.set_patience(self._attachment.execution_timeout_s)
+        self._translator.inputs_read(lane)
+        if isinstance(answer, (BatchDone, BatchFailed)) and answer.id == self._batch_id:
+            return answer
+        raise LaneError(f"the worker answered batch {self._batch_id} with {answer!r:.100}")
+
+    def _responses(
+        self,
+        requests: Sequence[Any],
+        lane: Lane,
+        answer: BatchDone | BatchFailed,
+        *,
+        lasting: bool,
+    ) -> list[Any]:
+        """Return the stub's form of the answers; `lasting`: another batch is sent before they are returned."""
+        self._translator.lasting = lasting
+        if isinstance(answer, BatchFailed):
+            return [self._failure(answer.text, place) for place in range(len(requests))]
+        if len(answer.responses) != len(requests):
+            raise LaneError(
+                f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
+            )
+        if self._details:
+            return [
+                self._detailed(request, ref, lane)
+                for request, ref in zip(requests, answer.responses)
+            ]
+        return self._translator.responses(answer.responses, lane)
+
+    def _failure(self, text: str, place: int) -> Any:
+        """Return the error of a callable; of a model.py, in Triton's wording."""
+        if self._details or self._sent is None:
+            return translate.failure(text)
+        return translate.failure(with_id(text, id_at(self._sent, place)))
+
+    def _detailed(self, request: Any, ref: ResponseRef, lane: Lane) -> Any:
+        if ref.details is not None and ref.details.reschedule:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return self._translator.response(ref, lane)
+
+    def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> None:
+        """Ask the dispatcher about an overdue batch, and extend the wait if it permits.
+
+        Raises:
+            Overdue: the dispatcher considers the worker hung.
+        """
+        taken = lane.all_read()
+        verdict = self._attachment.judge_overdue(
+            taken=taken, since=self._taken_since, **self._facts(attempts)
+        )
+        if taken and self._taken_since is None:
+            self._taken_since = time.monotonic()
+        if verdict.action == "wait":
+            lane.set_patience(verdict.wait_s)
+            self._waited_on = True
+            return
+        raise Overdue(verdict, taken=taken)
+
+    def _attach(self) -> Lane:
+        lane = self._attachment.attach()
+        self._use(lane)
+        return lane
+
+    def _use(self, lane: Lane | None) -> None:
+        self._lane = lane
+        if lane is not None:
+            lane.set_patience(self._attachment.execution_timeout_s)
+
+    def _drop_lane(self) -> None:
+        self._attachment.drop()
+        self._lane = None
+        self._waited_on = False
+        self._translator.forget_lane()
+
+
+def _parameter(config: dict[str, Any], name: str) -> str:
+    value: str = config["parameters"][name]["string_value"]
+    return value
+
+
+def _make_regions_private() -> None:
+    """Restrict this process's shared memory to its user, if the daemon could not create it so."""
+    for path in Regions().paths():
+        os.chmod(path, 0o600)
+
+
+# ── the attempts to serve a batch ────────────────────────────────────────────────────────────────────
+#
+# First all its requests together; after a worker was lost with them, individually:
+#
+#     requests   [ answered … | tried now | … not yet tried individually ]
+#                 0           done        end                            count
+#
+# One of the requests may have ended the worker, or may make it hang. Retried individually, that request fails alone.
+
+
+@dataclass
+class BatchAttempts:
+    """The progress of a batch of `count` requests.
+
+    Attributes:
+        done: number of answered requests, from the first on.
+        end: the requests from `done` to here are being tried.
+        apart: each request is tried individually.
+        losses: workers that were lost with the requests being tried.
+        in_row: individually tried requests that lost a worker since the last answer.
+        taken_ns: when tritonserver passed the batch to the backend (CLOCK_MONOTONIC).
+    """
+
+    count: int
+    done: int = 0
+    end: int = 0
+    apart: bool = False
+    losses: int = 0
+    in_row: int = 0
+    taken_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.end = self.count
+
+    def next(self) -> slice | None:
+        """Return the requests to try now; None when all have been answered."""
+        if self.done == self.count:
+            return None
+        if self.done == self.end:  # the next one individually: it was lost with the others once
+            self.end += 1
+            self.losses = 1
+        return slice(self.done, self.end)
+
+    def answered(self, *, failed: bool = False, whole: bool = False) -> int:
+        """Mark the requests that were tried as answered, with `whole` all remaining ones; return their number."""
+        if not failed:
+            self.in_row = 0
+        before, self.done = self.done, self.count if whole else self.end
+        return self.done - before
+
+    def lost(self, verdict: messages.Verdict) -> bool:
+        """Apply the verdict about requests that lost a worker; return whether they are retried."""
+        self.in_row += self.apart
+        if verdict.action == "fail":
+            return False
+        self.apart = True
+        self.end = self.done + 1
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts for the dispatcher's verdict about the requests that were tried."""
+        in_row = self.in_row + 1 if self.apart else 0
+        return {"losses": self.losses, "requests": self.end - self.done, "in_row": in_row}

@@ -1,0 +1,227 @@
+"""Decoupled models: tritonserver gets answers to a request while the worker produces more.
+
+    execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
+    reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders (stream_lane.py)
+
+A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one
+that had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and
+whose `execute` has not returned. Requests that lost a worker together are retried individually (`Flight.alone`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure, with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import Batch
+from pytriton._protocol.lanes.request_records import given_id
+from pytriton.proxy_backend.python_proxy import translate
+from pytriton.proxy_backend.python_proxy.attachment import Attachment
+from pytriton.proxy_backend.python_proxy.chains import Circular, check_chain, handles
+from pytriton.proxy_backend.python_proxy.metrics import CustomMetrics
+from pytriton.proxy_backend.python_proxy.stream_lane import Flight, StreamLane
+from pytriton.proxy_backend.python_proxy.translate import trace_of
+
+_RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
+
+
+class Streams:
+    """The batches in flight of one proxy of a decoupled model."""
+
+    def __init__(
+        self,
+        name: str,
+        attachment: Attachment,
+        translator: translate.Translator,
+        *,
+        until_returned: bool = False,
+    ) -> None:
+        """`until_returned`: a batch holds back the next one until `BatchReturned`, not just `BatchBegun`."""
+        self._name = name
+        self._until_returned = until_returned
+        self._metrics = CustomMetrics()
+        self._attachment = attachment
+        self._translator = translator
+        #: Guards all below, the attachment, and the lanes' fields as documented there.
+        self._changed = threading.Condition()
+        self._lane: StreamLane | None = None
+        self._parted: list[StreamLane] = []  #: lanes whose workers retired, with batches in flight
+        self._batch_id = 0
+        self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
+
+    def attach(self) -> None:
+        """Get a lane unless there is one.
+
+        Raises:
+            RemoteFailure: there will be no worker.
+        """
+        with self._changed:
+            if self._lane is not None:
+                return
+            self._attachment.attach()
+            self._read()
+
+    def attach_early(self) -> None:
+        """Get a lane before there is a batch, unless the model is suspended.
+
+        Raises:
+            RemoteFailure: there will be no worker.
+        """
+        with self._changed:
+            if self._attachment.attach_early() is not None:
+                self._read()
+
+    def _read(self) -> None:
+        self._lane = StreamLane(
+            self._name,
+            self._attachment,
+            self._translator,
+            self._metrics,
+            self._changed,
+            until_returned=self._until_returned,
+            left=self._leave,
+        )
+
+    def _leave(self, lane: StreamLane) -> None:
+        """Send nothing more over a lane. The caller holds the lock."""
+        self._parted = [one for one in self._parted if one is not lane]
+        if self._lane is not lane:
+            return
+        if lane.flights:
+            self._parted.append(lane)
+        self._translator.forget_lane()
+        self._lane = None
+        self._fault = lane.fault
+
+    def begin(self, requests: Sequence[Any]) -> None:
+        """Pass a batch to a worker; return when it has begun, or has been answered with an error."""
+        flight = Flight(requests)
+        try:
+            self._begin(flight, requests)
+        except (UnicodeDecodeError, translate.WrongSequenceId):
+            # Nothing was sent: only the requests with invalid UTF-8 or a wrong id fail.
+            refusals = self._translator.refusals(requests)
+            readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
+            if len(readable) == len(requests):
+                raise  # another error
+            names = self._names(requests)
+            flight.refuse([text and with_id(text, name) for text, name in zip(refusals, names)])
+            if readable:
+                self._begin(flight, readable)
+
+    def _begin(self, flight: Flight, requests: Sequence[Any]) -> None:
+        if self._attachment.tracing:
+            flight.trace = trace_of(requests)
+        try:
+            while not self._begun(flight, requests):
+                if flight.losses and len(requests) > 1:
+                    self._begin_apart(flight, requests)
+                    return
+            for index in flight.reschedule:
+                requests[index].set_release_flags(_RESCHEDULE)
+        except RemoteFailure as failure:
+            flight.names = self._names(requests)
+            flight.end(translate.unavailable, failure.text)
+        except (ArenaError, LaneError, Circular, messages.MalformedMessage) as error:
+            flight.names = self._names(requests)
+            flight.end(translate.unavailable, f"model {self._name}: {error}")
+
+    def _names(self, requests: Sequence[Any]) -> list[str]:
+        """Return the ids given to requests; "" for a request without one."""
+        return [given_id(self._translator.without_inputs(request)) for request in requests]
+
+    def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
+        """Begin each request individually, after a worker was lost with all of them."""
+        in_row = 0
+        for index, request in enumerate(requests):
+            one = flight.alone(index, in_row)
+            self._begin(one, [request])
+            in_row = in_row + 1 if one.failure is not None else 0
+            flight.senders[index] = None  # `one` owns it now
+            if one.whole:
+                flight.end(translate.unavailable, one.failure or "")
+                return
+
+    def end(self) -> None:
+        """Close all lanes; all batches have been answered."""
+        with self._changed:
+            lanes = [*self._parted, *([self._lane] if self._lane is not None else [])]
+        for lane in lanes:
+            lane.end()
+
+    # ── the thread of execute ────────────────────────────────────────────────────────────────────
+
+    def _begun(self, flight: Flight, requests: Sequence[Any]) -> bool:
+        """Send a batch when there is room and wait until it has begun; return False if the lane was lost before."""
+        self.attach()
+        with self._changed:
+            on = self._lane
+            if on is None or not self._has_room(flight, on):
+                return False
+            lane, flights = on.lane, on.flights
+            self._batch_id += 1
+            number = self._batch_id
+            flights[number] = flight  # first: the reader may receive its answer immediately
+            try:
+                refs = self._translator.requests(requests, lane)
+                flight.waiting = handles(refs)
+                check_chain(refs, self._attachment.worker)
+                rows, alone = self._translator.rows(refs), flight.losses > 0
+                flight.sent = Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows)
+                lane.send(flight.sent)
+            except LaneClosed:
+                del flights[number]
+                # The reader detects its end, too, and releases it.
+                self._changed.wait_for(lambda: self._lane is not on)
+                return False
+            except Exception:
+                del flights[number]
+                raise
+            self._wait_until(lambda: number not in flights or flight.begun, flight, on, sent=True)
+            if flight.begun and self._lane is on:
+                self._translator.inputs_read(lane)
+            if self._until_returned:
+                self._changed.wait_for(lambda: number not in flights or flight.returned)
+            # If it has not begun: the lane was lost, and nothing was answered.
+            return flight.begun
+
+    def _has_room(self, flight: Flight, lane: StreamLane) -> bool:
+        """Wait until the worker has room for a batch; return False if the lane was lost. The caller holds the lock.
+
+        Raises:
+            LaneError: the worker broke the protocol; the next lane would end in the same way, forever.
+        """
+
+        def there_is() -> bool:
+            return self._lane is not lane or len(lane.flights) < lane.room
+
+        while lane.room and not there_is():  # batches in flight have their own limits
+            self._changed.wait()
+        self._wait_until(there_is, flight, lane, sent=False)
+        if self._lane is lane:
+            return True
+        if self._lane is None and self._fault is not None:
+            raise LaneError(self._fault)
+        return False
+
+    def _wait_until(
+        self, condition: Callable[[], bool], flight: Flight, lane: StreamLane, *, sent: bool
+    ) -> None:
+        """Wait for the worker to begin; if that is overdue, ask the dispatcher. The caller holds the lock."""
+        wait_s = self._attachment.execution_timeout_s
+        since: float | None = None
+        while not self._changed.wait_for(condition, wait_s):
+            taken = sent and lane.lane.all_read()
+            verdict = lane.attachment.judge_overdue(taken=taken, since=since, final=True)
+            since = since or time.monotonic() if taken else None
+            wait_s = verdict.wait_s if verdict.action == "wait" else None
+            if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
+                flight.failure = verdict.text

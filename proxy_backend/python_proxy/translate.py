@@ -1,0 +1,395 @@
+"""Translate between the stub's requests and responses (pb_utils) and lane messages.
+
+Inputs stay where Triton put them: only their location is sent. Outputs are read where the worker put
+them; Triton copies them after `execute` has returned, before the next batch can overwrite them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton._protocol import numpy_types
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import MIN_SWEEP_BYTES, NoMemoryLeft, refuse_more_than_available
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    BatchTrace,
+    RequestDetails,
+    RequestRef,
+    ResponseRef,
+    TensorRef,
+)
+from pytriton._protocol.parameters import VERSION_PARAMETER
+from pytriton.proxy_backend.python_proxy import stub
+
+#: The mapping of the last input: addresses [start, end), the value to subtract to get the file offset, and its
+#: number on the lane. An empty mapping:
+_NOWHERE = (0, 0, 0, 0)
+#: The maximum size that tritonserver sends over gRPC, for which it makes a copy. It refuses larger ones before.
+_MAX_BY_GRPC = (1 << 31) - 1
+#: The codes of pb_utils.TritonError; later versions may have more.
+_CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
+
+
+class WrongSequenceId(ValueError):
+    """A request of a batch has a sequence id that its model's control input cannot hold."""
+
+
+class Translator:
+    """Translates the batches of one instance of `model` for one lane at a time.
+
+    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: for a model with several, the
+    version to add to the parameters of each request. With `details`, requests carry the fields that only a Triton
+    Python model uses. `batching`: shapes have a batch axis.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        datatypes: dict[str, str],
+        version: str | None = None,
+        *,
+        details: bool = False,
+        batching: bool = False,
+        max_sequence_id: int | None = None,
+    ) -> None:
+        self._model = model
+        self._max_sequence_id = max_sequence_id
+        self._batching = batching
+        #: Whether translated answers must outlive the lane's next message.
+        self.lasting = False
+        self._version = version
+        self._datatypes = datatypes
+        self._details = details
+        # Responses have parameters only after Triton 2.51.
+        makes = getattr(pb_utils.InferenceResponse.__init__, "__doc__", "") if details else ""
+        self._has_parameters = "parameters" in (makes or "")
+        self._regions = Regions()
+        self._bytes = stub.BytesTensors()
+        self._announced: dict[str, int] = {}
+        self._unlooked = 0  #: bytes of tensors since the last check of available memory
+        self._last = _NOWHERE
+
+    def forget_lane(self) -> None:
+        """Announce all regions again: the next batch goes over another lane."""
+        self._announced.clear()
+        self._last = _NOWHERE
+
+    def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
+        """Return the lane's form of a batch; tensors outside of Triton's memory are copied into the lane's arena."""
+        lane.arena.reset()
+        if self._max_sequence_id is not None:
+            for request in requests:
+                if self._wrong_sequence_id(request) is not None:
+                    raise WrongSequenceId
+        if self._details:
+            return [self._detailed(request, lane) for request in requests]
+        return [
+            RequestRef(
+                [self._input(tensor, lane) for tensor in request.inputs()],
+                request.parameters() if self._version is None else self._with_version(request),
+                request.requested_output_names(),
+                _id_for_the_log(request),
+            )
+            for request in requests
+        ]
+
+    def without_inputs(self, request: Any) -> RequestRef:
+        """Return the fields that identify a request that has not been sent."""
+        details = RequestDetails(trace=_trace_context(request)) if self._details else None
+        return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
+
+    def rows(self, refs: Sequence[RequestRef]) -> int:
+        """Count the rows of a batch; a request without a batch axis is one."""
+        if not self._batching:
+            return len(refs)
+        shapes = [ref.inputs[0].shape if ref.inputs else None for ref in refs]
+        return sum(shape[0] if shape else 1 for shape in shapes)
+
+    def refusals(self, requests: Sequence[Any]) -> list[str | None]:
+        """Return for each request an error if it has a text that is not valid UTF-8 or a wrong sequence id, else None."""
+        return [self._refusal(request) for request in requests]
+
+    def _refusal(self, request: Any) -> str | None:
+        texts = {
+            "a request parameter, its key or its value,": request.parameters,
+            "the trace context": lambda: request.trace().get_context(),
+        }
+        if self._details:
+            texts["the request id"] = request.request_id
+            texts["the sequence id"] = request.correlation_id
+        for what, ask in texts.items():
+            try:
+                ask()
+            except UnicodeDecodeError:  # noqa: PERF203, this is the check
+                return f"model {self._model}: {what} is not valid UTF-8"
+        return self._wrong_sequence_id(request)
+
+    def _wrong_sequence_id(self, request: Any) -> str | None:
+        """Return an error if a sequence's id does not fit the control input that takes it as a number.
+
+        The core (2.51) would write uninitialised or truncated bytes to that input.
+        """
+        if self._max_sequence_id is None:
+            return None
+        given = request.correlation_id()
+        if isinstance(given, str) and given:
+            return (
+                f"model {self._model}: the sequence id is a string, and the model's control input for it takes a "
+                "number: send a number, or declare the control's data_type as TYPE_STRING"
+            )
+        if isinstance(given, int) and given > self._max_sequence_id:
+            return (
+                f"model {self._model}: the sequence id {given} is too large for the model's control input, which "
+                f"takes at most {self._max_sequence_id}"
+            )
+        return None
+
+    def inputs_read(self, lane: Lane) -> None:
+        """Return the memory of inputs that the worker has read, if they took much: no later event would do so.
+
+        This is rare: only strings are copied, other tensors stay where Triton put them.
+        """
+        if lane.arena.large:
+            lane.arena.reset()
+            lane.arena.give_back(at_once=True)
+
+    def _with_version(self, request: Any) -> str:
+        parameters = json.loads(request.parameters() or "{}")
+        return json.dumps({**parameters, VERSION_PARAMETER: self._version})
+
+    def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
+        """Return the stub's form of a batch's answers."""
+        return [self.response(response, lane) for response in responses]
+
+    def response(self, response: ResponseRef, lane: Lane) -> Any:
+        """Return the stub's form of one answer."""
+        details = response.details
+        if response.error is not None:
+            return failure(response.error, details and error_code(details.code))
+        try:
+            outputs = [self.tensor(ref, lane) for ref in response.outputs]
+        except NoMemoryLeft as error:  # there may be enough for other responses
+            return unavailable(str(error))
+        if details is not None and details.parameters and self._has_parameters:
+            return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
+        return pb_utils.InferenceResponse(outputs)
+
+    def _detailed(self, request: Any, lane: Lane) -> RequestRef:
+        return RequestRef(
+            [self._input(tensor, lane) for tensor in request.inputs()],
+            request.parameters(),
+            sorted(request.requested_output_names()),
+            request.request_id(),
+            RequestDetails(
+                request.correlation_id(),
+                request.flags(),
+                request.timeout(),
+                request.trace().get_context(),
+            ),
+        )
+
+    def _input(self, tensor: Any, lane: Lane) -> TensorRef:
+        name = tensor.name()
+        datatype = self._datatypes[name]
+        if datatype == "BYTES":
+            return self.serialized(name, tensor, lane)
+        shape = tensor.shape()
+        nbytes = math.prod(shape) * numpy_types.NUMERIC[datatype].itemsize
+        if nbytes == 0:
+            return TensorRef(name, datatype, shape, 0, 0, 0)
+        address = stub.address_of(tensor)
+        start, end, shift, memory = self._last
+        if not (start <= address and address + nbytes <= end):
+            start, end, shift, memory = self._last = self._find(name, address, nbytes, lane)
+        return TensorRef(name, datatype, shape, memory, address - shift, nbytes)
+
+    def _find(self, name: str, address: int, nbytes: int, lane: Lane) -> tuple[int, int, int, int]:
+        mapping = self._regions.find(address, nbytes)
+        if mapping is None:
+            raise RuntimeError(
+                f"input {name} is at {address:#x}, outside all shared memory that tritonserver maps"
+            )
+        memory = self._announced.get(mapping.path) or self._announce(mapping.path, lane)
+        return mapping.start, mapping.end, mapping.start - mapping.offset, memory
+
+    def _announce(self, path: str, lane: Lane) -> int:
+        number = len(self._announced) + 1  # 0 is the arena
+        lane.announce(number, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self._announced[path] = number
+        return number
+
+    def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
+        """Copy one of the stub's BYTES tensors to the arena, and return its reference."""
+        shape = tensor.shape()
+        raw = self._bytes.serialized(tensor)
+        data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
+        return tensors.write_raw(lane, name, "BYTES", shape, data)
+
+    def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
+        """Return the stub's form of a worker's tensor."""
+        self._unlooked += max(0, ref.nbytes)
+        if self._unlooked >= MIN_SWEEP_BYTES:
+            self._unlooked = 0
+            _check_memory(ref)
+        if ref.datatype == "BYTES":
+            data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
+            tensors.check_bytes(data, ref.shape)
+            tensor = self._bytes.make(ref.name, ref.shape, data)
+            if tensor is None:
+                tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))
+            return tensor
+        dtype = numpy_types.NUMERIC.get(ref.datatype)
+        if dtype is None:
+            raise LaneError(
+                f"the worker sent output {ref.name} with the datatype {ref.datatype!r:.40}"
+            )
+        array = tensors.read(lane, ref, dtype)
+        if ref.datatype == "BF16":
+            return stub.bf16_tensor(ref.name, array.copy())
+        return pb_utils.Tensor(ref.name, array.copy() if self.lasting else array)
+
+
+def _check_memory(ref: TensorRef) -> None:
+    """Check that there is memory for a tensor: for the stub's copy, tritonserver's, and the message over gRPC.
+
+    Raises:
+        NoMemoryLeft: there is not enough. tritonserver's gRPC frontend would not report that, but end the process.
+    """
+    try:
+        refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MAX_BY_GRPC))
+    except NoMemoryLeft as error:
+        raise NoMemoryLeft(
+            f"tensor {ref.name} of {ref.nbytes} bytes cannot be passed on: {error}"
+        ) from None
+
+
+def error_code(name: str) -> Any | None:
+    """Return pb_utils.TritonError's code of this name; None for one that this tritonserver lacks."""
+    return getattr(pb_utils.TritonError, name, None) if name.isupper() else None
+
+
+def failure(text: str, code: Any | None = None) -> Any:
+    """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
+    error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
+    return pb_utils.InferenceResponse(output_tensors=[], error=error)
+
+
+def refused(text: str) -> Any:
+    """Return the error response to a wrong request: the status is INVALID_ARG."""
+    return failure(text, error_code("INVALID_ARG"))
+
+
+def unavailable(text: str) -> Any:
+    """Return the error response of a model without workers: the status is UNAVAILABLE."""
+    return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
+
+
+def code_name(error: Any) -> str:
+    """Return the name of the code of a pb_utils.TritonError."""
+    code = error.code()
+    names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
+    return next(names, "INTERNAL")
+
+
+def _id_for_the_log(request: Any) -> str:
+    return _text_of(request.request_id)  # an invalid id is not an error of the request
+
+
+def _parameters(request: Any) -> str:
+    return _text_of(request.parameters)
+
+
+def _trace_context(request: Any) -> str:
+    return _text_of(lambda: request.trace().get_context())
+
+
+def _text_of(ask: Callable[[], Any]) -> str:
+    try:
+        return str(ask() or "")
+    except UnicodeDecodeError:
+        return ""
+
+
+# ── the location of a tensor: from an address in this process to a shared memory file and an offset ──
+
+_SHARED_MEMORY = "/dev/shm/"
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One mapping of a region: addresses [start, end) are the file's bytes from `offset` on."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+class Regions:
+    """This process's mappings of named shared memory."""
+
+    def __init__(self) -> None:
+        self._mappings: list[Mapping] = []
+
+    def find(self, address: int, nbytes: int) -> Mapping | None:
+        """Return the mapping that holds these bytes, or None when they are not in shared memory."""
+        return self._cached(address, nbytes) or self._fresh(address, nbytes)
+
+    def paths(self) -> set[str]:
+        """Return the files of shared memory that are mapped now."""
+        self._mappings = _read_mappings()
+        return {mapping.path for mapping in self._mappings}
+
+    def _cached(self, address: int, nbytes: int) -> Mapping | None:
+        for mapping in self._mappings:
+            if mapping.start <= address and address + nbytes <= mapping.end:
+                return mapping
+        return None
+
+    def _fresh(self, address: int, nbytes: int) -> Mapping | None:
+        self._mappings = _read_mappings()
+        return self._cached(address, nbytes)
+
+
+def _read_mappings() -> list[Mapping]:
+    """Parse /proc/self/maps (proc(5)): "start-end perms offset device inode path"."""
+    found = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith(_SHARED_MEMORY) and "s" in fields[1]:
+                start, end = (int(edge, 16) for edge in fields[0].split("-"))
+                if os.path.exists(fields[5]):  # not "… (deleted)"
+                    found.append(Mapping(start, end, int(fields[2], 16), fields[5]))
+    return found
+
+
+# ── the trace contexts of a batch's requests: the parents of the worker's spans (OpenTelemetry) ──────
+#
+# Reading them costs some microseconds per request. So the proxy reads them only if the dispatcher reports that tritonserver
+# traces with OpenTelemetry (`Attached.tracing`): its trace mode cannot change while it runs.
+
+
+def trace_of(requests: Sequence[Any]) -> BatchTrace | None:
+    """Return the traces of these stub requests; None if no request is traced."""
+    begun_ns = time.time_ns()
+    contexts = [request.trace().get_context() or "" for request in requests]
+    return BatchTrace(begun_ns, contexts) if any(contexts) else None

@@ -1,0 +1,446 @@
+"""The calls that a proxy makes for its worker: the test is the worker, and the model that is called."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.triton.fake_stub import InferenceRequest, InferenceResponse, Logger, Tensor, TritonError
+from support.real_daemon import eventually
+
+from pytriton._protocol import messages
+from pytriton._protocol.calls.call_connection import CallConnection, Slots, socket_path
+from pytriton._protocol.calls.call_messages import (
+    MOVED,
+    Answer,
+    AnswerRead,
+    Call,
+    CallDropped,
+    Link,
+    Retiring,
+    decode_chain,
+)
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import LaneClosed, LaneSilent
+from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
+from pytriton.proxy_backend.python_proxy import calls as calls_module
+from pytriton.proxy_backend.python_proxy import calls as exec_module
+from pytriton.proxy_backend.python_proxy import stub
+from pytriton.proxy_backend.python_proxy.calls import CallInFlight, Executor, ProxyCalls, explained
+from pytriton.proxy_backend.python_proxy.chains import has_closed, write_failure
+from pytriton.proxy_backend.python_proxy.translate import Translator
+
+
+def call(number: int, *chain: Link) -> Call:
+    return Call(
+        number, "other", -1, [], [], "{}", "", 0, 0, 0, False, list(chain or (Link("m", "w1"),))
+    )
+
+
+class Model:
+    """Answers calls as the test says: `answers` are those of the next call, which waits for them."""
+
+    def __init__(self) -> None:
+        self.answers: queue.SimpleQueue[list[Answer]] = queue.SimpleQueue()
+        self.begun: list[int] = []
+        self.released: list[int] = []
+
+    def __call__(self, call: Call, state: Any) -> Iterator[tuple[Answer, Callable[[], None]]]:
+        self.begun.append(call.id)
+        for answer in self.answers.get():
+            state.wait_for_room()
+            if state.dropped:
+                return
+            yield answer, lambda: self.released.append(call.id)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, model: Model) -> Iterator[ProxyCalls]:
+    made = ProxyCalls(Translator("m", {}), "ipc://nowhere")
+
+    class FakeExecutor:
+        answers = staticmethod(model)
+
+    monkeypatch.setattr(calls_module, "Executor", lambda *arguments: FakeExecutor())
+    yield made
+    for _ in range(30):
+        model.answers.put([])
+    monkeypatch.setattr(calls_module, "_END_S", 0.0)
+    made.end()
+
+
+@pytest.fixture
+def connect(calls: ProxyCalls) -> Iterator[Callable[[], CallConnection]]:
+    """Have the proxy serve a worker's calls; return the worker's end."""
+    made: list[CallConnection] = []
+    with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as folder:
+
+        def connected() -> CallConnection:
+            lane = f"{folder}/w{len(made)}.sock"
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(socket_path(lane))
+                listener.listen()
+                calls.serve(lane)
+                made.append(CallConnection(listener.accept()[0], peer_trusted=True))
+            return made[-1]
+
+        yield connected
+        for one in made:
+            one.close()
+
+
+def test_calls_are_made_side_by_side_and_answered_in_any_order(
+    connect: Callable[[], CallConnection], model: Model
+) -> None:
+    worker = connect()
+    worker.send(call(1))
+    eventually(lambda: model.begun == [1], "it is made")
+    worker.send(call(2))
+    eventually(lambda: model.begun == [1, 2], "so is the other")
+    model.answers.put([Answer(1, [], True)])  # the first who waits has the first call
+    assert worker.receive() == Answer(1, [], True)
+    model.answers.put([Answer(2, [], False), Answer(2, [], True)])
+    assert [worker.receive(), worker.receive()] == [Answer(2, [], False), Answer(2, [], True)]
+    assert model.released == []
+    for number in (1, 2, 2):
+        worker.send(AnswerRead(number))
+    eventually(lambda: model.released == [1, 2, 2], "what was read is given back")
+
+
+def test_a_stream_is_no_further_ahead_than_what_may_be_unread(
+    connect: Callable[[], CallConnection], model: Model
+) -> None:
+    worker = connect()
+    worker.send(call(1))
+    model.answers.put([Answer(1, [], number == 9) for number in range(10)])
+    for _ in range(8):
+        worker.receive()
+    worker.set_patience(0.05)
+    with pytest.raises(LaneSilent):
+        worker.receive()
+    worker.set_patience(None)
+    worker.send(AnswerRead(1))
+    assert worker.receive() == Answer(1, [], False)
+    worker.send(AnswerRead(1))
+    assert worker.receive() == Answer(1, [], True)
+
+
+def test_a_call_that_is_dropped_ends_at_once(
+    connect: Callable[[], CallConnection], model: Model
+) -> None:
+    worker = connect()
+    worker.send(call(1))
+    eventually(lambda: model.begun == [1], "it is made")
+    worker.send(CallDropped(1))
+    assert worker.receive() == Answer(1, [], True)
+    model.answers.put([Answer(1, [], True)])
+    eventually(model.answers.empty, "the first call takes it, and not the second one")
+    worker.send(AnswerRead(1))
+    worker.send(CallDropped(1))  # it has ended: nothing more comes of it
+    worker.send(call(2))
+    model.answers.put([Answer(2, [], True)])
+    assert worker.receive() == Answer(2, [], True)
+
+
+def test_an_exception_is_the_calls_answer(
+    connect: Callable[[], CallConnection], calls: ProxyCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        @staticmethod
+        def answers(call: Call, state: Any) -> Any:
+            raise ValueError("no such thing")
+
+    monkeypatch.setattr(calls_module, "Executor", lambda *arguments: Failing())
+    worker = connect()
+    worker.send(call(1))
+    assert worker.receive() == Answer(1, [], True, "ValueError: no such thing", "INTERNAL")
+
+
+def test_a_proxy_that_goes_elsewhere_answers_what_is_under_way_and_no_new_calls(
+    connect: Callable[[], CallConnection], calls: ProxyCalls, model: Model
+) -> None:
+    worker = connect()
+    worker.send(call(1))
+    eventually(lambda: model.begun == [1], "it is made")
+    calls.retire()
+    assert worker.receive() == Retiring()
+    worker.send(call(2))
+    moved = worker.receive()
+    assert isinstance(moved, Answer)
+    assert (moved.id, moved.code) == (2, MOVED)
+    model.answers.put([Answer(1, [], True)])
+    assert worker.receive() == Answer(1, [], True)
+    assert model.begun == [1]
+
+
+def test_a_proxy_that_was_never_asked_just_goes(
+    connect: Callable[[], CallConnection], calls: ProxyCalls
+) -> None:
+    worker = connect()
+    calls.retire()
+    with pytest.raises(LaneClosed):
+        worker.send(call(1))
+
+
+def test_a_worker_without_a_place_for_calls_is_about_to_end(
+    calls: ProxyCalls, tmp_path: Path
+) -> None:
+    calls.serve(str(tmp_path / "gone.sock"))
+    calls.retire()
+
+
+def test_of_many_calls_those_of_a_chain_are_not_kept_waiting(
+    connect: Callable[[], CallConnection], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they would wait for may wait for them."""
+    monkeypatch.setattr(calls_module, "_AT_ONCE", 2)
+    worker = connect()
+    for number in (1, 2, 3):
+        worker.send(call(number))
+    eventually(lambda: sorted(model.begun) == [1, 2], "two are made, the third one waits")
+    worker.send(call(4, Link("a", "w0"), Link("m", "w1")))
+    refused = worker.receive()
+    assert isinstance(refused, Answer)
+    assert (refused.id, refused.code) == (4, "UNAVAILABLE")
+    assert "2 calls are in flight already" in (refused.error or "")
+    model.answers.put([])
+    eventually(lambda: sorted(model.begun) == [1, 2, 3], "now it is made")
+
+
+def test_deadlocked_calls_fail_with_a_reason(
+    connect: Callable[[], CallConnection], calls: ProxyCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str]]] = []
+
+    def stuck(worker: str, models: list[str], endpoint: str) -> messages.StuckCalls:
+        asked.append((worker, models))
+        return messages.StuckCalls(models, "they wait for each other")
+
+    monkeypatch.setattr("pytriton.proxy_backend.python_proxy.chains.stuck", stuck)
+    monkeypatch.setattr(calls_module, "_TICK_S", 0.01)
+    worker = connect()
+    worker.send(call(1))
+    assert worker.receive() == Answer(1, [], True, "they wait for each other", "UNAVAILABLE")
+    assert asked == [("w1", ["other"])]
+
+
+@pytest.mark.parametrize("nonsense", [AnswerRead(1), Answer(1, [], True), Retiring()])
+def test_a_worker_that_breaks_the_protocol_is_left(
+    connect: Callable[[], CallConnection], nonsense: Any
+) -> None:
+    worker = connect()
+    worker.send(nonsense)
+    with pytest.raises(LaneClosed):
+        worker.receive()
+    assert "broke the protocol" in Logger.errors[0]
+
+
+def test_an_ending_worker_returns_unread_batches(
+    connect: Callable[[], CallConnection], model: Model
+) -> None:
+    worker = connect()
+    worker.send(call(1))
+    model.answers.put([Answer(1, [], False)] * 2)
+    worker.receive()
+    worker.receive()
+    worker.hang_up()
+    eventually(lambda: model.released == [1, 1], "its answers are given back")
+
+
+# ── One call to another model through the stub: its errors in words of ours, its answers where the worker reads them ──
+
+
+def other_call(*, stream: bool = False, version: int = -1) -> Call:
+    return Call(
+        7, "other", version, [], ["y"], '{"a": 1}', "id", 5, 1, 9, stream, [Link("m", "w1")]
+    )
+
+
+def response(*tensors: Tensor, error: str | None = None) -> InferenceResponse:
+    return InferenceResponse(tensors, TritonError(error) if error else None)
+
+
+class Request:
+    """What was asked of the stub, and what the model answers."""
+
+    made: list[dict[str, Any]]
+    answers: list[InferenceResponse]
+
+    @classmethod
+    def answer(cls, asked: dict[str, Any]) -> Any:
+        decoupled = asked.pop("decoupled")
+        cls.made.append(asked)
+        return iter(cls.answers) if decoupled else cls.answers[0]
+
+
+class State(CallInFlight):
+    """A call in flight that always has room, and counts the answers that waited for it."""
+
+    def __init__(self) -> None:
+        super().__init__(other_call())
+        self.waits = 0
+
+    def wait_for_room(self) -> None:
+        self.waits += 1
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CallConnection, CallConnection]]:
+    """The connection with a worker: the proxy's end and the worker's."""
+    monkeypatch.setattr(InferenceRequest, "answer", Request.answer)
+    Request.made = []
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made = CallConnection(pair[0], peer_trusted=False), CallConnection(pair[1], peer_trusted=True)
+    yield made
+    for end in made:
+        end.close()
+
+
+@pytest.fixture
+def executor(ends: tuple[CallConnection, CallConnection]) -> Iterator[Executor]:
+    slots = Slots(ends[0])
+    yield Executor(Translator("m", {}), "ipc://nowhere", ends[0], slots)
+    slots.close()
+
+
+def test_the_request_is_as_the_worker_asked_for_it(executor: Executor) -> None:
+    Request.answers = [response()]
+    state = State()
+    ((answer, _),) = executor.answers(other_call(), state)
+    assert (answer.id, answer.final, answer.error) == (7, True, None)
+    (made,) = Request.made
+    parameters = made.pop("parameters")
+    assert decode_chain(json.dumps(parameters), b"") == [Link("m", "w1")]
+    assert parameters.pop(CHAIN_PARAMETER)
+    assert parameters == {"a": 1}
+    assert made == {
+        "model_name": "other", "model_version": -1, "requested_output_names": ["y"], "inputs": [],
+        "request_id": "id", "correlation_id": 5, "flags": 1, "timeout": 9,
+    }  # fmt: skip
+
+
+def test_outputs_are_where_the_worker_can_read_them_until_it_has(
+    executor: Executor, ends: tuple[CallConnection, CallConnection]
+) -> None:
+    numbers = np.array([1.5, 2.5], np.float32)
+    Request.answers = [
+        response(
+            Tensor("y", numbers), Tensor("s", np.array([b"a", b"\0"], object)),
+            Tensor("e", np.zeros((0, 2), np.int8)),
+        )
+    ]  # fmt: skip
+    ((answer, release),) = executor.answers(other_call(), State())
+    ends[0].send(answer)
+    assert ends[1].receive() == answer
+    y, s, e = answer.outputs
+    assert tensors.read(ends[1], y, np.dtype(np.float32)).tolist() == [1.5, 2.5]
+    assert tensors.decode_bytes(tensors.read_raw(ends[1], s), s.shape).tolist() == [b"a", b"\0"]
+    assert (e.shape, e.nbytes) == ([0, 2], 0)
+    release()
+    release()
+    ((again, _),) = executor.answers(other_call(), State())
+    assert again.outputs[0].memory == y.memory  # the slot is used again
+
+
+def test_the_answers_of_a_stream_come_one_by_one_and_then_its_end(executor: Executor) -> None:
+    Request.answers = [response(Tensor("y", np.ones(1, np.int8))) for _ in range(3)]
+    Request.answers.append(response())  # how the stub gives the end
+    state = State()
+    answers = [answer for answer, _ in executor.answers(other_call(stream=True), state)]
+    assert [(len(one.outputs), one.final) for one in answers] == [(1, False)] * 3 + [(0, True)]
+    assert state.waits == 3
+    assert not has_closed(Request.made[0]["parameters"][HANDLE_PARAMETER])
+    state.handle.close()
+
+
+def test_a_stream_that_has_ended_is_held_until_the_stub_has_let_go(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go: list[Any] = []
+    monkeypatch.setattr(stub, "let_go_last", let_go.append)
+    Request.answers = [response()]
+    list(executor.answers(other_call(stream=True), State()))
+    assert len(let_go) == 1
+    Request.answers = [response(error="no")]  # its iterator has not ended, and never will
+    list(executor.answers(other_call(stream=True), State()))
+    assert len(let_go) == 1
+
+
+def test_an_error_ends_a_stream(executor: Executor) -> None:
+    Request.answers = [response(error="out of range"), response()]
+    ((answer, _),) = executor.answers(other_call(stream=True), State())
+    assert (answer.final, answer.error, answer.code) == (True, "out of range", "INTERNAL")
+
+
+def test_an_error_that_triton_would_swallow_comes_by_the_handle(executor: Executor) -> None:
+    Request.answers = [response(Tensor("y", np.ones(1, np.int8)))]
+    state = State()
+    answers = executor.answers(other_call(stream=True), state)
+    next(answers)
+    write_failure(Request.made[0]["parameters"][HANDLE_PARAMETER], "it broke", "NOT_FOUND")
+    ((last, _),) = answers
+    assert (last.final, last.error, last.code) == (True, "it broke", "NOT_FOUND")
+    state.handle.close()
+
+
+def test_of_a_stream_that_was_dropped_nothing_more_is_sent(executor: Executor) -> None:
+    Request.answers = [response(Tensor("y", np.ones(1, np.int8))) for _ in range(3)]
+    state = State()
+    answers = executor.answers(other_call(stream=True), state)
+    next(answers)
+    state.dropped = True
+    ((last, _),) = answers
+    assert (last.final, last.outputs) == (True, [])
+
+
+def test_a_chain_that_must_not_go_on_makes_no_request(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        exec_module,
+        "refused",
+        lambda other_call, endpoint: f"{other_call.model} at {endpoint}",
+    )
+    ((answer, _),) = executor.answers(other_call(), State())
+    assert (answer.error, answer.code) == ("other at ipc://nowhere", "UNAVAILABLE")
+    assert Request.made == []
+
+
+PREFIX = "Model other - Error when running inference: "
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [
+        ("the model's own", "the model's own", "INTERNAL"),
+        (f"{PREFIX}Failed for execute the inference request. Model 'other' is not ready.",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' is not found",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' has no available versions",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}Request for unknown model: 'other' version 3 is not found.",
+         "model other version 3 is not served here, or is not ready", "NOT_FOUND"),
+        (f"{PREFIX}decoupled transaction policy", "model other is decoupled: it may answer many times. Call it with "
+         "pytriton.stream(...)", "UNSUPPORTED"),
+        (f"{PREFIX}Exceeds maximum queue size'", "Exceeds maximum queue size", "UNAVAILABLE"),
+        (f"{PREFIX}unexpected shape for input 'x' for model 'other", "unexpected shape for input 'x' for model 'other",
+         "INVALID_ARG"),
+    ],
+)  # fmt: skip
+def test_errors_in_words_that_help(text: str, said: str, code: str) -> None:
+    got = explained(other_call(version=3), TritonError(text))
+    assert got[1] == code
+    assert got[0].rstrip("'") == said.rstrip("'")

@@ -1,0 +1,269 @@
+"""A batch of a decoupled model under way: who is answered, and whether it may be tried again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.proxy_harness import Proxy, batch_of
+from fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
+from support.real_daemon import eventually
+
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    ResponseDetails,
+    ResponseRef,
+)
+from pytriton._protocol.messages import Verdict
+from pytriton.proxy_backend.python_proxy import stream_lane, translate
+from pytriton.proxy_backend.python_proxy.chains import Handle
+from pytriton.proxy_backend.python_proxy.stream_lane import Flight
+
+
+def flight_of(count: int) -> tuple[Flight, list[Any]]:
+    requests = [Request() for _ in range(count)]
+    return Flight(requests), [one.sender for one in requests]
+
+
+def test_each_request_ends_once() -> None:
+    flight, (first, second) = flight_of(2)
+    answer = InferenceResponse()
+    flight.send(0, answer, final=False)
+    flight.send(0, None, final=True)
+    assert first.sent == [({}, 0), (None, FINAL)]
+    with pytest.raises(LaneError, match="a request that it had ended"):
+        flight.send(0, answer, final=False)
+    flight.end()
+    assert second.sent == [(None, FINAL)]
+    assert len(first.sent) == 2
+
+
+def test_unanswered_requests_get_the_error() -> None:
+    flight, (first, second) = flight_of(2)
+    flight.send(0, None, final=True)
+    flight.names = ["a", "b"]
+    flight.end(translate.unavailable, "no worker")
+    assert first.sent == [(None, FINAL)]
+    assert second.sent == [(("no worker [request id: b]", TritonError.UNAVAILABLE), FINAL)]
+
+
+def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
+    flight, (first, second) = flight_of(2)
+    flight.refuse(["is no text", None])
+    assert first.sent == [(("is no text", TritonError.INVALID_ARG), FINAL)]
+    assert flight.senders == [second]
+    assert flight.facts() == {"losses": 0, "requests": 1, "in_row": 0, "request_id": ""}
+
+
+def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
+    """Triton swallows an error that comes after answers, and the caller would wait for ever."""
+    flight, (caller, client) = flight_of(2)
+    handle = Handle()
+    flight.waiting = [handle.name(), ""]
+    flight.send(0, translate.failure("no more", translate.error_code("NOT_FOUND")), final=True)
+    assert caller.sent == [(None, FINAL)]
+    assert handle.failure() == ("no more", "NOT_FOUND")
+    handle.close()
+    assert flight.gone(1) is False
+    client.cancelled = True
+    assert flight.gone(1) is True
+
+
+def test_a_closed_handle_means_a_departed_client() -> None:
+    flight, _ = flight_of(1)
+    handle = Handle()
+    flight.waiting = [handle.name()]
+    assert not flight.gone(0)
+    handle.close()
+    assert flight.gone(0)
+
+
+def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answer() -> None:
+    flight, _ = flight_of(1)
+    assert not flight.is_final(until_returned=False)
+    flight.has_begun(None)
+    assert flight.overdue_at is None
+    assert flight.is_final(until_returned=False)
+    assert not flight.is_final(until_returned=True)
+    flight.answered = True
+    assert flight.is_final(until_returned=True)
+    flight.answered = False
+    flight.has_returned([])
+    assert flight.is_final(until_returned=True)
+
+
+def test_requests_that_are_queued_again_get_no_answer_here() -> None:
+    flight, (first, second) = flight_of(2)
+    with pytest.raises(LaneError, match="asked to reschedule"):
+        flight.has_returned([2])
+    flight.has_returned([0])
+    flight.end()
+    assert first.sent == []
+    assert second.sent == [(None, FINAL)]
+    assert flight.reschedule == [0]
+
+
+def test_a_loss_counts_and_the_verdict_decides() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def judge(**facts: Any) -> Verdict:
+        asked.append(facts)
+        return Verdict("retry") if len(asked) == 1 else Verdict("fail", "it kills", whole=True)
+
+    flight, _ = flight_of(2)
+    flight.has_begun(5.0)
+    assert flight.overdue_at is not None
+    flight.has_lost_worker(judge, None)
+    assert flight.failure is None
+    flight.reset_for_retry()
+    assert not flight.begun
+    assert vars(flight)["overdue_at"] is None
+    one = flight.alone(1, in_row=1)
+    assert one.facts() == {"losses": 1, "requests": 1, "in_row": 2, "request_id": ""}
+    one.has_lost_worker(judge, None)
+    assert (one.failure, one.whole) == ("it kills", True)
+    assert asked == [
+        {"losses": 1, "requests": 2, "in_row": 0, "request_id": ""},
+        {"losses": 2, "requests": 1, "in_row": 2, "request_id": ""},
+    ]
+
+
+def test_a_broken_protocol_needs_no_verdict() -> None:
+    def judge(**_: Any) -> Verdict:
+        raise AssertionError("nobody is asked")
+
+    flight, _ = flight_of(1)
+    flight.has_lost_worker(judge, "the worker said nonsense")
+    assert flight.failure == "the worker said nonsense"
+    flight.has_lost_worker(judge, "something else")
+    assert flight.failure == "the worker said nonsense"
+
+
+# ── What the proxy of a decoupled model gives back to its worker, and when. The worker is the test ──
+
+ANSWER = ResponseRef([])
+NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
+
+
+def response(worker: Lane, nbytes: int) -> ResponseRef:
+    """A response whose output takes so much of the worker's memory."""
+    array = np.zeros(nbytes, np.uint8)
+    return ResponseRef([tensors.write(worker, "y", "UINT8", array, array.dtype)])
+
+
+def begun(proxy: Proxy) -> tuple[Lane, Batch]:
+    """Return a worker that has begun with the proxy's batch."""
+    proxy.begin()
+    worker = proxy.worker()
+    worker.set_patience(20)
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    return worker, batch
+
+
+def test_forwarded_responses_are_credited_in_one_message(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
+    worker, batch = begun(make())
+    for _ in range(17):
+        worker.send(BatchPart(batch.id, [ANSWER]))
+    assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)
+
+
+def test_large_parts_are_credited_before_there_are_eight(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
+    worker, batch = begun(make())
+    for nbytes, parts in ((3 << 20, 1), (1 << 19, 1), (1 << 18, 2)):
+        for _ in range(parts):
+            worker.send(BatchPart(batch.id, [response(worker, nbytes)]))
+        assert worker.receive() == Credit(parts)
+        worker.arena.reset()
+    worker.send(BatchDone(batch.id, []))
+
+
+def test_a_worker_whose_memory_is_full_is_given_back_each_part(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until all are; as long as it is not full, small ones are given back as ever."""
+    monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
+    worker, batch = begun(make())
+    worker.arena.allocate(7 << 20)
+    for _ in range(11):
+        worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    assert worker.receive() == Credit(8)
+    worker.arena.allocate((1 << 20) - worker.arena.used % (1 << 20))
+    worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    assert worker.receive() == Credit(4)
+    worker.send(BatchPart(batch.id, [None]))  # without memory of its own
+    assert worker.receive() == Credit(1)
+    worker.arena.reset()
+    worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    worker.send(BatchPart(batch.id, [NO_MORE]))
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(2)
+
+
+def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_lane, "TICK_S", 0.01)
+    worker, batch = begun(make())
+    worker.send(BatchPart(batch.id, [ANSWER]))
+    assert worker.receive() == Credit(1)
+    worker.send(BatchDone(batch.id, []))
+
+
+@pytest.mark.parametrize("slow_at", [8, 9], ids=["takes no credit", "leaves the credit unread"])
+def test_responses_before_a_worker_s_exit_are_forwarded(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch, slow_at: int
+) -> None:
+    """It may have answered to the end; and what it had not read goes to the next one without anybody being asked."""
+    proxy = make()
+    (sender,) = proxy.begin()
+    slow, go = threading.Event(), threading.Event()
+    send = sender.send
+
+    def send_slowly(response: Any = None, flags: int = 0) -> None:
+        if len(sender.sent) == slow_at - 1:
+            slow.set()
+            assert go.wait(30)
+        send(response, flags)
+
+    monkeypatch.setattr(sender, "send", send_slowly)
+    worker = proxy.worker()
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    for _ in range(20):
+        worker.send(BatchPart(batch.id, [ANSWER]))
+    worker.send(BatchDone(batch.id, []))
+    assert slow.wait(30)
+    (next_one,) = proxy.begin()
+    eventually(lambda: under_way(proxy) == 2, "the next batch is sent")
+    proxy.lose(worker)
+    go.set()
+    worker = proxy.worker(1)
+    assert sender.sent[20:] == [(None, FINAL)]
+    batch = batch_of(worker)
+    worker.send(BatchBegun(batch.id))
+    worker.send(BatchDone(batch.id, []))
+    eventually(lambda: next_one.sent == [(None, FINAL)], "the next stream ends")
+
+
+def under_way(proxy: Proxy) -> int:
+    """Count the batches that have been sent and not been answered: sending holds the lock."""
+    with proxy.streams._changed:
+        return proxy.flights

@@ -1,0 +1,282 @@
+"""Parts of several streams in one message: in turns of the event loop that are short, and in no others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    BatchParts,
+    Credit,
+    FromProxy,
+    FromWorker,
+    PartRef,
+    ResponseRef,
+    Room,
+)
+from pytriton.worker.async_stream_loop import GatheringOutbox, Turns, Use
+
+SHORT_NS, LONG_NS = 1_000, 5_000_000
+
+
+def part(number: int) -> BatchPart:
+    return BatchPart(number, [ResponseRef([], str(number))])
+
+
+class Loop:
+    """Turns of an event loop, on a clock of its own."""
+
+    def __init__(self, lanes: tuple[Lane, Lane]) -> None:
+        self.proxy = lanes[0]
+        self.now_ns = 1
+        self.used = Use(0, 0)
+        self.faults: list[Exception] = []
+        self._soon: list[Callable[[], None]] = []
+        self._turns = Turns(self._soon.append, lambda: self.now_ns, lambda: self.used)
+        self.outbox = self.add(lanes)
+
+    def add(self, lanes: tuple[Lane, Lane]) -> GatheringOutbox:
+        """Return the outbox of a lane with streams."""
+        fault = self.faults.append
+        outbox = GatheringOutbox(lanes[1], 100, self._turns, lambda _, error: fault(error))
+        outbox.streams = dict.fromkeys(range(64))  # type: ignore[assignment]
+        assert lanes[0].receive() == Room(100)
+        return outbox
+
+    def turn(self, *numbers: int, each_ns: int = SHORT_NS) -> None:
+        """Have streams answer in one turn."""
+        for number in numbers:
+            self.outbox.put(part(number))
+            self.compute(each_ns)
+        self.end()
+
+    def compute(self, time_ns: int) -> None:
+        self.now_ns += time_ns
+        self.used = self.used._replace(cpu_ns=self.used.cpu_ns + time_ns)
+
+    def wait(self, time_ns: int) -> None:
+        """Have a callable wait for something, and block its thread."""
+        self.now_ns += time_ns
+        self.used = self.used._replace(waits=self.used.waits + 1)
+
+    def end(self) -> None:
+        due, self._soon[:] = self._soon[:], []
+        for one in due:
+            one()
+
+    def said(self, count: int) -> list[FromProxy | FromWorker]:
+        """Return the messages that have come, which are so many."""
+        found = [self.proxy.receive() for _ in range(count)]
+        self.outbox.lane.send(BatchDone(99, []))
+        assert self.proxy.receive() == BatchDone(99, [])
+        return found
+
+
+@pytest.fixture
+def loop(lanes: tuple[Lane, Lane]) -> Loop:
+    return Loop(lanes)
+
+
+@pytest.fixture
+def more_lanes() -> Iterator[tuple[Lane, Lane]]:
+    """Both ends of another lane, the proxy's and the worker's."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
+    yield proxy, worker
+    proxy.close()
+    worker.close()
+
+
+def together(*numbers: int) -> BatchParts:
+    return BatchParts([PartRef(number, part(number).responses) for number in numbers])
+
+
+def test_a_turn_behind_a_short_one_with_several_sends_one_message(loop: Loop) -> None:
+    loop.turn(1, 2)
+    assert loop.said(2) == [part(1), part(2)]
+    loop.turn(1, 2, 3)
+    assert loop.said(1) == [together(1, 2, 3)]
+    loop.turn(1)
+    assert loop.said(1) == [part(1)]
+    loop.turn(1, 2)  # the turn before had one
+    assert loop.said(2) == [part(1), part(2)]
+
+
+def test_nothing_waits_behind_a_turn_that_took_long(loop: Loop) -> None:
+    loop.turn(1, 2, each_ns=LONG_NS)
+    loop.turn(1, 2, each_ns=LONG_NS)
+    assert loop.said(4) == [part(1), part(2)] * 2
+
+
+def test_nothing_waits_behind_a_turn_that_waited_for_something(loop: Loop) -> None:
+    for _ in range(2):
+        loop.outbox.put(part(1))
+        loop.wait(LONG_NS)
+        loop.turn(2)
+    assert loop.said(4) == [part(1), part(2)] * 2
+
+
+def test_a_turn_is_as_short_as_its_steps_whatever_others_did_in_the_meantime(loop: Loop) -> None:
+    """Other processes had the processor; and there are many streams."""
+    loop.turn(1, 2)
+    loop.said(2)
+    loop.outbox.put(part(1))
+    loop.now_ns += 1_000_000
+    loop.turn(2)
+    assert loop.said(1) == [together(1, 2)]
+    loop.turn(*range(20), each_ns=90_000)
+    loop.turn(1, 2)
+    assert loop.said(2) == [together(*range(20)), together(1, 2)]
+
+
+def test_no_part_waits_longer_than_ten_milliseconds_for_others(loop: Loop) -> None:
+    """However long other processes have the processor."""
+    loop.turn(1, 2)
+    loop.said(2)
+    for number in range(5):
+        loop.outbox.put(part(number))
+        loop.now_ns += 4_000_000
+    loop.end()
+    assert loop.said(2) == [together(*range(4)), part(4)]
+
+
+def test_each_look_judges_what_came_since_the_last_one(loop: Loop) -> None:
+    """Else a long step would pass for the many short ones before it."""
+    loop.turn(1, 2)
+    loop.said(2)
+    for number in range(20):
+        loop.outbox.put(part(number))
+    loop.now_ns += 1_000_000  # others had the processor, so it looks
+    loop.outbox.put(part(20))
+    loop.compute(700_000)
+    loop.outbox.put(part(21))
+    assert loop.said(1) == [together(*range(22))]
+    loop.end()
+
+
+def test_parts_of_several_lanes_in_one_turn_wait_on_each(
+    loop: Loop, more_lanes: tuple[Lane, Lane]
+) -> None:
+    """One part on each lane: that is a turn with several, and the next one sends a message on each."""
+    other, proxy = loop.add(more_lanes), more_lanes[0]
+    loop.outbox.put(part(1))
+    other.put(part(2))
+    loop.end()
+    assert (loop.said(1), proxy.receive()) == ([part(1)], part(2))
+    loop.outbox.put(part(1))
+    other.put(part(2))
+    loop.outbox.put(part(3))
+    other.put(part(4))
+    assert loop.said(0) == []
+    loop.end()
+    assert (loop.said(1), proxy.receive()) == ([together(1, 3)], together(2, 4))
+
+
+def test_pending_parts_of_a_long_turn_are_sent_with_the_next(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.said(2)
+    loop.outbox.put(part(1))
+    loop.compute(LONG_NS)
+    loop.outbox.put(part(2))
+    assert loop.said(1) == [together(1, 2)]
+    loop.end()
+    loop.turn(1, 2)
+    assert loop.said(2) == [part(1), part(2)]
+
+
+def test_an_only_stream_waits_for_nobody(loop: Loop) -> None:
+    loop.outbox.streams = {1: None}  # type: ignore[dict-item]
+    loop.turn(1, 1)
+    loop.turn(1, 1)
+    assert loop.said(4) == [part(1)] * 4
+
+
+def test_no_more_than_32_parts_are_in_a_message(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.turn(*range(40), each_ns=0)
+    assert loop.said(4)[2:] == [together(*range(32)), together(*range(32, 40))]
+
+
+def test_other_messages_stay_behind_the_parts_before_them(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.said(2)
+    loop.outbox.put(part(1))
+    loop.outbox.put(part(2))
+    loop.outbox.send(BatchDone(1, []))
+    loop.outbox.send(BatchBegun(5))
+    loop.end()
+    assert loop.said(3) == [together(1, 2), BatchDone(1, []), BatchBegun(5)]
+
+
+def test_parts_that_wait_count_as_unread(loop: Loop) -> None:
+    loop.turn(1, 2)
+    for number in range(30):
+        loop.outbox.put(part(number))
+    loop.outbox.streams = dict.fromkeys(range(4))  # type: ignore[assignment]
+    assert loop.outbox.full
+    loop.end()
+    loop.outbox.heard(Credit(1))
+    assert not loop.outbox.full
+
+
+def test_many_streams_have_room_for_some_parts_each(loop: Loop) -> None:
+    """One that waits for room is woken by each credit, and so are all that wait beside it."""
+    for number in range(64):
+        for _ in range(7):
+            loop.outbox.put(part(number))
+        loop.end()
+    assert not loop.outbox.full
+
+
+def test_a_lane_that_is_gone_is_sent_nothing(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.outbox.put(part(1))
+    loop.outbox.forget()
+    loop.end()
+    assert loop.faults == []
+    assert loop.said(2) == [part(1), part(2)]  # of the turn before
+
+
+def test_a_departed_proxy_is_no_failure_and_a_stuck_one_is(loop: Loop) -> None:
+    loop.turn(1, 2)
+    while not loop.faults:
+        loop.turn(1, 2, each_ns=0)
+    assert "does not read" in str(loop.faults[0])
+    loop.faults.clear()
+    loop.proxy.hang_up()
+    loop.turn(1, 2)
+    assert loop.faults == []
+
+
+@pytest.mark.parametrize("flushes", ["part", "end", "turn"])
+def test_parts_of_several_streams_that_cannot_be_sent_end_them_all(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, flushes: str
+) -> None:
+    """Whoever sends them: each of the streams has lost a part, and would go on as if it had not."""
+    long = ResponseRef([], "x" * 3000)
+    loop.turn(1, 2)
+    for number in range(31):
+        loop.outbox.put(BatchPart(number, [long]))
+    monkeypatch.setattr("pytriton._protocol.linux.available_memory", lambda: 0)
+    if flushes == "part":
+        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+            loop.outbox.put(BatchPart(31, [long]))
+    elif flushes == "end":
+        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+            loop.outbox.send(BatchDone(1, []))
+    loop.end()
+    assert [type(fault) for fault in loop.faults] == [ArenaError]
+    assert loop.said(2) == [part(1), part(2)]  # of the turn before
+
+
+def test_a_batch_is_heard_as_ever(loop: Loop) -> None:
+    batch = Batch(70, [])
+    assert loop.outbox.heard(batch) is batch

@@ -1,0 +1,231 @@
+"""The answers of decoupled models: what may be under way on a lane, and when a generator has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any, cast
+
+import pytest
+from fakes.virtual_time import VirtualLoop
+
+from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    Cancel,
+    Credit,
+    Go,
+    Hold,
+    RequestRef,
+    ResponseRef,
+    Room,
+)
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.worker.event_loops import within_limit
+from pytriton.worker.results import ResultWriter
+from pytriton.worker.streams import BatchStream, ExecutionTimeout, Outbox, parts_of
+
+
+class Writer:
+    """Takes every result for what is to be said about it."""
+
+    def checked(self, results: Any, count: int) -> Any:
+        assert len(results) == count
+        return results
+
+    def write(self, results: Any, requests: Any, lane: Lane) -> list[ResponseRef]:
+        return [ResponseRef([], result) for result in results]
+
+
+def batch(number: int, requests: int = 1) -> Batch:
+    return Batch(number, [RequestRef([], "", [])] * requests)
+
+
+@pytest.fixture
+def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
+    """A lane's outbox with room for two batches; what is said about that has been read."""
+    box = Outbox(lanes[1], 2)
+    assert lanes[0].receive() == Room(2)
+    return box
+
+
+def stream(outbox: Outbox, number: int, requests: int = 1) -> BatchStream:
+    stats, descriptor = WorkerStatsPage.create()
+    os.close(descriptor)
+    return BatchStream(outbox, batch(number, requests), cast(ResultWriter, Writer()), stats=stats)
+
+
+def test_a_stream_says_that_it_began_its_parts_and_its_end(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7, requests=2)
+    one.begun()
+    one.put(["a", None])
+    one.put([None, None])  # nothing for anybody: nothing is sent
+    one.put(["b", "c"])
+    one.end()
+    said = [lanes[0].receive() for _ in range(4)]
+    a, b, c = (ResponseRef([], text) for text in "abc")
+    assert said == [BatchBegun(7), BatchPart(7, [a, None]), BatchPart(7, [b, c]), BatchDone(7, [])]
+    assert outbox.streams == {}
+
+
+def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7, requests=2)
+    one.begun()
+    one.put(["a", ValueError("negative")])
+    one.put(["b", "c"])
+    assert not one.abandoned
+    one.put([LookupError("gone"), None])
+    assert one.abandoned  # nobody waits for more
+    one.end()
+    said = [lanes[0].receive() for _ in range(5)]
+    a, b = (ResponseRef([], text) for text in "ab")
+    refused = [
+        ResponseRef([], f"{text} [request id: 0-7-{place}]")
+        for text, place in (("ValueError: negative", 1), ("LookupError: gone", 0))
+    ]
+    assert said[1:4] == [
+        BatchPart(7, [a, refused[0]]),
+        BatchPart(7, [b, None]),
+        BatchPart(7, [refused[1], None]),
+    ]
+    assert one._stats.outcomes()[1] == (2, 0, 0, 0, 0)
+
+
+def test_an_error_ends_it_with_what_is_for_the_client(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    stream(outbox, 7).end(ValueError("no such word"))
+    end = lanes[0].receive()
+    assert isinstance(end, BatchFailed)
+    assert "no such word" in end.text
+
+
+def test_a_departed_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
+    one = stream(outbox, 7, requests=2)
+    assert outbox.heard(Cancel(7, 0)) is None
+    assert (one.is_cancelled(0), one.is_cancelled(1), one.abandoned) == (True, False, False)
+    one.put(["a", "b"])
+    assert lanes[0].receive() == BatchPart(7, [None, ResponseRef([], "b")])
+    outbox.heard(Cancel(7, 1))
+    assert one.abandoned
+    outbox.heard(Cancel(99, 0))  # of a batch that has ended meanwhile
+
+
+def test_a_generator_waits_until_parts_are_given_back(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7)
+    count = 0
+    while not outbox.full:
+        one.put([str(count)])
+        count += 1
+    assert count == 32
+    lanes[0].send(Credit(1))
+    outbox.listen(wait=True)
+    assert not outbox.full
+
+
+def test_a_generator_waits_until_its_caller_has_read(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one, other = stream(outbox, 7, requests=2), stream(outbox, 8)
+    assert (one.must_wait, one.held_s) == (False, 0.0)
+    lanes[0].send(Hold(7, 0))
+    lanes[0].send(Hold(7, 1))
+    for message in (Hold(99, 0), Go(99, 0)):  # of a batch that has ended meanwhile
+        lanes[0].send(message)
+    outbox.listen(wait=True)
+    assert (one.must_wait, other.must_wait) == (True, False)
+    outbox.heard(Go(7, 0))
+    assert one.must_wait
+    outbox.heard(Cancel(7, 1))  # nobody reads it any more
+    assert not one.must_wait
+    assert one.held_s > 0
+    outbox.heard(Hold(7, 1))  # it has crossed the end of the request
+    assert not one.must_wait
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_caller_s_reading_time_is_not_counted(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    loop = VirtualLoop()
+    monkeypatch.setattr(time, "monotonic", loop.time)
+    one = stream(outbox, 7)
+    pauses: list[int] = []
+
+    async def produce() -> None:
+        for message in (Hold(7, 0), Go(7, 0)):
+            await asyncio.sleep(1)
+            if held:
+                outbox.heard(message)
+                await asyncio.sleep(100 if isinstance(message, Hold) else 0)
+            pauses.append(1)
+        await asyncio.sleep(0.5 if held else 2)
+        pauses.append(2)
+
+    if held:
+        loop.run(within_limit(produce(), 3.0, lambda: one.held_s))
+    else:
+        with pytest.raises(ExecutionTimeout, match="after 3 s"):
+            loop.run(within_limit(produce(), 3.0, lambda: one.held_s))
+    assert pauses == ([1, 1, 2] if held else [1, 1])
+    assert one.held_s == pytest.approx(101 if held else 0)
+    loop.close()
+
+
+def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
+    one = stream(outbox, 7)
+    outbox.lane.arena.allocate(9 << 20)
+    assert not outbox.full  # there is none that could be given back
+    one.put(["large"])
+    assert outbox.full
+    outbox.heard(Credit(1))
+    assert outbox.lane.arena.used == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (batch(1), "batch 1 is already in flight"),
+        (batch(3), "no room for another batch"),
+        (Credit(1), "1 parts were acknowledged, more than were sent"),
+        (BatchDone(1, []), "BatchDone is not for a worker"),
+    ],
+    ids=["twice", "a third", "too much credit", "a worker's message"],
+)
+def test_a_protocol_violation_closes_the_lane(outbox: Outbox, message: Any, words: str) -> None:
+    stream(outbox, 1), stream(outbox, 2)
+    with pytest.raises(LaneError, match=words):
+        outbox.heard(message)
+
+
+def test_a_batch_is_handed_out_as_long_as_there_is_room(outbox: Outbox) -> None:
+    assert outbox.heard(batch(1)) == batch(1)
+    stream(outbox, 1)
+    assert outbox.heard(batch(2)) == batch(2)
+
+
+def test_a_batch_that_comes_where_credit_is_waited_for_has_no_room(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    stream(outbox, 1)
+    lanes[0].send(batch(2))
+    with pytest.raises(LaneError, match="no room"):
+        outbox.listen(wait=True)
+
+
+def test_a_result_is_one_part_or_many() -> None:
+    assert list(parts_of([{"y": 1}])) == [[{"y": 1}]]
+    assert list(parts_of(iter([[1], [2]]))) == [[1], [2]]
+    forgotten = print  # what a factory makes, instead of parts
+    assert list(parts_of(forgotten)) == [forgotten]

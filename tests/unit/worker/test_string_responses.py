@@ -1,0 +1,119 @@
+"""Answers that are one string: they go out as any others would, without an array."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytriton._protocol import numpy_types
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    BatchPart,
+    Cancel,
+    RequestRef,
+    Room,
+)
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton.proxy.results import OneText
+from pytriton.worker.results import Output, ResultError, ResultWriter
+from pytriton.worker.streams import BatchStream, Outbox
+
+
+class Rig:
+    """A stream of a model with these outputs, and what its proxy is told."""
+
+    def __init__(
+        self, lanes: tuple[Lane, Lane], *outputs: Output, requested: list[str], count: int = 1
+    ) -> None:
+        self.proxy = lanes[0]
+        writer = ResultWriter("m", outputs, batching=False, strict=True)
+        stats, descriptor = WorkerStatsPage.create()
+        os.close(descriptor)
+        self.outbox = Outbox(lanes[1], 2)
+        assert self.proxy.receive() == Room(2)
+        batch = Batch(7, [RequestRef([], "", requested)] * count)
+        self.stream = BatchStream(self.outbox, batch, writer, stats=stats)
+        self.stats = stats
+
+    def texts(self) -> list[dict[str, list[bytes]]]:
+        """Return the outputs of the part that has come."""
+        message = self.proxy.receive()
+        assert isinstance(message, BatchPart)
+        return [
+            {
+                ref.name: tensors.decode_bytes(
+                    tensors.read_raw(self.proxy, ref), ref.shape
+                ).tolist()
+                for ref in response.outputs
+            }
+            for response in message.responses
+            if response is not None
+        ]
+
+
+def strings(name: str, *dims: int) -> Output:
+    return Output(name, "BYTES", numpy_types.element_dtype("BYTES"), dims)
+
+
+@pytest.fixture
+def no_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OneText, "__getitem__", lambda *_: pytest.fail("an array was made"))
+
+
+@pytest.mark.usefixtures("no_array")
+@pytest.mark.parametrize("dims", [1, -1])
+@pytest.mark.parametrize("requested", [[], ["text"], ["other", "text"]])
+@pytest.mark.parametrize("data", [b"", b"\0", "é".encode() * 3000])
+def test_the_only_output_is_the_text(
+    lanes: tuple[Lane, Lane], dims: int, requested: list[str], data: bytes
+) -> None:
+    rig = Rig(lanes, strings("text", dims), requested=requested)
+    rig.stream.put(OneText("text", data))
+    assert rig.texts() == [{"text": [data]}]
+    assert rig.stats.counts().parts == 1
+
+
+def test_other_declarations_take_the_general_path(lanes: tuple[Lane, Lane]) -> None:
+    rig = Rig(lanes, strings("text", 1), requested=["other"])
+    rig.stream.put(OneText("text", b"x"))
+    assert rig.texts() == [{}]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "count", "refusal"),
+    [
+        ([strings("other", 1)], 1, "`text` is not defined"),
+        ([strings("text", 2)], 1, "invalid shapes"),
+        ([strings("text", 1, 1)], 1, "invalid shapes"),
+        ([Output("text", "FP32", np.dtype(np.float32), (1,))], 1, "invalid type"),
+        ([strings("text", 1), strings("other", 1)], 1, "no output `other`"),
+        ([strings("text", 1)], 2, "does not match number of requests"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_refused_as_any_result(
+    lanes: tuple[Lane, Lane], outputs: list[Output], count: int, refusal: str
+) -> None:
+    rig = Rig(lanes, *outputs, requested=[], count=count)
+    with pytest.raises(ResultError, match=refusal):
+        rig.stream.put(OneText("text", b"x"))
+
+
+def test_a_departed_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
+    rig = Rig(lanes, strings("text", 1), requested=[])
+    rig.outbox.heard(Cancel(7, 0))
+    rig.stream.put(OneText("text", b"x"))
+    rig.stream.end()
+    assert rig.proxy.receive() == BatchDone(7, [])
+
+
+def test_others_see_a_list_of_a_dict_of_an_array() -> None:
+    text = OneText("text", b"x")
+    found: list[Any] = list(text)
+    assert len(text) == len(found) == 1
+    assert found[0]["text"].tolist() == text[0]["text"].tolist() == [b"x"]

@@ -1,0 +1,342 @@
+"""The main loop of workers with an asynchronous decoupled callable: many concurrent streams on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchPart,
+    BatchParts,
+    FromWorker,
+    Metrics,
+    PartRef,
+)
+from pytriton.proxy.results import sending
+from pytriton.proxy.types import Request
+from pytriton.worker.async_loop import OnEventLoop
+from pytriton.worker.event_loops import within_limit
+from pytriton.worker.request_log import Part, serving
+from pytriton.worker.stream_loop import StreamLoop
+from pytriton.worker.streams import BatchStream, Outbox
+
+
+class AsyncStreamLoop(StreamLoop, OnEventLoop):
+    """The loop for coroutine functions and asynchronous generators: streams share an event loop."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._batches_at_once = self._model.max_concurrency
+        self._heard: dict[Lane, asyncio.Event] = {}
+        self._turns = Turns(self._events.call_soon)
+
+    def _retire(self) -> None:
+        for lane, outbox in list(self._outboxes.items()):
+            if not outbox.retire():
+                self._drop(lane)
+
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        idle = [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
+        for lane in self._withdrawals.due(idle):
+            self._drop(lane)
+
+    def _welcome(self, lane: Lane) -> None:
+        self._heard[lane] = asyncio.Event()
+        self._events.add_reader(lane.fileno(), self._serve, [lane])
+        super()._welcome(lane)
+
+    def _outbox(self, lane: Lane) -> Outbox:
+        return GatheringOutbox(lane, self._batches_at_once, self._turns, self._drop)
+
+    def _drop(self, lane: Lane, error: Exception | None = None) -> None:
+        self._events.remove_reader(lane.fileno())
+        outbox = self._outboxes.get(lane)
+        if isinstance(outbox, GatheringOutbox):
+            outbox.forget()
+        for stream in list(outbox.streams.values()) if outbox is not None else []:
+            stream.forget()
+            self._tasks[stream].cancel()
+        super()._drop(lane, error)
+        self._heard.pop(lane).set()
+
+    def _serve(self, ready: list[Lane]) -> None:
+        super()._serve(ready)
+        lane = ready[0]
+        outbox = self._outboxes.get(lane)
+        if outbox is not None:
+            if (
+                not outbox.full
+            ):  # otherwise all streams waiting for room would wake up only to wait again
+                self._heard[lane].set()
+            for stream in outbox.streams.values():
+                if stream.abandoned:
+                    self._tasks[stream].cancel()
+
+    def _stream(self, outbox: Outbox, batch: Batch) -> None:
+        if self.unrecoverable:
+            raise LaneClosed("this worker accepts no more batches")
+        stream = self._begin(outbox, batch)
+        task = self._events.create_task(self._answer_stream(outbox, batch, stream))
+        self._tasks[stream] = task
+        # Not at the end of the task itself: a task cancelled before its first step never gets there.
+        task.add_done_callback(partial(self._task_done, outbox, stream))
+
+    async def _answer_stream(
+        self, outbox: Outbox, batch: Batch, stream: BatchStream
+    ) -> BaseException | None:
+        serving.set([Part(outbox.lane, batch)])  # for this task and its child tasks
+        try:
+            requests = self._requests(outbox, batch, stream)
+            stream.begun()
+            sending.set(stream.put)
+            limit_s = self._model.execution_timeout_s
+            with stream.spans.calling(requests):
+                producing = self._produce_async(outbox, stream, requests)
+                await within_limit(producing, limit_s, lambda: stream.held_s)
+        except asyncio.CancelledError as raised:
+            if self._was_cancelled(stream):
+                raise
+            return raised
+        except Exception as raised:
+            return raised
+        return None
+
+    def _was_cancelled(self, stream: BatchStream) -> bool:
+        """Return True if this loop has cancelled the task of a stream, because no one waits for it any more."""
+        return stream.abandoned or stream.lane not in self._outboxes
+
+    def _task_done(
+        self, outbox: Outbox, stream: BatchStream, task: asyncio.Task[BaseException | None]
+    ) -> None:
+        del self._tasks[stream]
+        if not task.cancelled() and task.exception() is not None:
+            self._end_with(task.exception() or AssertionError("it has one"))
+            stream.forget()
+            return
+        if outbox.lane not in self._outboxes:  # the lane is gone
+            self._answered(stream.begun_ns)
+            return
+        try:
+            self._end(stream, self._outcome(stream, task))
+        except LaneClosed:
+            return  # the reader sees its end
+        except (LaneError, ArenaError) as error:
+            self._drop(outbox.lane, error)
+        if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
+            self._drop(outbox.lane)
+        elif not self._finished():
+            self._withdraw()
+
+    def _outcome(
+        self, stream: BatchStream, task: asyncio.Task[BaseException | None]
+    ) -> BaseException | None:
+        if not task.cancelled():
+            return task.result()
+        # Otherwise by its callable, in its last step.
+        return None if self._was_cancelled(stream) else asyncio.CancelledError()
+
+    async def _produce_async(
+        self, outbox: Outbox, stream: BatchStream, requests: list[Request]
+    ) -> None:
+        produced = self._model.produce(requests)
+        if not hasattr(produced, "__aiter__"):
+            stream.put(await produced)
+            return
+        try:
+            async for results in produced:
+                stream.put(results)
+                while stream.must_wait and outbox.lane in self._outboxes:
+                    heard = self._heard[outbox.lane]
+                    heard.clear()
+                    await heard.wait()
+                if stream.abandoned:
+                    return
+        finally:
+            if hasattr(produced, "aclose"):
+                await produced.aclose()
+
+    def _is_cancelled(self, outbox: Outbox, stream: BatchStream, index: int) -> bool:
+        return stream.is_cancelled(index)
+
+
+# ── the parts that streams produce in one turn of the event loop are sent as one message ─────────────
+#
+# A message costs a system call, and wakes the proxy. With 128 streams of a token every 10 ms, 13 tokens are due in each
+# millisecond, the resolution of the loop's timers.
+
+
+#: A step of a callable that takes longer does not count as short; each earlier step adds this processor time.
+_SHORT_NS = 500_000
+_EACH_NS = 100_000
+#: Maximum time a part waits for others: short steps take less, unless other processes occupy the processor.
+_HELD_NS = 10_000_000
+#: Maximum number of parts sent together, so that the proxy can start to pass them on.
+_MAX_WAITING = 32
+
+
+class Use(NamedTuple):
+    """The processor time that this thread has used, and how often it has waited."""
+
+    cpu_ns: int
+    waits: int
+
+    @classmethod
+    def now(cls) -> Use:
+        """Return the current values."""
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return cls(int((used.ru_utime + used.ru_stime) * 1e9), used.ru_nvcsw)
+
+
+class Turns:
+    """The turns of an event loop in which streams answer, on any lane.
+
+    Parts wait for those of other streams only in a turn after one that had several, all produced in short steps.
+    So a callable that computes in its turn, instead of awaiting the computation, has each part sent at once.
+
+    Args:
+        soon: schedules a callback after everything that is ready in the loop has run
+        clock_ns, use: for tests
+    """
+
+    def __init__(
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        use: Callable[[], Use] = Use.now,
+    ) -> None:
+        self.is_long = False  #: whether the current turn is long
+        self.gathers = False
+        self._soon = soon
+        self._clock_ns = clock_ns
+        self._use = use
+        self._count = 0  #: parts of this turn
+        self._last_ns = 0  #: when the newest of them was produced
+        self._before = Use(0, 0)  #: at the beginning, or at the last check
+        self._seen = 0  #: number of parts at that time
+        self._waiting: list[
+            GatheringOutbox
+        ] = []  #: outboxes with parts that wait for the end of the turn
+
+    @property
+    def has_begun(self) -> bool:
+        """Return True if there was a part in this turn."""
+        return self._count > 0
+
+    def part(self) -> int:
+        """Count a part that has been produced; return the time."""
+        now = self._clock_ns()
+        if self._count == 0:
+            self._before = self._use()
+            self._soon(self._end)
+        else:
+            self._look(now)
+        self._last_ns = now
+        self._count += 1
+        return now
+
+    def waits(self, outbox: GatheringOutbox) -> None:
+        """Flush an outbox at the end of this turn."""
+        self._waiting.append(outbox)
+
+    def _look(self, now: int) -> None:
+        """Record whether the step since the last part was long, unless other processes occupied the processor."""
+        if now - self._last_ns > _SHORT_NS:
+            use = self._use()
+            used_ns = use.cpu_ns - self._before.cpu_ns
+            waited = use.waits > self._before.waits
+            self.is_long |= waited or used_ns > _SHORT_NS + (self._count - self._seen) * _EACH_NS
+            self._before, self._seen = use, self._count
+
+    def _end(self) -> None:
+        self._look(self._clock_ns())
+        self.gathers = self._count > 1 and not self.is_long
+        self._count = self._seen = 0
+        self.is_long = False
+        waiting, self._waiting = self._waiting, []
+        for outbox in waiting:
+            outbox.turn_ends()
+
+
+class GatheringOutbox(Outbox):
+    """One lane of a worker whose callable is asynchronous.
+
+    Args:
+        turns: the loop's turns
+        on_fault: called when the lane can no longer be used
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        batches: int,
+        turns: Turns,
+        on_fault: Callable[[Lane, Exception], None],
+    ) -> None:
+        super().__init__(lane, batches)
+        self._turns = turns
+        self._on_fault = on_fault
+        self._waiting: list[PartRef] = []
+        self._held_ns = 0  #: when the first waiting part was produced
+
+    def put(self, message: BatchPart | Metrics) -> None:
+        """Send a part, now or at the end of this turn."""
+        turns = self._turns
+        if isinstance(message, Metrics) or (len(self.streams) < 2 and not turns.has_begun):
+            super().put(message)
+            return
+        now = turns.part()
+        if not turns.gathers:
+            super().put(message)
+            return
+        if not self._waiting:
+            self._held_ns = now
+            turns.waits(self)
+        self._parts += 1
+        self._waiting.append(PartRef(message.id, message.responses))
+        if len(self._waiting) >= _MAX_WAITING or turns.is_long or now - self._held_ns > _HELD_NS:
+            self._flush()
+
+    def send(self, message: FromWorker) -> None:
+        """Send a message without credit, after the waiting parts."""
+        self._flush()
+        self.lane.send(message)
+
+    def forget(self) -> None:
+        """Drop waiting parts: the lane is gone."""
+        self._waiting.clear()
+
+    def turn_ends(self) -> None:
+        """Send waiting parts."""
+        try:
+            self._flush()
+        except LaneClosed:
+            return  # the reader sees its end
+
+    def _flush(self) -> None:
+        """Send waiting parts.
+
+        Raises:
+            LaneClosed: the proxy is gone; or sending failed, which ends all of the streams involved.
+        """
+        parts, self._waiting = self._waiting, []
+        try:
+            if len(parts) == 1:
+                self.lane.send(BatchPart(parts[0].id, parts[0].responses))
+            elif parts:
+                self.lane.send(BatchParts(parts))
+        except LaneClosed:
+            raise
+        except Exception as error:
+            self._on_fault(self.lane, error)
+            raise LaneClosed(f"its streams' answers could not be sent: {error}") from error

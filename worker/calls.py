@@ -1,0 +1,486 @@
+"""A worker's end of calls to other models: any thread sends them; one thread per proxy receives the answers.
+
+    infer() ──▶ Caller.begin ──▶ Wire.send ──▶ proxy           a connection to one proxy
+    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         the waiting thread copies the outputs
+
+A worker that makes no calls only has a listening socket: proxies connect to it, and the connections are accepted
+when the first call is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytriton import calls
+from pytriton._protocol import numpy_types
+from pytriton._protocol.calls.call_connection import CallConnection, Slot, Slots, socket_path
+from pytriton._protocol.calls.call_messages import (
+    MOVED,
+    Answer,
+    AnswerRead,
+    Call,
+    CallCancelled,
+    CallDropped,
+    Link,
+    Retiring,
+    decode_chain,
+)
+from pytriton._protocol.errors import described, shown
+from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import KEPT_S, ArenaError
+from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import TensorRef
+from pytriton._protocol.lanes.tensors import Array
+from pytriton._protocol.parameters import CHAIN_PARAMETER
+from pytriton.calls import Delivery, ModelCall
+from pytriton.exceptions import CallError
+from pytriton.worker.fault_reports import report_error
+from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import serving
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+#: Triton's datatypes by numpy's dtype.
+_NAMES = {dtype: name for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"}
+#: Connections waiting to be accepted.
+_BACKLOG = 1024
+
+
+class WorkerCaller:
+    """Makes the calls of one worker, until `close`."""
+
+    def __init__(self, worker: str, model: WorkerModel, lane_path: str) -> None:
+        self._worker = worker
+        self._model = model
+        self._path = socket_path(lane_path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self._path)
+        os.chmod(self._path, 0o600)  # regardless of the umask of the user's process
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
+        self._lock = threading.Lock()
+        self._wires: list[Wire] = []
+        self._ids = itertools.count(1)
+        self._thread = threading.get_ident()
+        _let_go_in_children(self)
+        calls.add_caller(self)
+
+    def calls_for_this_thread(self) -> bool:
+        """Return True if this thread or task serves a batch of this worker."""
+        return self._thread == threading.get_ident()
+
+    def begin(self, call: ModelCall) -> _PendingAnswer:
+        """Send a call."""
+        pending = _PendingAnswer(self, call)
+        self.send(pending)
+        return pending
+
+    def send(self, pending: _PendingAnswer) -> None:
+        """Send a call through one of the proxies.
+
+        Raises:
+            CallError: there is no proxy.
+        """
+        while True:
+            wire = self._wire(pending.call.model)
+            if wire.send(next(self._ids), pending, self._chain()):
+                return
+
+    def close(self) -> None:
+        """Make no more calls; those in flight are lost."""
+        calls.remove_caller(self)
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        for wire in self._wires:
+            wire.hang_up()
+
+    def _wire(self, model: str) -> Wire:
+        """Return the connection to the proxy with the fewest calls in flight."""
+        with self._lock:
+            while True:
+                try:
+                    connection, _ = self._listener.accept()
+                except OSError:  # no connection is waiting
+                    break
+                wire = Wire(CallConnection(connection, peer_trusted=True))
+                self._wires.append(wire)
+            self._wires = [wire for wire in self._wires if wire.alive]
+            usable = [wire for wire in self._wires if wire.usable]
+        if not usable:
+            raise CallError(
+                f"call to model {model}: no proxy of model {self._model.name} is attached to this worker, "
+                "so the call cannot be sent; call while a request is being served",
+                model_name=model,
+                code="UNAVAILABLE",
+            )
+        return min(usable, key=lambda wire: wire.busy)
+
+    def _chain(self) -> list[Link]:
+        """Return the chain of models that would wait for a call made now."""
+        parts = serving.get()
+        occupied = parts is None
+        if parts is None:
+            parts = self._model.now
+        chain: list[Link] = []
+        for part in parts:
+            for request in part.batch.requests:
+                if CHAIN_PARAMETER in request.parameters:
+                    chain += [
+                        link for link in decode_chain(request.parameters) if link not in chain
+                    ]
+        return [*chain, Link(self._model.name, self._worker if occupied and parts else "")]
+
+    def _let_go(self) -> None:
+        """Close sockets in a child forked by the callable, which would hide this worker's exit from the proxies."""
+        self._listener.close()
+        for wire in self._wires:
+            wire.let_go()
+
+
+def _let_go_in_children(caller: WorkerCaller) -> None:
+    """Register a fork hook. It lasts as long as the process, so it must not keep a closed caller alive."""
+    reference = weakref.ref(caller)
+
+    def let_go() -> None:
+        caller = reference()
+        if caller is not None:
+            caller._let_go()
+
+    os.register_at_fork(after_in_child=let_go)
+
+
+class _PendingAnswer:
+    """A call in flight: `pytriton.calls.Pending`."""
+
+    def __init__(self, caller: WorkerCaller, call: ModelCall) -> None:
+        self.call = call
+        self._caller = caller
+        self._changed = threading.Condition()
+        self._answers: deque[tuple[Wire | None, Answer]] = deque()
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        self._sent: tuple[Wire, int] | None = None
+        self._ended = False
+        self._cancelled = False
+
+    def sent(self, wire: Wire, number: int) -> None:
+        """Record that the call is in flight with this number on this connection."""
+        self._sent = (wire, number)
+
+    def put(self, wire: Wire | None, answer: Answer) -> bool:
+        """Accept an answer, to be passed to `Wire.has_read` later; return False if it is not wanted.
+
+        Without a `wire`, the answer comes from the worker itself and lies in no proxy's memory.
+        """
+        with self._changed:
+            if self._ended:
+                return False
+            self._answers.append((wire, answer))
+            self._changed.notify()
+            waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            loop, future = waiter
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(_wake, future)
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> Delivery | None:
+        """Wait for the next answer; None on timeout."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._changed.wait_for(lambda: self._answers, left):
+                    return None
+                wire, answer = self._answers.popleft()
+            delivery = self._read(wire, answer)
+            if delivery is not None:
+                return delivery
+
+    async def wait_async(self) -> Delivery:
+        """Wait for the next answer. Only one task may wait at a time."""
+        from asyncio import get_running_loop  # few callables need it, and it takes 30 ms
+
+        loop = get_running_loop()
+        while True:
+            future = None
+            with self._changed:
+                if self._answers:
+                    wire, answer = self._answers.popleft()
+                else:
+                    future = loop.create_future()
+                    self._waiter = (loop, future)
+            if future is not None:
+                await future
+                continue
+            delivery = self._read(wire, answer)
+            if delivery is not None:
+                return delivery
+
+    def cancel(self) -> None:
+        """Cancel the call."""
+        with self._changed:
+            if self._ended:
+                return
+            self._ended = True
+            unread = [(wire, answer) for wire, answer in self._answers if wire is not None]
+            self._answers.clear()
+        for wire, answer in unread:
+            wire.has_read(answer)
+        if self._sent is not None:
+            wire, number = self._sent
+            wire.drop(number)
+
+    def request_cancel(self) -> None:
+        """Ask the model to stop; its remaining answers are still delivered."""
+        self._cancelled = True
+        if self._sent is not None and not self._ended:
+            wire, number = self._sent
+            wire.cancel(number)
+
+    def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
+        """Return the content of an answer; None if the call had to be sent again."""
+        if answer.code == MOVED:
+            if wire is not None:
+                wire.has_read(answer)
+            self._caller.send(self)
+            if self._cancelled:
+                self.request_cancel()
+            return None
+        if wire is None:
+            return Delivery({}, True, answer.error, answer.code)
+        try:
+            outputs = {ref.name: wire.copied(ref) for ref in answer.outputs}
+        except (LaneError, ArenaError) as error:
+            text = f"its answer was lost: {error}"
+            return Delivery({}, True, text, "UNAVAILABLE")
+        finally:
+            wire.has_read(answer)
+        return Delivery(outputs, answer.final, answer.error, answer.code, answer.parameters)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Wire:
+    """The connection to one proxy."""
+
+    def __init__(self, connection: CallConnection) -> None:
+        self.usable = True
+        self.alive = True
+        self._connection = connection
+        self._slots = Slots(connection)
+        self._lock = threading.Lock()
+        self._pending: dict[int, tuple[_PendingAnswer, Slot]] = {}
+        self._unread = 0  #: answers whose memory has not been read yet
+        threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
+
+    @property
+    def busy(self) -> int:
+        """Return the number of calls in flight."""
+        return len(self._pending)
+
+    def send(self, number: int, pending: _PendingAnswer, chain: list[Link]) -> bool:
+        """Send a call. Return False if the proxy is gone, or is retiring.
+
+        Raises:
+            CallError: no proxy can send it.
+        """
+        call = pending.call
+        try:
+            slot = self._slots.take()
+        except LaneClosed:
+            self.usable = False
+            return False
+        except ArenaError as error:
+            raise _unsendable(call.model, error) from error
+        try:
+            message = _message(number, call, slot, chain)
+        except BaseException as error:
+            self._slots.give_back(slot)
+            if isinstance(error, ArenaError):
+                raise _unsendable(call.model, error) from error
+            raise
+        with self._lock:
+            registered = self.usable
+            if registered:
+                self._pending[number] = (pending, slot)
+                pending.sent(self, number)
+        if not registered:
+            self._slots.give_back(slot)
+            return False
+        try:
+            self._connection.send(message)
+        except LaneClosed:
+            self.usable = False
+            # Otherwise the reader has already reported it as lost.
+            return not self._take_back(number, slot)
+        except LaneError as error:
+            self._take_back(number, slot)
+            raise _unsendable(call.model, error) from error
+        return True
+
+    def copied(self, ref: TensorRef) -> Array:
+        """Copy an output into an array owned by the caller."""
+        if ref.datatype == "BYTES":
+            return tensors.decode_bytes(tensors.read_raw(self._connection, ref), ref.shape)
+        dtype = numpy_types.element_dtype(ref.datatype)
+        copied: Array = tensors.read(self._connection, ref, dtype).copy()
+        return copied
+
+    def has_read(self, answer: Answer) -> None:
+        """Notify the proxy that an answer has been read: its memory can be reused."""
+        with contextlib.suppress(LaneClosed):
+            self._connection.send(AnswerRead(answer.id))
+        with self._lock:
+            self._unread -= 1
+        self._end_if_done()
+
+    def drop(self, number: int) -> None:
+        """Drop a call; if it is still in flight, notify the proxy."""
+        if number in self._pending:
+            with contextlib.suppress(LaneClosed):
+                self._connection.send(CallDropped(number))
+
+    def cancel(self, number: int) -> None:
+        """Ask the model of a call in flight to stop."""
+        if number in self._pending:
+            with contextlib.suppress(LaneClosed):
+                self._connection.send(CallCancelled(number))
+
+    def hang_up(self) -> None:
+        """Shut down the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.hang_up()
+
+    def let_go(self) -> None:
+        """Close inherited descriptors in a forked child."""
+        self._connection.let_go()
+
+    def _take_back(self, number: int, slot: Slot) -> bool:
+        """Remove a call that could not be sent; return False if that has already been done."""
+        with self._lock:
+            known = self._pending.pop(number, None) is not None
+        if known:
+            self._slots.give_back(slot)
+        return known
+
+    def _read(self) -> None:
+        try:
+            waits = False  # only for a while: after the last of many calls, nothing may arrive
+            while True:
+                if self._slots.large != waits:
+                    waits = not waits
+                    self._connection.set_patience(KEPT_S if waits else None)
+                try:
+                    message = self._connection.receive()
+                except LaneSilent:
+                    self._slots.give_back_idle()
+                    continue
+                if isinstance(message, Answer):
+                    self._answered(message)
+                elif isinstance(message, Retiring):
+                    with self._lock:
+                        self.usable = False
+                    self._end_if_done()
+                else:
+                    raise LaneError(f"unexpected message from a proxy: {message!r:.100}")
+        except (LaneClosed, LaneError) as end:
+            self._lost(str(end))
+        except Exception as fault:
+            # An internal error, or out of memory: fail the waiting calls, since answers are no longer read.
+            report_error(fault, "its calls of other models are lost")
+            self._lost(described(fault))
+        self.alive = self.usable = False
+        self._slots.close()
+        self._connection.close()
+
+    def _end_if_done(self) -> None:
+        """Shut down if the proxy is retiring, and nothing from it is needed any more."""
+        with self._lock:
+            done = not self.usable and not self._pending and not self._unread
+        if done:
+            self.hang_up()
+
+    def _answered(self, answer: Answer) -> None:
+        with self._lock:
+            self._unread += 1
+            pending, slot = self._pending.get(answer.id, (None, None))
+            if answer.final:
+                self._pending.pop(answer.id, None)
+        if pending is None or slot is None:
+            raise LaneError(f"a proxy answered call {answer.id}, which is not in flight")
+        if answer.final:
+            self._slots.give_back(slot)
+        if not pending.put(self, answer):
+            self.has_read(answer)
+
+    def _lost(self, why: str) -> None:
+        with self._lock:
+            self.usable = False
+            under_way, self._pending = self._pending, {}
+        for number, (pending, slot) in under_way.items():
+            self._slots.give_back(slot)
+            text = f"the proxy that made the call has exited ({why}): tritonserver has probably stopped"
+            pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
+
+
+def _unsendable(model: str, error: Exception) -> CallError:
+    return CallError(f"call to model {model}: {error}", model_name=model, code="UNAVAILABLE")
+
+
+def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Call:
+    return Call(
+        number,
+        call.model,
+        call.version,
+        [_placed(call.model, name, array, slot) for name, array in call.inputs.items()],
+        list(call.outputs),
+        _parameters(call.parameters),
+        call.request_id,
+        call.correlation_id,
+        call.flags,
+        call.timeout_us,
+        call.stream,
+        chain,
+    )
+
+
+def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
+    """Write an input to memory that the proxy reads."""
+    if array.dtype.kind in "OSU":
+        try:
+            data = tensors.encode_bytes(array)
+        except TypeError as error:
+            raise TypeError(f"call to model {model}: input {name}: {error}") from error
+        return slot.placed(tensors.write_raw(slot, name, "BYTES", array.shape, data))
+    dtype = array.dtype.newbyteorder("=")
+    datatype = _NAMES.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
+    if datatype is None:
+        raise TypeError(
+            f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"
+        )
+    return slot.placed(tensors.write(slot, name, datatype, array, dtype))
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    for name, value in parameters.items():
+        if not isinstance(value, (str, int, bool)):
+            raise TypeError(
+                f"request parameter {name} is {shown(value, 60)}: Triton takes str, int and bool values only"
+            )
+    return json.dumps(dict(parameters))

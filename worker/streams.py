@@ -1,0 +1,316 @@
+"""Decoupled models: answers to a batch are sent as the callable produces them, at the speed of the proxy.
+
+Parts wait in the lane's arena until the proxy has passed them on (`Credit`), up to `_PARTS` of
+them (with many streams, `_EACH` per stream), and about `_BYTES`. Then a generator is not advanced: it waits at
+its `yield`. The same applies if another model requested the stream and has enough unread responses (`Hold`), until it
+has read (`Go`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pytriton._protocol.errors import with_id
+from pytriton._protocol.lanes.arena import ArenaError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchFailed,
+    BatchPart,
+    Cancel,
+    Credit,
+    FromProxy,
+    FromWorker,
+    Go,
+    Hold,
+    Metrics,
+    ResponseRef,
+    Room,
+)
+from pytriton._protocol.lanes.request_records import id_at
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton._protocol.lanes.tensors import TextError
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.proxy.results import OneText
+from pytriton.worker.fault_reports import client_text, reason, report_error
+from pytriton.worker.request_log import nbytes_of, trace_of, type_of
+from pytriton.worker.results import ResultError, ResultWriter
+from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
+
+_PARTS = 32
+#: Per stream if there are many: a stream that waits for room must be woken, together with all others.
+_EACH = 8
+_BYTES = 8 << 20
+
+
+class ExecutionTimeout(TimeoutError):
+    """A batch exceeded the model's `execution_timeout_s`; the text includes the limit."""
+
+
+class Outbox:
+    """One lane of a decoupled model's worker, with its batches in flight."""
+
+    def __init__(self, lane: Lane, batches: int) -> None:
+        """Announce to the proxy how many batches it may send at once."""
+        self.lane = lane
+        self.streams: dict[int, BatchStream] = {}
+        self._batches = batches
+        self._parts = 0  #: without credit so far
+        lane.send(Room(batches))
+
+    @property
+    def full(self) -> bool:
+        """Return True if the proxy must read before more is sent."""
+        parts = self._parts
+        if parts < _PARTS and self.lane.arena.used < _BYTES:
+            return False
+        return parts >= max(_PARTS, _EACH * len(self.streams)) or (
+            parts > 0 and self.lane.arena.used >= _BYTES
+        )
+
+    def put(self, message: BatchPart | Metrics) -> None:
+        """Send a part, or another message that is acknowledged by a credit."""
+        self.lane.send(message)
+        self._parts += 1
+
+    def send(self, message: FromWorker) -> None:
+        """Send a message without credit."""
+        self.lane.send(message)
+
+    def retire(self) -> bool:
+        """Make the proxy send no more batches, because this worker retires. Return False if the lane can just be
+        closed.
+
+        Batches that arrive before the proxy has processed this must be served: closing the lane would end all its
+        streams.
+        """
+        if not self.streams:
+            return False
+        with contextlib.suppress(
+            LaneClosed, LaneError
+        ):  # the sender of the next part gets the error
+            self.send(Room(0))
+        return True
+
+    def heard(self, message: FromProxy | FromWorker) -> Batch | None:
+        """Process a message from the proxy; return a batch for the caller to begin, if any.
+
+        Raises:
+            LaneError: the message is not for a worker, or a batch that there is no room for.
+        """
+        if isinstance(message, Batch):
+            if message.id in self.streams:
+                raise LaneError(f"batch {message.id} is already in flight")
+            if len(self.streams) >= self._batches:
+                raise LaneError("there is no room for another batch")
+            return message
+        if isinstance(message, Credit):
+            self._parts -= message.parts
+            if self._parts < 0:
+                raise LaneError(f"{message.parts} parts were acknowledged, more than were sent")
+            if self._parts == 0:
+                self.lane.arena.reset()
+        elif isinstance(message, (Cancel, Hold, Go)):
+            if message.id in self.streams:
+                self._heard_of_request(self.streams[message.id], message)
+        else:
+            raise LaneError(f"{type(message).__name__} is not for a worker")
+        return None
+
+    @staticmethod
+    def _heard_of_request(stream: BatchStream, message: Cancel | Hold | Go) -> None:
+        if isinstance(message, Cancel):
+            stream.cancel(message.request)
+        elif isinstance(message, Hold):
+            stream.hold(message.request)
+        else:
+            stream.go(message.request)
+
+    def listen(self, *, wait: bool) -> None:
+        """Process the messages that the proxy has sent; with `wait`, at least one.
+
+        Raises:
+            LaneClosed: the proxy is gone.
+            LaneError: the proxy sent a batch that there is no room for.
+        """
+        while True:
+            try:
+                message = self.lane.receive(wait=wait)
+            except LaneSilent:
+                return
+            if self.heard(message) is not None:
+                raise LaneError("there is no room for another batch")
+            wait = False
+
+
+class BatchStream:
+    """The answers to one batch."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        batch: Batch,
+        writer: ResultWriter,
+        spans: Spans | NoSpans = NO_SPANS,
+        *,
+        stats: WorkerStatsPage,
+    ) -> None:
+        self.id = batch.id
+        self.spans = spans
+        #: Why it failed: one of stats_page.FAILURES; "" if it has not.
+        self.failure = ""
+        #: The type of the exception that caused the failure.
+        self.error = ""
+        #: Size of its answers in bytes; None if not recorded.
+        self.bytes_out: int | None = 0 if stats.records.all_wanted else None
+        self.begun_ns = stats.begin(len(batch.requests), batch.rows, batch.taken_ns)
+        self._last_ns = 0  #: when the last part was sent
+        self._stats = stats
+        self._outbox = outbox
+        self.batch = batch
+        self._requests = batch.requests
+        self._writer = writer
+        self._cancelled: set[int] = set()
+        self._held: set[int] = set()
+        self._held_since = 0.0
+        self._held_s = 0.0
+        outbox.streams[batch.id] = self
+
+    @property
+    def lane(self) -> Lane:
+        """Return the lane on which the answers are sent."""
+        return self._outbox.lane
+
+    def begun(self) -> None:
+        """Notify the proxy that the batch has begun: its inputs have been copied."""
+        self._outbox.send(BatchBegun(self.id))
+
+    def put(self, results: Any) -> None:
+        """Send one response to each request; None sends nothing for a request.
+
+        Raises:
+            ResultError: the results do not match the declaration.
+            ArenaError: not enough memory.
+            LaneClosed: the proxy is gone.
+        """
+        responses = self._text(results) if type(results) is OneText else None
+        if responses is None:
+            checked = self._writer.checked(results, len(self._requests))
+            responses = [self._response(index, result) for index, result in enumerate(checked)]
+            if not any(response is not None for response in responses):
+                return
+        self._outbox.put(BatchPart(self.id, responses))
+        if self.bytes_out is not None:
+            self.bytes_out += sum(map(nbytes_of, responses))
+        last_ns = self._last_ns
+        self._last_ns = self._stats.responded(last_ns or self.begun_ns, first=not last_ns)
+
+    def cancel(self, index: int) -> None:
+        """Record that the client of a request is gone."""
+        self._cancelled.add(index)
+        self.go(index)
+
+    def hold(self, index: int) -> None:
+        """Pause the stream of a request: the calling model has enough unread responses."""
+        if index not in self._cancelled and not self._held:
+            self._held_since = time.monotonic()
+        if index not in self._cancelled:
+            self._held.add(index)
+
+    def go(self, index: int) -> None:
+        """Resume the stream of a request: the calling model has read."""
+        if self._held == {index}:
+            self._held_s += time.monotonic() - self._held_since
+        self._held.discard(index)
+
+    @property
+    def must_wait(self) -> bool:
+        """Return True if the proxy or a calling model must read before the next answers are produced."""
+        return self._outbox.full or bool(self._held)
+
+    @property
+    def held_s(self) -> float:
+        """Return the seconds spent waiting for calling models to read, which do not count as the callable's time."""
+        return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
+
+    def is_cancelled(self, index: int) -> bool:
+        """Return True if the client of a request is gone."""
+        return index in self._cancelled
+
+    @property
+    def abandoned(self) -> bool:
+        """Return True if the clients of all requests are gone."""
+        return len(self._cancelled) >= len(self._requests)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the stream; nothing more is sent."""
+        del self._outbox.streams[self.id]
+        end: BatchDone | BatchFailed = BatchDone(self.id, [])
+        if error is not None:
+            self.failure, self.error = _failure_of(error), type_of(error)
+            self._stats.failed(self.failure, len(self._requests))
+            report_error(error, batches=[self.batch])
+            end = BatchFailed(self.id, client_text(error))
+            self.spans.failed(end.text)
+        self.spans.end()
+        if self.batch.trace is not None:
+            self._stats.traced(trace_of(self.batch), self.begun_ns)
+        self._outbox.send(end)
+
+    def forget(self) -> None:
+        """Drop the stream without notifying the proxy, which is gone."""
+        self._outbox.streams.pop(self.id, None)
+        self.spans.end()
+
+    def _text(self, text: OneText) -> list[ResponseRef | None] | None:
+        """Return the only response to the only request if it is a text; None if it needs the general path."""
+        if self._cancelled or len(self._requests) != 1:
+            return None
+        response = self._writer.write_text(text, self._requests[0], self._outbox.lane)
+        return None if response is None else [response]
+
+    def _response(self, index: int, result: Any) -> ResponseRef | None:
+        if result is None or index in self._cancelled:
+            return None
+        if type(result) is not dict and isinstance(result, BaseException):
+            return self._refused(index, result)
+        return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
+
+    def _refused(self, index: int, error: BaseException) -> ResponseRef:
+        """Return the last answer to a request, its own exception; the others continue."""
+        if isinstance(reason(error), PyTritonUnrecoverableError):
+            raise error
+        self._cancelled.add(index)  # nothing more is sent to it
+        if len(self._requests) == 1:
+            self.failure, self.error = "callable", type_of(error)
+        self._stats.failed("callable", 1)
+        request_id = id_at(self.batch, index)
+        report_error(error, ids=[request_id])
+        return ResponseRef([], with_id(client_text(error), request_id))
+
+
+def _failure_of(error: BaseException) -> str:
+    """Return the kind of the exception that ended a stream, one of stats_page.FAILURES."""
+    if isinstance(reason(error), PyTritonUnrecoverableError):
+        return "unrecoverable"
+    if isinstance(error, ExecutionTimeout):
+        return "timeout"
+    if isinstance(error, TextError):
+        return "input"
+    return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
+
+
+def parts_of(produced: Any) -> Any:
+    """Return an iterable of the parts in a synchronous callable's result: a list is one part.
+
+    So is a callable, which a forgotten factory produces: the part's check reports it.
+    """
+    is_part = isinstance(produced, Sequence) or (
+        callable(produced) and not isinstance(produced, Iterable)
+    )
+    return iter([produced]) if is_part else produced
