@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     import asyncio
 
 
-#: Triton's datatypes by numpy's dtype.
-_NAMES = {dtype: name for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"}
 #: Connections waiting to be accepted.
 _BACKLOG = 1024
 
@@ -469,7 +467,7 @@ def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
             raise TypeError(f"call to model {model}: input {name}: {error}") from error
         return slot.placed(tensors.write_raw(slot, name, "BYTES", array.shape, data))
     dtype = array.dtype.newbyteorder("=")
-    datatype = _NAMES.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
+    datatype = numpy_types.BY_DTYPE.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
     if datatype is None:
         raise TypeError(
             f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"

@@ -32,19 +32,20 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from pytriton._protocol.numpy_types import BY_DTYPE
+
 Array = npt.NDArray[Any]
 
 _DLTENSOR = b"dltensor"
 _word_at = ctypes.c_uint64.from_address
 _TYPE_CODE_OFFSET = 20
 _BFLOAT_CODE = 4
-#: DLPack's type code and number of bits (dlpack.h) -> Triton's datatype.
+#: DLPack's type code of each kind of numpy's dtypes (dlpack.h).
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+#: DLPack's type code and number of bits -> Triton's datatype.
 _DLPACK_TYPES = {
-    **{(0, bits): f"INT{bits}" for bits in (8, 16, 32, 64)},
-    **{(1, bits): f"UINT{bits}" for bits in (8, 16, 32, 64)},
-    **{(2, bits): f"FP{bits}" for bits in (16, 32, 64)},
+    **{(_DLPACK_CODES[dtype.kind], 8 * dtype.itemsize): name for dtype, name in BY_DTYPE.items()},
     (_BFLOAT_CODE, 16): "BF16",
-    (6, 8): "BOOL",
 }
 
 #: Interval between checks of an iterator's owners, and how long it is held at most, in seconds.

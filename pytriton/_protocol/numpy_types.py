@@ -17,6 +17,10 @@ from pytriton._protocol.datatypes import DTYPE_NAMES
 NUMERIC: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype) for name, dtype in DTYPE_NAMES.items() if dtype is not None
 }
+#: The reverse; a dtype of several datatypes is that of the first, for the others are of words that numpy cannot interpret.
+BY_DTYPE: dict[np.dtype[Any], str] = {}
+for _name, _dtype in NUMERIC.items():
+    BY_DTYPE.setdefault(_dtype, _name)
 
 
 def element_dtype(datatype: str) -> np.dtype[Any]:

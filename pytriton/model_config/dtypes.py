@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _NUMERIC: dict[str, type[np.generic]] = {
-    name: dtype.type for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"
+    name: dtype.type for dtype, name in numpy_types.BY_DTYPE.items()
 }
 # By kind and size rather than by type: np.longlong and np.int64 are different types of the same width.
 _BY_LAYOUT = {(np.dtype(t).kind, np.dtype(t).itemsize): (name, t) for name, t in _NUMERIC.items()}

@@ -106,19 +106,16 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
-_BY_DTYPE = {dtype: name for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"}
-
-
 def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
     """Return Triton's name of a numpy type, or None."""
-    found = _BY_DTYPE.get(dtype)
+    found = numpy_types.BY_DTYPE.get(dtype)
     if found is not None:
         return found
     if dtype.kind in "OS":
         return "BYTES"
     if dtype.name == "bfloat16":  # of ml_dtypes
         return "BF16"
-    return _BY_DTYPE.get(dtype.newbyteorder("="))
+    return numpy_types.BY_DTYPE.get(dtype.newbyteorder("="))
 
 
 def serialize_byte_tensor(input_tensor: Array) -> Any:
