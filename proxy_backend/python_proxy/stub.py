@@ -41,7 +41,7 @@ _word_at = ctypes.c_uint64.from_address
 _TYPE_CODE_OFFSET = 20
 _BFLOAT_CODE = 4
 #: DLPack's type code of each kind of numpy's dtypes (dlpack.h).
-_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 #: DLPack's type code and number of bits -> Triton's datatype.
 _DLPACK_TYPES = {
     **{(_DLPACK_CODES[dtype.kind], 8 * dtype.itemsize): name for dtype, name in BY_DTYPE.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 #: Raise it when a message, a part of one (ModelSpec, ModelInfo) or a lane descriptor changes its shape: a field is added
-#: or removed, or gets another type. Then run `scripts/generate`: the compiled proxy contains the number, too.
+#: or removed, or gets another type. `scripts/generate --raise-protocol` does, and tells the compiled proxy.
 PROTOCOL = 18
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -27,7 +28,16 @@ def main() -> int:
         metavar="WHY",
         help="messages have changed under the same PROTOCOL, and every process of that number understands them",
     )
+    parser.add_argument(
+        "--raise-protocol",
+        action="store_true",
+        help="messages have changed: raise PROTOCOL by one, and write the files for the new number",
+    )
     arguments = parser.parse_args()
+    if arguments.raise_protocol:
+        wire.raise_protocol(arguments.root)
+        # The new number is that of a new process.
+        os.execv(sys.executable, [sys.executable, "-m", "generators", "--root", arguments.root])
     try:
         shapes = wire.text(_read(arguments.root / wire.PATH), arguments.compatible)
     except wire.ChangedWire as changed:

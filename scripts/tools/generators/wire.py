@@ -1,7 +1,7 @@
 """pytriton/_protocol/messages/wire.json: the shape of each message under the protocol's number, so that both change together.
 
-A process of another version reads what this one declares. So a shape that changes takes another `PROTOCOL`; only then
-does scripts/generate write this file anew. What every process of that number understands all the same, such as a field
+A process of another version reads what this one declares. So a shape that changes takes another `PROTOCOL`, which
+scripts/generate --raise-protocol sets; only then is this file written for other shapes. What every process of that number understands all the same, such as a field
 with a default in an answer that only new clients ask for, is written with a note that says so:
 
     scripts/generate --compatible "GetMetrics.since: the daemons of protocol 12 that lack it are never asked"
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,13 @@ def text(committed: str | None, note: str | None = None) -> str:
     return json.dumps(msgspec.to_builtins(wire), indent=2) + "\n"
 
 
+def raise_protocol(root: Path) -> None:
+    """Raise PROTOCOL by one in its module's source."""
+    path = root / "pytriton/_protocol/messages/base.py"
+    raised = re.sub(r"(?m)^PROTOCOL = \d+$", f"PROTOCOL = {PROTOCOL + 1}", path.read_text())
+    path.write_text(raised)
+
+
 def renewed(
     known: Wire | None, protocol: int, found: Mapping[str, str], note: str | None = None
 ) -> Wire:
@@ -78,8 +86,8 @@ def renewed(
         ]
         raise ChangedWire(
             f"messages have another shape than protocol {protocol} has had: {', '.join(sorted(names))}. Raise PROTOCOL "
-            "in pytriton/_protocol/messages/base.py and run scripts/generate; or, where every process of this number "
-            'understands them all the same, run scripts/generate --compatible "WHY"'
+            "(pytriton/_protocol/messages/base.py) by scripts/generate --raise-protocol; or, where every process of this "
+            'number understands them all the same, run scripts/generate --compatible "WHY"'
         )
     return Wire(protocol, [*known.compatible, note], ordered)
 

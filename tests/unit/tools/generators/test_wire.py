@@ -88,6 +88,14 @@ def test_generate_says_that_it_has_written_nothing(
     )
 
 
+def test_the_number_is_raised_in_its_module(tmp_path: Path) -> None:
+    module = tmp_path / "pytriton" / "_protocol" / "messages" / "base.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(f"#: The number.\nPROTOCOL = {PROTOCOL}\n")
+    wire.raise_protocol(tmp_path)
+    assert module.read_text() == f"#: The number.\nPROTOCOL = {PROTOCOL + 1}\n"
+
+
 class Part(msgspec.Struct):
     x: int
 
