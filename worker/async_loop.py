@@ -75,9 +75,9 @@ class OnEventLoop(Loop):
                     self._events.remove_reader(fd)
         super().close()
 
-    def _look_again(self) -> None:
-        if self._look_at is None:
-            super()._look_again()
+    def _schedule_memory_check(self) -> None:
+        if self._memory_check_at is None:
+            super()._schedule_memory_check()
             self._events.call_later(KEPT_S + 0.1, self._give_back)
 
     def _begin_shutdown(self) -> None:

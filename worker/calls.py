@@ -383,11 +383,11 @@ class Wire:
             while True:
                 if self._slots.large != waits:
                     waits = not waits
-                    self._connection.set_patience(KEPT_S if waits else None)
+                    self._connection.set_receive_timeout(KEPT_S if waits else None)
                 try:
                     message = self._connection.receive()
                 except LaneSilent:
-                    self._slots.give_back_idle()
+                    self._slots.release_idle()
                     continue
                 if isinstance(message, Answer):
                     self._answered(message)

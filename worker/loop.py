@@ -65,7 +65,7 @@ class Loop:
         self._lanes: dict[int, Lane] = {}  #: the lane served last comes last
         self._poll = select.epoll()
         #: When to check lanes that hold much memory again, and how long until then; None: no lane does.
-        self._look_at: float | None = None
+        self._memory_check_at: float | None = None
         self._idle_s: float | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,7 +96,7 @@ class Loop:
                 self._forget(gone)
             if awake and not self._finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
-            if self._look_at is not None and time.monotonic() > self._look_at:
+            if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
                 self._give_back()
         self.close()
 
@@ -105,18 +105,18 @@ class Loop:
         self._end_signal = end
         self._watch(end.woken, end.hear)
 
-    def _look_again(self) -> None:
+    def _schedule_memory_check(self) -> None:
         """Schedule a check of lanes that hold much memory, to release what is unused for a while."""
-        if self._look_at is None:
+        if self._memory_check_at is None:
             self._idle_s = KEPT_S + 0.1
-            self._look_at = time.monotonic() + self._idle_s
+            self._memory_check_at = time.monotonic() + self._idle_s
 
     def _give_back(self) -> None:
-        self._look_at = self._idle_s = None
+        self._memory_check_at = self._idle_s = None
         for lane in self._lanes.values():
             self._model.give_back(lane)
             if self._model.holds_much(lane):
-                self._look_again()
+                self._schedule_memory_check()
 
     def _finished(self) -> bool:
         return self._stopping or self.unrecoverable
@@ -238,7 +238,7 @@ class Loop:
         lane = part.lane
         message: BatchDone | BatchLent | BatchFailed = answer
         if self._model.holds_much(lane):
-            self._look_again()
+            self._schedule_memory_check()
             if lane.reads:  # to be notified of the read: nothing can be released before
                 lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):

@@ -124,7 +124,7 @@ class StreamLoop(Loop):
         finally:
             self._answered(stream.begun_ns, [Part(stream.lane, stream.batch)], stream)
             if self._model.holds_much(stream.lane):
-                self._look_again()
+                self._schedule_memory_check()
             if error is not None and isinstance(reason(error), PyTritonUnrecoverableError):
                 self._give_up(client_text(error))
 

@@ -52,7 +52,7 @@ _MAX_UNREAD = 256
 #: Number of messages that ZeroMQ reads ahead from each peer (ZMQ_RCVHWM).
 _MAX_READ_AHEAD = 16
 #: Maximum size of a message frame, without payloads.
-MAX_MESSAGE_BYTES = control.ALWAYS_TAKEN_BYTES
+MAX_MESSAGE_BYTES = control.ALWAYS_ACCEPTED_BYTES
 #: Maximum number of payload frames in a message: one for each instance of a model.
 MAX_PAYLOADS = 1024
 #: Maximum length of a sender's text that is quoted in answers.
@@ -93,7 +93,7 @@ class Peer:
 
     async def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> None:
         """Send the peer a message that answers no request."""
-        await self._send(control.UNASKED, message, payloads)
+        await self._send(control.UNSOLICITED, message, payloads)
 
     async def _send(
         self, request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes]
@@ -127,7 +127,7 @@ class ControlServer:
         handle: called with every admitted message
         group: name of the group whose members may connect, too
         max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without an Offer,
-            unless it is small (`control.ALWAYS_TAKEN_BYTES`): then it is refused
+            unless it is small (`control.ALWAYS_ACCEPTED_BYTES`): then it is refused
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 
@@ -199,7 +199,7 @@ class ControlServer:
         """Return a connected or reconnecting worker as a peer."""
         assert self._local is not None  # it is bound
         sender = Sender(f"worker {name}")
-        return Peer(self._local, control.identity_of(name), control.UNASKED, sender)
+        return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
         """Make requests that change something wait until `release`. Those under way continue."""
@@ -277,7 +277,7 @@ class ControlServer:
             self._context = zmq.asyncio.Context()
         router = self._context.socket(zmq.ROUTER)
         router.linger = 1000
-        router.maxmsgsize = max(self._max_payload_size, control.ALWAYS_TAKEN_BYTES)
+        router.maxmsgsize = max(self._max_payload_size, control.ALWAYS_ACCEPTED_BYTES)
         router.sndhwm = _MAX_UNREAD
         router.rcvhwm = _MAX_READ_AHEAD
         return router
@@ -298,7 +298,7 @@ class ControlServer:
         Raises:
             MalformedMessage: the frames are not a message, and cannot be answered.
         """
-        if not frames or len(frames[0]) != len(control.UNASKED):
+        if not frames or len(frames[0]) != len(control.UNSOLICITED):
             raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
         sender = Sender(message_sender(identity))
         peer = Peer(door, identity.bytes, frames[0].bytes, sender)

@@ -231,7 +231,7 @@ class _Wire:
             if heard_of:  # the worker closes the connection after reading all its answers
                 self._connection.send(Retiring())
             else:
-                self._connection.take_no_more()
+                self._connection.stop_receiving()
         except (LaneClosed, OSError):
             return  # it is already gone
 
@@ -247,9 +247,9 @@ class _Wire:
                 try:
                     self._handle(self._connection.receive())
                 except LaneSilent:
-                    self._slots.give_back_idle()
+                    self._slots.release_idle()
                     if not self._calls and not self._reported and not self._slots.large:
-                        self._connection.set_patience(None)
+                        self._connection.set_receive_timeout(None)
                 if time.monotonic() - self._checked_at > _TICK_S:
                     self._check_waiting()
         except LaneClosed:
@@ -312,7 +312,7 @@ class _Wire:
 
     def _begin(self, call: Call) -> None:
         under = CallInFlight(call)
-        self._connection.set_patience(_TICK_S)
+        self._connection.set_receive_timeout(_TICK_S)
         with self._lock:
             self._heard_of = True
             moved = self._retired
@@ -414,7 +414,7 @@ class Executor:
             yield Answer(call.id, [], True, text, code), _nothing
         finally:
             if ended:
-                stub.let_go_last(responses)
+                stub.hold_until_last_owner(responses)
 
     def _request(self, call: Call, handle: str | None) -> Any:
         parameters = json.loads(call.parameters)

@@ -241,7 +241,7 @@ class TritonPythonModel:
                 self._wait_on(lane, attempts)
         if self._waited_on:
             self._waited_on = False
-            lane.set_patience(self._attachment.execution_timeout_s)
+            lane.set_receive_timeout(self._attachment.execution_timeout_s)
         self._translator.inputs_read(lane)
         if isinstance(answer, (BatchDone, BatchFailed)) and answer.id == self._batch_id:
             return answer
@@ -295,7 +295,7 @@ class TritonPythonModel:
         if taken and self._taken_since is None:
             self._taken_since = time.monotonic()
         if verdict.action == "wait":
-            lane.set_patience(verdict.wait_s)
+            lane.set_receive_timeout(verdict.wait_s)
             self._waited_on = True
             return
         raise Overdue(verdict, taken=taken)
@@ -308,7 +308,7 @@ class TritonPythonModel:
     def _use(self, lane: Lane | None) -> None:
         self._lane = lane
         if lane is not None:
-            lane.set_patience(self._attachment.execution_timeout_s)
+            lane.set_receive_timeout(self._attachment.execution_timeout_s)
 
     def _drop_lane(self) -> None:
         self._attachment.drop()

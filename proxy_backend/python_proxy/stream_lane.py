@@ -177,7 +177,7 @@ class StreamLane:
             self._changed.notify_all()
 
     def _has_begun(self, flight: Flight) -> None:
-        self.lane.set_patience(TICK_S)
+        self.lane.set_receive_timeout(TICK_S)
         with self._changed:
             flight.has_begun(self.attachment.execution_timeout_s)
             self._changed.notify_all()
@@ -217,7 +217,7 @@ class StreamLane:
                 flight.begun = True
                 del self.flights[message.id]
                 if not self.flights:
-                    self.lane.set_patience(None)
+                    self.lane.set_receive_timeout(None)
                 if not self.flights and self._retires:
                     self.lane.hang_up()
                 self._changed.notify_all()

@@ -157,7 +157,7 @@ def bf16_tensor(name: str, words: Array) -> Any:
     return tensor
 
 
-def let_go_last(iterator: Any) -> None:
+def hold_until_last_owner(iterator: Any) -> None:
     """Wait until the caller holds the last reference to an iterator that has ended.
 
     If the owners cannot be counted, hold it here for a while.

@@ -216,14 +216,14 @@ class ControlRequest:
         payloads: frames that are sent with it
         silence_s: maximum silence in seconds; None waits for as long as the daemon lives
         on_progress: called with every progress report before the answer
-        on_unasked: called with messages that the dispatcher sends unprompted
+        on_unsolicited: called with messages that the dispatcher sends unprompted
     """
 
     message: messages.AnyMessage
     payloads: Sequence[bytes] = ()
     silence_s: float | None = None
     on_progress: OnProgress | None = None
-    on_unasked: control.OnUnasked | None = None
+    on_unsolicited: control.OnUnsolicited | None = None
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def ask(
             on_progress=question.on_progress,
             life_sign_s=watch.look_s,
             is_alive=watch.is_alive,
-            on_unasked=question.on_unasked,
+            on_unsolicited=question.on_unsolicited,
         )
     except ControlTimeout as silence:
         raise watch.no_answer(silence) from None

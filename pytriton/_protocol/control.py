@@ -5,7 +5,7 @@ Frames, after the ROUTER's identity frame::
     [ request id: 8 bytes ][ message: see messages ][ payload ]*
 
 A reply, and each Progress before it, carries the request id of its request. Unsolicited messages from the
-dispatcher (LoadModel, WithdrawLane) carry `UNASKED`. Payloads are users' bytes and are not deserialized here.
+dispatcher (LoadModel, WithdrawLane) carry `UNSOLICITED`. Payloads are users' bytes and are not deserialized here.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pytriton._protocol.closeable import Closeable
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 #: Request id of unsolicited messages.
-UNASKED = bytes(8)
+UNSOLICITED = bytes(8)
 #: Maximum frame size the dispatcher accepts (ZeroMQ disconnects the peer beyond it).
 MAX_FRAME_BYTES = 4 << 30
 #: Frames up to this size always reach the dispatcher, whatever its settings, though it may still reject the message.
 #: Covers the largest message without payloads (a model's declaration, environment and search path).
-ALWAYS_TAKEN_BYTES = 8 << 20
+ALWAYS_ACCEPTED_BYTES = 8 << 20
 #: Maximum wait for a Cancel to leave this process, in seconds.
 _CANCEL_S = 1.0
 
 #: Handles an unsolicited message from the dispatcher.
-OnUnasked = Callable[[messages.AnyMessage], None]
+OnUnsolicited = Callable[[messages.AnyMessage], None]
 
 #: Metadata key in a client's key file: the public key of its server.
 SERVER_KEY = "server-public-key"
@@ -89,7 +89,7 @@ def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offe
     """Return the Offer to send before a message, or None if its frames are small enough not to need one."""
     _, encoded, *payloads = parts
     largest = max(map(len, payloads), default=0)
-    if max(len(encoded), largest) <= ALWAYS_TAKEN_BYTES:
+    if max(len(encoded), largest) <= ALWAYS_ACCEPTED_BYTES:
         return None
     what = type(message).__name__
     if isinstance(message, messages.Register):
@@ -103,7 +103,7 @@ def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[byte
     Raises:
         MalformedMessage: the frames are not those of one message.
     """
-    if len(parts) < 2 or len(parts[0]) != len(UNASKED):
+    if len(parts) < 2 or len(parts[0]) != len(UNSOLICITED):
         raise messages.MalformedMessage(f"expected request id and message, got {len(parts)} frames")
     return parts[0], messages.decode(parts[1]), list(parts[2:])
 
@@ -247,12 +247,12 @@ class ControlClient(Closeable):
         on_progress: Callable[[messages.Progress], None] | None = None,
         life_sign_s: float | None = None,
         is_alive: Callable[[], bool] = lambda: True,
-        on_unasked: OnUnasked | None = None,
+        on_unsolicited: OnUnsolicited | None = None,
     ) -> messages.AnyMessage:
         """Send a message and return its answer. `timeout_s` limits the silence, not the total wait.
 
         ZeroMQ does not report that the peer is gone, so `is_alive` is called after every `life_sign_s` seconds of
-        silence. If an exception (Ctrl-C) interrupts the wait, a Cancel is sent to the dispatcher. `on_unasked` receives
+        silence. If an exception (Ctrl-C) interrupts the wait, a Cancel is sent to the dispatcher. `on_unsolicited` receives
         unsolicited messages that arrive during the wait. A large message is sent only after the dispatcher accepts its
         size.
 
@@ -264,12 +264,12 @@ class ControlClient(Closeable):
         parts = self._frames(message, payloads)
         question = offer(message, parts)
         if question is not None:
-            self._await(self.send(question), timeout_s, None, life_sign_s, is_alive, on_unasked)
+            self._await(self.send(question), timeout_s, None, life_sign_s, is_alive, on_unsolicited)
         request_id = parts[0]
         self._socket.send_multipart(parts, copy=False)
         try:
             return self._await(
-                request_id, timeout_s, on_progress, life_sign_s, is_alive, on_unasked
+                request_id, timeout_s, on_progress, life_sign_s, is_alive, on_unsolicited
             )
         except (RemoteFailure, ControlTimeout, messages.MalformedMessage):
             raise
@@ -285,7 +285,7 @@ class ControlClient(Closeable):
         on_progress: Callable[[messages.Progress], None] | None,
         life_sign_s: float | None,
         is_alive: Callable[[], bool],
-        on_unasked: OnUnasked | None,
+        on_unsolicited: OnUnsolicited | None,
     ) -> messages.AnyMessage:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -299,8 +299,8 @@ class ControlClient(Closeable):
                     raise ControlTimeout(f"no answer within {timeout_s:g} s")
                 continue
             answered, reply, _ = received
-            if answered == UNASKED and on_unasked is not None:
-                on_unasked(reply)
+            if answered == UNSOLICITED and on_unsolicited is not None:
+                on_unsolicited(reply)
             if answered != request_id:
                 continue  # the answer to an abandoned request
             if isinstance(reply, messages.Progress):

@@ -132,7 +132,7 @@ class ThreadHost:
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)
         try:
             question = ControlRequest(
-                message, payloads, on_progress=on_progress, on_unasked=self._hear
+                message, payloads, on_progress=on_progress, on_unsolicited=self._hear
             )
             answer = self._connection.ask_on(self._channel, daemon, question)
         except BaseException:

@@ -80,7 +80,7 @@ class Client:
         self._sim.loop.ask(lambda: self._sim.control.receive(self._identity, frames))
 
     def hear(self, number: bytes, message: messages.AnyMessage) -> None:
-        if number == control.UNASKED:
+        if number == control.UNSOLICITED:
             self.unasked.append(message)
             self._sim.loop.call_soon(self._obey, message)
         elif isinstance(message, messages.Progress):

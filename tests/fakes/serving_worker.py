@@ -38,7 +38,7 @@ class ServingWorker(NamedTuple):
     def proxy(self, *, streams: bool) -> Lane:
         """Connect as a proxy; with streams, the worker has said how much room it has."""
         lane = Lane.connect(self.path, peer_trusted=False)
-        lane.set_patience(20)
+        lane.set_receive_timeout(20)
         if streams:
             assert isinstance(lane.receive(), Room)
         return lane

@@ -153,10 +153,10 @@ class PythonStreamLoop(Loop):
                         self._handlers[fd]()
                     elif fd in self._lanes:
                         self._serve([self._lanes[fd]])
-                for lane in self._lanes.values() if self._look_at is None else ():
+                for lane in self._lanes.values() if self._memory_check_at is None else ():
                     if lane.arena.large:
-                        self._look_again()
-                if self._look_at is not None and time.monotonic() > self._look_at:
+                        self._schedule_memory_check()
+                if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
                     self._give_back()
                 self.changed.notify_all()
 

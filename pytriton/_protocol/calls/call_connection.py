@@ -46,7 +46,7 @@ class CallConnection:
         self._announced = 0
         self._closed = False
 
-    def set_patience(self, seconds: float | None) -> None:
+    def set_receive_timeout(self, seconds: float | None) -> None:
         """Set the timeout of `receive`; None waits forever. The kernel enforces it (SO_RCVTIMEO)."""
         timeval = struct.pack("@ll", *divmod(round((seconds or 0) * 1e6), 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -77,7 +77,7 @@ class CallConnection:
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: nothing arrived within the timeout set with `set_patience`.
+            LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`.
             LaneError: the peer violated the protocol.
         """
         while True:
@@ -105,7 +105,7 @@ class CallConnection:
                 raise LaneError(f"the peer refers to memory {number}, which it never announced")
             return memory.covering(end)
 
-    def take_no_more(self) -> None:
+    def stop_receiving(self) -> None:
         """Stop receiving new data from the peer; data already sent can still be received."""
         with self._sending:
             if not self._closed:
@@ -278,14 +278,14 @@ class Slots:
         if not kept:
             self._forget(slot)
         elif self.large:
-            self.give_back_idle()
+            self.release_idle()
 
     @property
     def large(self) -> bool:
         """Return True if more free memory is held than is kept permanently."""
         return self._kept > _MAX_KEPT
 
-    def give_back_idle(self) -> None:
+    def release_idle(self) -> None:
         """Release slots that have been idle for a while, if they hold much memory."""
         idle = []
         with self._lock:

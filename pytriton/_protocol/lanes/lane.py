@@ -109,7 +109,7 @@ class LaneClosed(Exception):
 
 
 class LaneSilent(Exception):
-    """The peer sent nothing within the timeout set with `Lane.set_patience`."""
+    """The peer sent nothing within the timeout set with `Lane.set_receive_timeout`."""
 
 
 class LaneError(Exception):
@@ -162,7 +162,7 @@ class Lane:
         )
         return int(pid)
 
-    def set_patience(self, seconds: float | None) -> None:
+    def set_receive_timeout(self, seconds: float | None) -> None:
         """Set the timeout of `receive`; None waits forever. The kernel enforces it (SO_RCVTIMEO)."""
         micros = 0 if seconds is None else max(1, round(seconds * 1e6))
         timeval = struct.pack("@ll", *divmod(micros, 1_000_000))
@@ -207,7 +207,7 @@ class Lane:
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: nothing arrived within the timeout set with `set_patience`; without `wait`,
+            LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`; without `wait`,
                 no message is available.
             LaneError: the peer violated the protocol.
         """

@@ -44,7 +44,7 @@ class Offer(Message, frozen=True):
     """Ask whether a message of these sizes may be sent. ZeroMQ silently drops a message that is too large.
 
     `message_bytes` excludes payloads; `payload_bytes` is the size of the largest of `payloads` payloads. Sent before
-    every message with a frame above `control.ALWAYS_TAKEN_BYTES`; answered with Done or a Failure.
+    every message with a frame above `control.ALWAYS_ACCEPTED_BYTES`; answered with Done or a Failure.
     """
 
     what: str

@@ -53,7 +53,7 @@ def stream(lane: Lane, number: int, *, returns: bool = False) -> None:
 
 def goes(lane: Lane) -> None:
     """Wait until the proxy hangs up."""
-    lane.set_patience(60)
+    lane.set_receive_timeout(60)
     with suppress(LaneClosed):
         while True:
             lane.receive()
@@ -100,7 +100,7 @@ def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
 
 def test_a_lane_without_streams_is_let_go(program: Path, tmp_path: Path) -> None:
     def serves(lane: Lane) -> None:
-        lane.set_patience(60)
+        lane.set_receive_timeout(60)
         lane.send(Room(1))
         with suppress(LaneClosed):
             while True:
@@ -109,7 +109,7 @@ def test_a_lane_without_streams_is_let_go(program: Path, tmp_path: Path) -> None
     def retires(lane: Lane) -> None:
         lane.send(Room(1))
         lane.send(Room(0))
-        lane.set_patience(60)
+        lane.set_receive_timeout(60)
         with suppress(LaneClosed):
             while True:  # what was sent before the proxy knew
                 stream(lane, batch_on(lane))

@@ -106,7 +106,7 @@ def test_a_worker_that_waits_is_given_back_all_its_parts(
         assert isinstance(batch, Batch)
         lane.send(BatchBegun(batch.id))
         lane.arena.allocate(before)
-        lane.set_patience(20)
+        lane.set_receive_timeout(20)
         ref = output(lane, "y", np.ones((1, nbytes // 4), np.float32))
         for _ in range(3):
             lane.send(BatchPart(batch.id, [ResponseRef([ref])]))

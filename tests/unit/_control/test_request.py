@@ -55,14 +55,14 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
 
     def on_progress(_: messages.Progress) -> None: ...
 
-    def on_unasked(_: messages.AnyMessage) -> None: ...
+    def on_unsolicited(_: messages.AnyMessage) -> None: ...
 
     message = messages.GetStatus()
-    question = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unasked)
+    question = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unsolicited)
     assert asked(channel, question) == messages.Done()
     assert channel.asked == {
         "message": message, "payloads": [b"payload"], "timeout_s": 3.0, "on_progress": on_progress,
-        "life_sign_s": 0.5, "is_alive": alive, "on_unasked": on_unasked,
+        "life_sign_s": 0.5, "is_alive": alive, "on_unsolicited": on_unsolicited,
     }  # fmt: skip
 
 

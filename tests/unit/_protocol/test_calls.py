@@ -111,10 +111,10 @@ def test_memory_of_many_calls_is_released_after_a_delay(
             slots.give_back(slot)
 
     use(10)
-    slots.give_back_idle()
+    slots.release_idle()
     assert slots.large  # more may come at once
     monkeypatch.setattr(call_connection, "KEPT_S", -1.0)
-    slots.give_back_idle()
+    slots.release_idle()
     assert not slots.large
     use(1)
     ends[0].send(Retiring())
@@ -164,7 +164,7 @@ def test_messages_sent_before_a_shutdown_are_received(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     ends[0].send(CallDropped(1))
-    ends[1].take_no_more()
+    ends[1].stop_receiving()
     with pytest.raises(LaneClosed):
         ends[0].send(CallDropped(2))
     assert ends[1].receive() == CallDropped(1)

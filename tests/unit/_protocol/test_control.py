@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from pytriton._protocol import control, messages
-from pytriton._protocol.control import UNASKED, ControlClient, ControlTimeout
+from pytriton._protocol.control import UNSOLICITED, ControlClient, ControlTimeout
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages import MalformedMessage
 
@@ -85,7 +85,7 @@ def test_question_and_answer(short_dir: Path) -> None:
     first, second = (control.parse(frames) for frames in router.received)
     assert first[1:] == (asked, [b"one", b"\0" * 100_000])
     assert second[1:] == (asked, [])
-    assert len({first[0], second[0], UNASKED}) == 3
+    assert len({first[0], second[0], UNSOLICITED}) == 3
 
 
 def test_progress_comes_in_order_before_the_answer(short_dir: Path) -> None:
@@ -155,7 +155,7 @@ def test_answers_to_a_question_given_up_are_ignored(short_dir: Path) -> None:
         if len(kept) == 2:
             yield control.frames(kept[0], messages.Progress("late", ""))
             yield control.frames(kept[0], messages.Failure("internal", "late"))
-            yield control.frames(UNASKED, messages.WithdrawLane())
+            yield control.frames(UNSOLICITED, messages.WithdrawLane())
             yield control.frames(kept[1], messages.Done())
 
     seen: list[messages.Progress] = []

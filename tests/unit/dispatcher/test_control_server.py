@@ -227,7 +227,7 @@ def test_requests_during_a_suspension_are_answered_afterwards(short_dir: Path) -
 
 def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> None:
     async def test() -> None:
-        large = control.ALWAYS_TAKEN_BYTES
+        large = control.ALWAYS_ACCEPTED_BYTES
         async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
             monitor = client.socket.get_monitor_socket()
             await client.send(1, messages.encode(QUICK), bytes(large + 1))

@@ -111,7 +111,7 @@ def test_memory_of_many_calls_is_released_when_idle(
         proxy.send(Answer(number, [], True))
     for one in pending:
         assert one.wait(60) is not None
-    proxy.set_patience(0.05)
+    proxy.set_receive_timeout(0.05)
 
     def forgotten() -> bool:
         with contextlib.suppress(LaneSilent):

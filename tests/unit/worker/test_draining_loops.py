@@ -172,7 +172,7 @@ def test_lanes_without_streams_close_and_no_other_opens(
         with pytest.raises(LaneClosed):
             idle.receive()
         late = Lane.connect(worker.path, peer_trusted=False)
-        late.set_patience(20)
+        late.set_receive_timeout(20)
         with pytest.raises(LaneClosed):
             late.receive()
         gate.open.set()

@@ -123,7 +123,7 @@ class Running:
     def proxy(self) -> Lane:
         """Connect another proxy; it answers only what it is asked after."""
         lane = Lane.connect(self.path, peer_trusted=False)
-        lane.set_patience(30)
+        lane.set_receive_timeout(30)
         self._proxies.append(lane)
         return lane
 

@@ -94,6 +94,6 @@ def test_a_lane_on_which_no_end_can_be_sent_is_dropped_alone(
 def proxy(worker: messages.StartWorker) -> Lane:
     """Connect as a proxy."""
     lane = Lane.connect(worker.lane_path, peer_trusted=False)
-    lane.set_patience(20)
+    lane.set_receive_timeout(20)
     assert isinstance(lane.receive(), Room)
     return lane

@@ -208,12 +208,12 @@ def test_a_close_reports_whether_the_last_message_was_read() -> None:
 def test_service_manager_timeouts(lanes: tuple[Lane, Lane]) -> None:
     """Waiting ends when nothing came in time, and only then."""
     lane, peer = lanes
-    lane.set_patience(0.05)
+    lane.set_receive_timeout(0.05)
     with pytest.raises(LaneSilent):
         lane.receive()
     peer.send(BATCH)
     assert lane.receive() == BATCH
-    lane.set_patience(None)
+    lane.set_receive_timeout(None)
     threading.Timer(0.2, peer.send, [BATCH]).start()
     assert lane.receive() == BATCH
 

@@ -127,10 +127,10 @@ def test_a_stream_is_no_further_ahead_than_what_may_be_unread(
     model.answers.put([Answer(1, [], number == 9) for number in range(10)])
     for _ in range(8):
         worker.receive()
-    worker.set_patience(0.05)
+    worker.set_receive_timeout(0.05)
     with pytest.raises(LaneSilent):
         worker.receive()
-    worker.set_patience(None)
+    worker.set_receive_timeout(None)
     worker.send(AnswerRead(1))
     assert worker.receive() == Answer(1, [], False)
     worker.send(AnswerRead(1))
@@ -369,7 +369,7 @@ def test_a_stream_that_has_ended_is_held_until_the_stub_has_let_go(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go: list[Any] = []
-    monkeypatch.setattr(stub, "let_go_last", let_go.append)
+    monkeypatch.setattr(stub, "hold_until_last_owner", let_go.append)
     Request.answers = [response()]
     list(executor.answers(other_call(stream=True), State()))
     assert len(let_go) == 1

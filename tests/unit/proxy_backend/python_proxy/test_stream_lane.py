@@ -164,7 +164,7 @@ def begun(proxy: Proxy) -> tuple[Lane, Batch]:
     """Return a worker that has begun with the proxy's batch."""
     proxy.begin()
     worker = proxy.worker()
-    worker.set_patience(20)
+    worker.set_receive_timeout(20)
     batch = batch_of(worker)
     worker.send(BatchBegun(batch.id))
     return worker, batch

@@ -118,7 +118,7 @@ def test_an_iterator_is_held_until_the_stub_has_let_go_of_it(
 ) -> None:
     monkeypatch.setattr(stub, "_HELD", deque())
     iterator, counts = held
-    waits = threading.Thread(target=stub.let_go_last, args=(iterator,))
+    waits = threading.Thread(target=stub.hold_until_last_owner, args=(iterator,))
     waits.start()
     waits.join(0.05)
     assert waits.is_alive()
@@ -135,16 +135,16 @@ def test_an_iterator_of_unknown_state_is_kept_for_a_while(
     monkeypatch.setattr(stub, "_HELD_S", 0.01)
     monkeypatch.setattr(stub, "_HELD", kept)
     iterator, counts = held
-    stub.let_go_last(iterator)  # the stub does not let go
+    stub.hold_until_last_owner(iterator)  # the stub does not let go
     assert [one for _, one in kept] == [iterator]
     monkeypatch.setattr(stub, "_HELD_S", 60.0)
     counts[2] = 1
     words = (ctypes.c_size_t * 3).from_address(id(iterator) + object.__basicsize__)
     words[1] += 8  # another layout
     other = object()
-    stub.let_go_last(iterator)
-    stub.let_go_last(other)
+    stub.hold_until_last_owner(iterator)
+    stub.hold_until_last_owner(other)
     assert [one for _, one in kept] == [iterator, iterator, other]
     monkeypatch.setattr(stub, "_HELD_S", -60.0)
-    stub.let_go_last(other)
+    stub.hold_until_last_owner(other)
     assert not kept

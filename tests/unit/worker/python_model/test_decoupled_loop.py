@@ -176,7 +176,7 @@ def test_a_failure_is_reported_once(lanes: Lanes) -> None:
     requests[0].get_response_sender().send(answer())  # nobody waits for it
     assert lanes[0].receive() == BatchFailed(5, "ValueError: no")
     assert loop.over == [stream]
-    lanes[0].set_patience(0.01)
+    lanes[0].set_receive_timeout(0.01)
     with pytest.raises(LaneSilent):
         lanes[0].receive()
 
