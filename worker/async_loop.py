@@ -61,6 +61,19 @@ class OnEventLoop(Loop):
         """Close the lanes without batches in flight."""
         raise NotImplementedError
 
+    def _idle_lanes(self) -> list[Lane]:
+        """Return the lanes without batches in flight."""
+        raise NotImplementedError
+
+    def _withdraw_one(self) -> None:
+        self._withdrawals.want(len(self._lanes))
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Close as many idle lanes as are to be withdrawn."""
+        for lane in self._withdrawals.due(self._idle_lanes()):
+            self._drop(lane)
+
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._events.add_reader(fd, handler)
 
@@ -108,17 +121,11 @@ class AsyncLoop(OnEventLoop):
         self._timer: asyncio.TimerHandle | None = None
 
     def _retire(self) -> None:
-        for lane in [lane for lane in self._lanes.values() if lane not in self._tasks]:
+        for lane in self._idle_lanes():
             self._drop(lane)
 
-    def _withdraw_one(self) -> None:
-        self._withdrawals.want(len(self._lanes))
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        idle = [lane for lane in self._lanes.values() if lane not in self._tasks]
-        for lane in self._withdrawals.due(idle):
-            self._drop(lane)
+    def _idle_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane not in self._tasks]
 
     def _welcome(self, lane: Lane) -> None:
         if self._finished():  # the proxy was assigned to this worker too late: it asks again

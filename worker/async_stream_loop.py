@@ -42,14 +42,8 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             if not outbox.retire():
                 self._drop(lane)
 
-    def _withdraw_one(self) -> None:
-        self._withdrawals.want(len(self._lanes))
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        idle = [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
-        for lane in self._withdrawals.due(idle):
-            self._drop(lane)
+    def _idle_lanes(self) -> list[Lane]:
+        return [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
 
     def _welcome(self, lane: Lane) -> None:
         self._heard[lane] = asyncio.Event()

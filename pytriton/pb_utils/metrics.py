@@ -109,7 +109,7 @@ class MetricFamily:
             "family": self._name,
             "description": self._description,
             "kind": self._kind.name,
-            # In one order, by which proxies tell that metrics are the same.
+            # In one order, so that proxies recognize equal metrics.
             "labels": dict(sorted(_labels(labels, self._kind).items())),
             "buckets": _buckets(buckets, self._kind),
         }
@@ -210,7 +210,7 @@ def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> N
     if number.owners or _numbers.get(key) is not number:
         return
     del _numbers[key]
-    if number.owners:  # one has joined meanwhile
+    if number.owners:  # another family has joined in between
         _numbers.setdefault(key, number)
     else:
         host.current().delete_metric(deletion)

@@ -245,7 +245,7 @@ class Slots:
                 return slot
             if self._made == MAX_MEMORIES:
                 raise ArenaError(
-                    f"{MAX_MEMORIES} calls are under way on one connection, which is the maximum"
+                    f"{MAX_MEMORIES} calls are in flight on one connection, which is the maximum"
                 )
             self._made += 1
         try:

@@ -1,7 +1,7 @@
 """Calls to other models: the connection on which a worker asks a proxy to make them, and what travels on it.
 
 Each proxy of a worker has such a connection to it, in addition to its lane: calls are independent of batches. Any
-thread of a worker may call, many calls may be under way at once, and answers come in any order::
+thread of a worker may call, many calls may be in flight at once, and answers come in any order::
 
     worker                                                   proxy
       │  Call(id, model, inputs → memory, offset, shape)        │
