@@ -23,7 +23,7 @@ char *chain_report_waiting(
  */
 bool chain_load_model(const CallMessage *call, const char *endpoint);
 
-/* The environment variable of tritonserver that holds the seal key (pytriton/_protocol/calls/call_chain.py). */
+/* The environment variable of tritonserver that holds the seal key (pytriton/_protocol/calls/call_messages.py). */
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 

@@ -244,7 +244,7 @@ def test_neither_end_has_more_memories_than_there_may_be(
     monkeypatch.setattr(call_connection, "_MAX_KEPT", 0)
     slots = Slots(worker)
     taken = [slots.take(), slots.take()]
-    with pytest.raises(ArenaError, match="2 calls are under way on one connection"):
+    with pytest.raises(ArenaError, match="2 calls are in flight on one connection"):
         slots.take()
     taken[0].arena.allocate(1)
     slots.give_back(taken[0])
