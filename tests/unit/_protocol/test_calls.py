@@ -141,7 +141,7 @@ def test_a_slot_that_cannot_be_made_is_not_counted(
                 slots.take()
     with leaves_open(2):
         taken = [slots.take() for _ in range(2)]
-    with pytest.raises(ArenaError, match="2 calls are under way"):
+    with pytest.raises(ArenaError, match="2 calls are in flight"):
         slots.take()
     for slot in taken:
         slots.give_back(slot)
