@@ -1,8 +1,15 @@
-"""Builds the specification of a registration from a model's folder, for models that workers serve."""
+"""Builds the specification of a registration from a model's folder, for models that workers serve.
+
+A separate process inspects the model's files, so that the daemon loads neither frameworks nor user code.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from pytriton._host import gpus
 from pytriton._protocol import env_variables as rules
@@ -17,7 +25,8 @@ from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack
 from pytriton.autoscale import autoscale_in
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel, files_of
-from pytriton.dispatcher.repository.model_programs import Program, ask
+from pytriton.dispatcher.runtime.child import bound_to_us
+from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
@@ -26,13 +35,19 @@ from pytriton.formats.recipe import Recipe
 REQUIREMENTS = "requirements.txt"
 #: Variable of the worker; see pytriton/_register/environments.py.
 _PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
+#: The module whose `main` inspects a model: it reads a JSON object from stdin and prints one as its last line.
+_INSPECTOR = "pytriton._register.python_models.model_dir"
 #: Time limit: importing a framework, loading a model or creating an environment may take long.
-_LIMIT_S = 600.0
+_INSPECTION_LIMIT_S = 600.0
+#: How long to wait for a killed inspector.
+_KILL_WAIT_S = 5.0
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """What is needed to build a registration: the workers' library, interpreter and environment.
+class WorkerSetup:
+    """What all workers of repository models share: library, interpreter and environment.
 
     Args:
         library: the directory that contains this version of `pytriton`
@@ -51,7 +66,7 @@ class Workshop:
         """The interpreter of the workers."""
         return self.python or sys.executable
 
-    def world(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
+    def environment(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
         """Return the workers' environment. The daemon's variables are forwarded like a registrant's."""
         own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.wanted(os.environ, self.env)}
@@ -64,7 +79,7 @@ class Workshop:
 async def specification(
     model: FoundModel,
     form: table.Format,
-    workshop: Workshop,
+    setup: WorkerSetup,
     config: Mapping[str, Any] | None = None,
 ) -> tuple[messages.ModelSpec, bytes]:
     """Return the specification of a registration for a model of a repository.
@@ -72,44 +87,44 @@ async def specification(
     Args:
         model: a model of a format that workers serve
         form: that format
-        workshop: library, interpreter and environment
+        setup: library, interpreter and environment
         config: a configuration that overrides the one in the model's folder
 
     Raises:
         UnservableModel: its files or its configuration are invalid or incomplete.
     """
     if form is table.PYTHON:
-        return await _of_python(model, workshop, config)
-    return await _of_file(model, form, workshop)
+        return await _of_python(model, setup, config)
+    return await _of_file(model, form, setup)
 
 
 async def _of_python(
-    model: FoundModel, workshop: Workshop, config: Mapping[str, Any] | None
+    model: FoundModel, setup: WorkerSetup, config: Mapping[str, Any] | None
 ) -> tuple[messages.ModelSpec, bytes]:
     """Return the specification of a Triton Python model, built in a separate process that may run its code."""
-    question = {
+    request = {
         "task": "python",
         "folder": str(model.folder),
         "name": model.name,
         "config": None if config is None else dict(config),
-        "python": workshop.interpreter,
-        "requirements": requirements_of(model) if workshop.install else None,
-        "install": workshop.install,
-        "env": rules.wanted(os.environ, workshop.env),
+        "python": setup.interpreter,
+        "requirements": requirements_of(model) if setup.install else None,
+        "install": setup.install,
+        "env": rules.wanted(os.environ, setup.env),
     }
-    answer = await _ask_workshop(model, question, workshop, "reading its configuration")
+    answer = await inspect(model, request, setup.library, "reading its configuration")
     return msgspec.convert(answer["spec"], messages.ModelSpec), pack(Header((3, 9), True), b"")
 
 
 async def _of_file(
-    model: FoundModel, form: table.Format, workshop: Workshop
+    model: FoundModel, form: table.Format, setup: WorkerSetup
 ) -> tuple[messages.ModelSpec, bytes]:
     if model.config.get("sequence_batching", {}).get("state"):
         raise UnservableModel(
             f"model {model.name}: workers cannot keep its implicit state (sequence_batching.state): each request would "
             f"get the initial one. A tritonserver with the backend for {form.title} does it (setting tritonserver)"
         )
-    place = await _place(model, form, workshop)
+    python, packages = await _interpreter_for(model, form, setup)
     files = files_of(model, form)
     config = dict(model.config)
     config["name"] = model.name
@@ -129,7 +144,7 @@ async def _of_file(
         name=model.name,
         version=max(files),
         config=complete.for_triton(config, sorted(files)),
-        world=workshop.world(place.python, model.folder, place.packages),
+        world=setup.environment(python, model.folder, packages),
         instances=max(1, autoscale.least) if autoscale else instances,
         devices=devices,
         autoscale=autoscale,
@@ -142,52 +157,88 @@ async def _of_file(
     return spec, recipe.payload()
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a model's file is loaded: an interpreter, and a directory of added packages."""
+async def _interpreter_for(
+    model: FoundModel, form: table.Format, setup: WorkerSetup
+) -> tuple[str, str]:
+    """Return the interpreter that loads a model's file, and a directory of added packages ("" if none).
 
-    python: str
-    packages: str = ""
-
-
-async def _place(model: FoundModel, form: table.Format, workshop: Workshop) -> _Place:
-    """Return the workers' interpreter, or if permitted, an environment of it with the packages that the model needs.
+    If permitted, that is an environment with the packages that the model needs.
 
     Raises:
         UnservableModel: a package is missing or cannot be installed.
     """
-    if workshop.python is None and not workshop.install:
-        return _Place(
-            workshop.interpreter
-        )  # that has what a worker needs; a loader reports other missing packages
-    question = {
+    if setup.python is None and not setup.install:
+        # That has what a worker needs; a loader reports other missing packages.
+        return setup.interpreter, ""
+    request = {
         "task": "environment",
-        "python": workshop.interpreter,
+        "python": setup.interpreter,
         "modules": dict(form.packages),
-        "requirements": requirements_of(model) if workshop.install else None,
-        "install": workshop.install,
+        "requirements": requirements_of(model) if setup.install else None,
+        "install": setup.install,
     }
     task = f"looking for {', '.join(form.packages.values())}"
-    answer = await _ask_workshop(model, question, workshop, task)
+    answer = await inspect(model, request, setup.library, task)
     if answer["lacking"]:
-        text = table.missing(form, workshop.interpreter, answer["lacking"])
+        text = table.missing(form, setup.interpreter, answer["lacking"])
         raise UnservableModel(f"model {model.name}: {text}")
-    return _Place(answer["python"], answer["packages"])
+    return answer["python"], answer["packages"]
 
 
-async def _ask_workshop(
-    model: FoundModel, question: Mapping[str, Any], workshop: Workshop, task: str
+async def inspect(
+    model: FoundModel, request: Mapping[str, Any], library: Path, task: str
 ) -> dict[str, Any]:
-    # It runs with the variables of the workers.
-    program = Program("pytriton._register.python_models.model_dir", task, _LIMIT_S, hide_gpus=False)
-    return await ask(
-        program,
-        question,
-        model=model.name,
-        folder=model.folder,
-        python=sys.executable,
-        library=workshop.library,
-    )
+    """Run the inspector in the model's folder, with the daemon's variables; return its answer.
+
+    Args:
+        model: the model
+        request: the inspector's input
+        library: the directory that contains this version of `pytriton`
+        task: what it does, to complete "model m: ..."
+
+    Raises:
+        UnservableModel: it cannot be run, exceeds its time limit, or reports an error.
+    """
+    path = str(library_of(library, sys.executable))
+    code = f"import sys; sys.path[0] = {path!r}; from {_INSPECTOR} import main; main()"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *bound_to_us([sys.executable, "-c", code]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=str(model.folder),
+        )
+    except OSError as error:
+        raise UnservableModel(
+            f"model {model.name}: {task} could not start: {error.strerror}"
+        ) from error
+    try:
+        output, errors = await asyncio.wait_for(
+            process.communicate(json.dumps(request).encode()), _INSPECTION_LIMIT_S
+        )
+    except BaseException as error:
+        if process.returncode is None:
+            process.kill()
+            with contextlib.suppress(asyncio.TimeoutError):
+                # its descendants may hold its pipes
+                await asyncio.wait_for(process.wait(), _KILL_WAIT_S)
+        if isinstance(error, asyncio.TimeoutError):
+            raise UnservableModel(
+                f"model {model.name}: {task} took longer than {_INSPECTION_LIMIT_S:g} s"
+            ) from error
+        raise
+    complaint = errors.decode("utf-8", "replace").strip()
+    try:
+        answer: dict[str, Any] = json.loads(
+            output.decode("utf-8", "replace").strip().splitlines()[-1]
+        )
+    except (IndexError, ValueError):
+        raise UnservableModel(f"model {model.name}: {task} failed: {complaint[-2000:]}") from None
+    if "error" in answer:
+        _log.info("a model was refused", model=model.name, output=complaint[-4000:])
+        raise UnservableModel(f"model {model.name}: {answer['error']}")
+    return answer
 
 
 def requirements_of(model: FoundModel) -> list[str] | None:
@@ -243,10 +294,10 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
         if there:
             return there
         numbers = [0]
-    return [there[number] if number < len(there) else _uncounted(number) for number in numbers]
+    return [there[number] if number < len(there) else _undetected(number) for number in numbers]
 
 
-def _uncounted(number: int) -> str:
+def _undetected(number: int) -> str:
     """Return the name of a GPU that was not detected, since not every machine lists its GPUs in files.
 
     Raises:

@@ -1,7 +1,8 @@
-"""Lets models load, unload and query other models, as in Triton's python backend.
+"""Requests to load and unload repository models that come from models and from tritonserver's clients.
 
-A model may load models of the daemon's repositories, and models whose files it sends. A registered model belongs to its
-registrant: other models may query whether it is ready, but neither reload nor unload it.
+Models may load, unload and query others, as in Triton's python backend; clients use Triton's model-control API. Both
+may load models of the daemon's repositories, and models whose files they send. A registered model belongs to its
+registrant: others may query whether it is ready, but neither reload nor unload it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,27 @@ _log = structlog.get_logger(__name__)
 #: "No particular version", as written by `InferenceRequest`.
 _ANY_VERSIONS = ("", "-1")
 
+# Of requests of clients, which arrive from proxy_backend/interposer/interposer.c:
+_BACKLOG = 128
+#: Maximum number of requests in progress or waiting: each occupies a thread of the server, and so do those it causes.
+_MAX_REQUESTS = 24
+_MAX_STRINGS = 2100
+#: Maximum total size of one model's files.
+_MAX_BYTES = 4 << 30
+_NUMBER = struct.Struct("=Q")
+_CREDENTIALS = struct.Struct("3i")
+#: Error codes of Triton's API (TRITONSERVER_ErrorCode).
+_INTERNAL = 1
+_CODES = {
+    ErrorKind.NOT_FOUND: 2,
+    ErrorKind.INVALID: 3,
+    ErrorKind.UNAVAILABLE: 4,
+    ErrorKind.EXISTS: 6,
+}
+
 
 class ModelControl:
-    """Carries out models' requests about other models."""
+    """Carries out the requests of models about other models."""
 
     def __init__(self, registry: Registry, repository: RepositoryModels) -> None:
         self._registry = registry
@@ -46,9 +65,9 @@ class ModelControl:
             RemoteFailure: the model does not exist, is a registered one that must not change, or cannot be served.
         """
         asker = self._registry.worker(message.worker)[0].spec.name
-        config = _config_of(message)
+        config = _read_config(message.name, message.config or None)
         files = _files_of(message, payloads)
-        registered = self._registered(message.name)
+        registered = _registered(message.name, self._registry, self._repository)
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
@@ -64,7 +83,7 @@ class ModelControl:
             RemoteFailure: it is a registered model.
         """
         asker = self._registry.worker(message.worker)[0].spec.name
-        if self._registered(message.name) is not None:
+        if _registered(message.name, self._registry, self._repository) is not None:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"model {message.name!r} is registered, so other models cannot unload it: "
@@ -104,12 +123,6 @@ class ModelControl:
                 )
         return False
 
-    def _registered(self, name: str) -> Registration | None:
-        """Return the registration of this name, unless it is a model of a repository."""
-        if self._repository.known.serves(name):
-            return None
-        return next((one for one in self._registry if one.spec.name == name), None)
-
     def _refuse_changes(self, registered: Registration, *, changes: bool) -> None:
         name = registered.spec.name
         if changes:
@@ -132,23 +145,6 @@ class ModelControl:
             _log.error("a model was not unloaded", model=name, reason=failure.text)
 
 
-def _config_of(message: messages.LoadOther) -> Mapping[str, Any] | None:
-    if not message.config:
-        return None
-    try:
-        config = json.loads(message.config)
-    except ValueError as error:
-        raise RemoteFailure(
-            ErrorKind.INVALID, f"the configuration for model {message.name!r} is not JSON: {error}"
-        ) from error
-    if not isinstance(config, dict):
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"the configuration for model {message.name!r} is a JSON {type(config).__name__}, not an object",
-        )
-    return config
-
-
 def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[str, bytes] | None:
     if len(payloads) != len(message.files):
         raise RemoteFailure(
@@ -160,27 +156,6 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
             f"load_model({message.name!r}): files= requires config=, a model's whole configuration as JSON",
         )
     return dict(zip(message.files, payloads)) or None
-
-
-# ── Handles requests of tritonserver's clients to load and unload models (Triton's model-control API) ──
-
-
-_BACKLOG = 128
-#: Maximum number of requests in progress or waiting: each occupies a thread of the server, and so do those it causes.
-_MAX_REQUESTS = 24
-_MAX_STRINGS = 2100
-#: Maximum total size of one model's files.
-_MAX_BYTES = 4 << 30
-_NUMBER = struct.Struct("=Q")
-_CREDENTIALS = struct.Struct("3i")
-#: Error codes of Triton's API (TRITONSERVER_ErrorCode).
-_INTERNAL = 1
-_CODES = {
-    ErrorKind.NOT_FOUND: 2,
-    ErrorKind.INVALID: 3,
-    ErrorKind.UNAVAILABLE: 4,
-    ErrorKind.EXISTS: 6,
-}
 
 
 class BadRequest(ValueError):
@@ -277,7 +252,9 @@ class ClientRequests:
             RemoteFailure: the request failed; the text says why.
         """
         name = request.model
-        if self._server.is_changing(name) or self._is_registered(name):
+        if self._server.is_changing(name):  # the daemon's own request
+            return False
+        if _registered(name, self._registry, self._repository) is not None:
             return False
         if request.action == "unload":
             return await self._unload(name, dependents=request.dependents)
@@ -288,10 +265,12 @@ class ClientRequests:
                 f"model {name} was not loaded: {_MAX_REQUESTS} loads are in progress; retry later"
             )
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
+        if request.files and request.config is None:
+            text = f"model {name}: files require a `config` beside them, as in Triton"
+            raise RemoteFailure(ErrorKind.INVALID, text)
+        config = _read_config(name, request.config)
         _log.info("client of tritonserver is loading a model", model=name)
-        await self._repository.load(
-            name, _client_requests_config_of(request), request.files or None
-        )
+        await self._repository.load(name, config, request.files or None)
         return True
 
     async def _unload(self, name: str, *, dependents: bool) -> bool:
@@ -306,12 +285,6 @@ class ClientRequests:
             if known.serves(step):
                 await self._repository.unload(step)
         return True
-
-    def _is_registered(self, name: str) -> bool:
-        """Return whether a client has registered a model of this name."""
-        if self._repository.known.serves(name):
-            return False
-        return any(one.spec.name == name for one in self._registry)
 
 
 async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
@@ -347,26 +320,6 @@ async def read_request(reader: asyncio.StreamReader) -> ClientRequest:
     return ClientRequest(action, model, which == "dependents", config, files)
 
 
-def _client_requests_config_of(request: ClientRequest) -> Mapping[str, Any] | None:
-    name = request.model
-    if request.config is None:
-        if request.files:
-            text = f"model {name}: files need a `config` beside them, as in Triton"
-            raise RemoteFailure(ErrorKind.INVALID, text)
-        return None
-    try:
-        config = json.loads(request.config)
-    except ValueError as error:
-        text = f"the configuration for model {name} is not JSON: {error}"
-        raise RemoteFailure(ErrorKind.INVALID, text) from error
-    if not isinstance(config, dict):
-        text = (
-            f"the configuration for model {name} is a JSON {type(config).__name__}, not an object"
-        )
-        raise RemoteFailure(ErrorKind.INVALID, text)
-    return config
-
-
 async def _number(reader: asyncio.StreamReader) -> int:
     return int(_NUMBER.unpack(await reader.readexactly(_NUMBER.size))[0])
 
@@ -376,3 +329,31 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
     for one in strings:
         parts += [_NUMBER.pack(len(one)), one]
     return parts
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _registered(name: str, registry: Registry, repository: RepositoryModels) -> Registration | None:
+    """Return the registration of this name, unless it belongs to a model of a repository."""
+    if repository.known.serves(name):
+        return None
+    return next((one for one in registry if one.spec.name == name), None)
+
+
+def _read_config(model: str, text: str | None) -> Mapping[str, Any] | None:
+    """Return a model's configuration from its JSON; None if there is none."""
+    if text is None:
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise RemoteFailure(
+            ErrorKind.INVALID, f"the configuration for model {model!r} is not JSON: {error}"
+        ) from error
+    if not isinstance(config, dict):
+        raise RemoteFailure(
+            ErrorKind.INVALID,
+            f"the configuration for model {model!r} is a JSON {type(config).__name__}, not an object",
+        )
+    return config

@@ -10,13 +10,14 @@ from typing import Any
 
 import structlog
 
+from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
 from pytriton._host.install.python_on_demand import PythonOnDemand
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.repository import model_folders, repository_places
-from pytriton.dispatcher.repository.folder_spec import Workshop, specification
+from pytriton.dispatcher.repository import model_folders
+from pytriton.dispatcher.repository.folder_spec import WorkerSetup, specification
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repository.model_records import (
     TRITONSERVER,
@@ -24,9 +25,10 @@ from pytriton.dispatcher.repository.model_records import (
     ModelRecord,
     ModelRecords,
 )
-from pytriton.dispatcher.repository.repository_places import CLOUD, Places
+from pytriton.dispatcher.repository.repositories import CLOUD, Repositories
 from pytriton.dispatcher.runtime.tasks import cause_of
 from pytriton.dispatcher.server import own_repository
+from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
@@ -63,13 +65,13 @@ class ModelLoader:
         library: Path,
         server: TritonServer,
         registry: Registry,
-        places: Places,
+        places: Repositories,
     ) -> None:
         self._python_backend_models = config.python_backend_model
         self._models = models
         self._backends = backends
         self._python = python
-        self._workshop = Workshop(
+        self._worker_setup = WorkerSetup(
             library, config.model_python, config.install_packages, config.model_env
         )
         self._server = server
@@ -105,7 +107,7 @@ class ModelLoader:
             except ServerLost:
                 raise
             except RemoteFailure as failure:
-                raise repository_places.explained(failure, self._backends) from failure
+                raise cloud_failure(failure, self._backends) from failure
             known.served_by, known.config, known.backend = TRITONSERVER, override, ""
             return
         model = await self._places.read(name, place)
@@ -123,7 +125,7 @@ class ModelLoader:
         lacking = model_folders.not_given_by_workers(model)
         if lacking:
             _log.warning("model needs a feature that workers lack", model=name, what=lacking)
-        spec, payload = await specification(model, form, self._workshop, config)
+        spec, payload = await specification(model, form, self._worker_setup, config)
         self.refuse_registered(
             name, known
         )  # check again: it may have been registered in the meantime
@@ -214,7 +216,28 @@ class ModelLoader:
             )
 
 
-# ── Loads many models of repositories: at the start, and when files have changed ──
+def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
+    """Return the failure of a load from a cloud, with what can be served from there and what to do for other models.
+
+    Neither the daemon nor a worker sees the files, so the model's format is unknown here.
+
+    Args:
+        failure: tritonserver's error
+        backends: the directory of tritonserver's backends
+    """
+    available = sorted({one.name for one in backends.iterdir()} - {BACKEND, NATIVE_BACKEND})
+    formats = ", ".join(one.title for one in table.FORMATS)
+    return RemoteFailure(
+        failure.kind,
+        f"{failure.text.rstrip()}\nModels in a cloud are served by tritonserver itself: those of the backends that it "
+        f"has ({', '.join(available) or 'none'}), with a config.pbtxt. Workers serve {formats} models too, but only of "
+        "folders on this machine: copy the repository to one (`aws s3 sync`, `gcloud storage rsync`, `azcopy sync`), "
+        "and start the daemon with --model-repository FOLDER.",
+        failure.traceback,
+    )
+
+
+# ── Loads many models: at the start, and when files have changed ──
 
 
 #: Maximum attempts for a model loaded alone. A model that crashes tritonserver fails earlier: see `ModelLoading`.

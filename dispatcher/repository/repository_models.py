@@ -23,7 +23,6 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository import model_folders
-from pytriton.dispatcher.repository.materialize import BadFileName, MaterializedFiles
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel
 from pytriton.dispatcher.repository.model_loader import LoadQueue, ModelLoader
 from pytriton.dispatcher.repository.model_records import (
@@ -31,7 +30,7 @@ from pytriton.dispatcher.repository.model_records import (
     ModelRecord,
     ModelRecords,
 )
-from pytriton.dispatcher.repository.repository_places import Places
+from pytriton.dispatcher.repository.repositories import BadFileName, Repositories, UploadedModels
 from pytriton.dispatcher.repository.watch import FileWatch
 from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoriesState
 from pytriton.dispatcher.server import own_repository
@@ -70,7 +69,7 @@ class RepositoryModels:
         self._python = python
         self._server = server
         self._registry = registry
-        self._places = Places(config.model_repository, models, server, registry)
+        self._places = Repositories(config.model_repository, models, server, registry)
         self.known = ModelRecords(server, registry)
         self._loading = ModelLoader(
             config,
@@ -82,7 +81,7 @@ class RepositoryModels:
             registry=registry,
             places=self._places,
         )
-        self._given = MaterializedFiles(models.parent / "given", is_adopted=is_adopted)
+        self._given = UploadedModels(models.parent / "given", is_adopted=is_adopted)
         self._begun = False
         self._many = LoadQueue(self.load, self.known, server, registry, events)
         #: State, reason and exits of models in tritonserver, before they were loaded again.

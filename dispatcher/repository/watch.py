@@ -14,7 +14,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.model_records import ModelRecords
-from pytriton.dispatcher.repository.repository_places import Placed, Places
+from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
 from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
@@ -33,11 +33,11 @@ class FileWatch:
         follow: called with the changes
     """
 
-    def __init__(self, places: Places, every_s: float, follow: Follow) -> None:
+    def __init__(self, places: Repositories, every_s: float, follow: Follow) -> None:
         self._places = places
         self._every_s = every_s
         self._follow = follow
-        self._seen: dict[str, Placed] | None = None  #: the files at the last poll
+        self._seen: dict[str, ModelSnapshot] | None = None  #: the files at the last poll
         self._may_look = asyncio.Event()
         self._may_look.set()
 
@@ -56,7 +56,7 @@ class FileWatch:
             except Exception:  # on any error, poll again
                 _log.exception("internal error: model repositories were not polled")
 
-    async def _look(self, seen: Mapping[str, Placed]) -> dict[str, Placed]:
+    async def _look(self, seen: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
         """Report the changes since `seen`; return the current snapshot."""
         now = await self._places.snapshots(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
@@ -87,7 +87,7 @@ class FileWatch:
     def adopt(self, seen: SeenFiles) -> None:
         """Continue from the snapshot of the previous version."""
         self._seen = {
-            name: Placed(
+            name: ModelSnapshot(
                 place,
                 Snapshot(
                     {os.fsdecode(path): stamp for path, stamp in files.items()},

@@ -12,8 +12,8 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Content
+from pytriton.dispatcher.repository.model_loader import cloud_failure
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
-from pytriton.dispatcher.repository.repository_places import explained
 
 
 class _Server:
@@ -71,10 +71,10 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
 def test_available_backends_exclude_our_own(tmp_path: Path) -> None:
     """With the kind and the traceback of what tritonserver said; also where it has no backend at all."""
     said = RemoteFailure(ErrorKind.UNAVAILABLE, "it said no\n", "its traceback")
-    bare = explained(said, tmp_path)
+    bare = cloud_failure(said, tmp_path)
     for name in ("openvino", "python", "pytriton", "pytriton_native"):
         (tmp_path / name).mkdir()
-    failure = explained(said, tmp_path)
+    failure = cloud_failure(said, tmp_path)
     assert (failure.kind, failure.traceback) == (said.kind, said.traceback)
     assert failure.text.startswith("it said no\nModels in a cloud are served by tritonserver")
     assert "(openvino, python)" in failure.text

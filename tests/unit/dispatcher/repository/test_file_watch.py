@@ -14,7 +14,7 @@ from fakes.virtual_time import VirtualLoop
 from support.models import repositories
 
 from pytriton.dispatcher.repository.model_folders import Snapshot
-from pytriton.dispatcher.repository.repository_places import Placed, Places
+from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
 from pytriton.dispatcher.repository.watch import FileWatch
 from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 
@@ -27,12 +27,12 @@ class Files:
 
     def __init__(self, there: str) -> None:
         self.there = there
-        self.former: Mapping[str, Placed] = {}
+        self.former: Mapping[str, ModelSnapshot] = {}
 
-    async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
+    async def snapshots(self, former: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
         self.former = former
         return {
-            model[0]: Placed("/r", Snapshot({f"/r/{model[0]}/f": (int(model[1]), 0)}, {}))
+            model[0]: ModelSnapshot("/r", Snapshot({f"/r/{model[0]}/f": (int(model[1]), 0)}, {}))
             for model in self.there.split()
         }
 
@@ -47,7 +47,7 @@ class Watched:
         self.reported: list[str] = []
         self.fails = False
         self.then = ""  #: what is there when a load is over
-        self.watch = FileWatch(cast(Places, self.files), EVERY_S, self._follow)
+        self.watch = FileWatch(cast(Repositories, self.files), EVERY_S, self._follow)
 
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
         self.reported.append(
@@ -140,7 +140,7 @@ def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched
 def test_the_next_version_goes_on_from_what_this_one_has_seen(watched: Watched) -> None:
     watched.begin()
     handed = msgspec.msgpack.encode(watched.watch.hand_over())
-    next_one = FileWatch(cast(Places, watched.files), EVERY_S, watched._follow)
+    next_one = FileWatch(cast(Repositories, watched.files), EVERY_S, watched._follow)
     next_one.adopt(msgspec.msgpack.decode(handed, type=SeenFiles))
     assert next_one.hand_over() == watched.watch.hand_over()
     watched.files.there = "a2"

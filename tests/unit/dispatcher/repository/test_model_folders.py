@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.models import repositories
 
-from pytriton._host import gpus
-from pytriton.dispatcher.repository.folder_spec import (
-    Workshop,
-    instance_groups,
-    specification,
-)
 from pytriton.dispatcher.repository.model_folders import (
     UnservableModel,
     files_of,
@@ -155,37 +148,6 @@ def test_a_repository_that_is_not_there_is_reported(tmp_path: Path) -> None:
         model_names(tmp_path / "nowhere")
 
 
-def test_instance_groups_become_workers_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gpus.VARIABLE, "4,GPU-b")  # those that the daemon may use
-    assert instance_groups({}) == (1, [])
-    cpu = {"count": 2, "kind": "KIND_CPU"}
-    assert instance_groups({"instance_group": [cpu]}) == (2, ["", ""])
-    some = {"count": 2, "kind": "KIND_GPU", "gpus": [0, 1]}
-    assert instance_groups({"instance_group": [some, {"count": 1}]}) == (
-        5,
-        ["4", "4", "GPU-b", "GPU-b", None],
-    )
-    each = {"kind": "KIND_GPU"}
-    assert instance_groups({"instance_group": [each]}) == (2, ["4", "GPU-b"])
-    with pytest.raises(
-        UnservableModel, match=r"model m: .* GPU 2: \$CUDA_VISIBLE_DEVICES hides it"
-    ):
-        instance_groups({"name": "m", "instance_group": [{"gpus": [0, 2]}]})
-
-
-def test_a_group_on_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Triton; a worker would serve it on the CPU, and nobody know."""
-    monkeypatch.delenv(gpus.VARIABLE, raising=False)
-    monkeypatch.setattr(gpus, "_known_count", lambda: 0)
-    monkeypatch.setattr(gpus, "_count", lambda: 0)
-    for group in ({"kind": "KIND_GPU"}, {"kind": "KIND_GPU", "gpus": [0]}):
-        with pytest.raises(UnservableModel, match=r"KIND_GPU asks for GPU 0: this machine has no"):
-            instance_groups({"instance_group": [group]})
-    monkeypatch.setattr(gpus, "_known_count", lambda: None)  # only CUDA knows
-    assert instance_groups({"instance_group": [{"kind": "KIND_GPU"}]}) == (1, ["0"])
-    assert instance_groups({"instance_group": [{"kind": "KIND_AUTO"}]}) == (1, [None])
-
-
 def test_a_snapshot_changes_with_the_files(tmp_path: Path) -> None:
     folder = write(tmp_path, "m", "model.onnx")
     before = snapshot(folder)
@@ -212,15 +174,3 @@ def test_every_format_names_modules_that_exist() -> None:
     for form in table.FORMATS:
         assert callable(importlib.import_module(form.loader).load)
         assert form.packages
-
-
-def test_implicit_state_is_refused(tmp_path: Path) -> None:
-    """Only tritonserver's own backends keep it: a worker would answer as if each request were the first."""
-    config = 'sequence_batching { state [{ input_name: "a" output_name: "b" }] }'
-    model = read_model(write(tmp_path, "m", "model.onnx", config))
-    onnx = route(model, tmp_path)
-    assert onnx is not None
-    with pytest.raises(
-        UnservableModel, match=r"implicit state .*tritonserver with the backend for ONNX"
-    ):
-        asyncio.run(specification(model, onnx, Workshop(tmp_path)))

@@ -1,4 +1,4 @@
-"""Repositories that are looked through while their files change, or cannot be read."""
+"""Repositories whose files change during the search or cannot be read, and files that came with a load request."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ from structlog.testing import capture_logs
 from support.examples import examples
 from support.users import NOBODY, needs_root
 
-from pytriton.dispatcher.repository.repository_places import Placed, Places
+from pytriton.dispatcher.repository.repositories import (
+    BadFileName,
+    ModelSnapshot,
+    Repositories,
+    UploadedModels,
+    relative_path,
+)
 
 _NOT_ASKED: Any = None
 
 
-def places(*repositories: Path) -> Places:
+def places(*repositories: Path) -> Repositories:
     """Without one in a cloud, neither tritonserver nor the registry is asked."""
     paths = tuple(str(one) for one in repositories)
-    return Places(paths, Path("/nowhere"), _NOT_ASKED, _NOT_ASKED)
+    return Repositories(paths, Path("/nowhere"), _NOT_ASKED, _NOT_ASKED)
 
 
-def look(at: Places, former: Mapping[str, Placed]) -> dict[str, Placed]:
+def look(at: Repositories, former: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
     return asyncio.run(at.snapshots(former))
 
 
@@ -108,3 +114,72 @@ def test_a_folder_that_must_not_be_read_is_reported_once() -> None:
         ]
         (repository / "model" / "1" / "model.py").write_text("new")
         assert look(at, before) != before
+
+
+def test_uploaded_files_form_a_repository_of_one_model(tmp_path: Path) -> None:
+    uploaded = UploadedModels(tmp_path / "given")
+    repository = uploaded.write("m", {"file:1/model.py": b"code", "file:labels.txt": b"a\nb"})
+    assert (repository / "m" / "1" / "model.py").read_bytes() == b"code"
+    assert (repository / "m" / "labels.txt").read_bytes() == b"a\nb"
+    assert [one.name for one in repository.iterdir()] == ["m"]
+    uploaded.remove(repository)
+    assert not repository.exists()
+
+
+def test_two_uploads_of_one_model_are_separate(tmp_path: Path) -> None:
+    uploaded = UploadedModels(tmp_path / "given")
+    first = uploaded.write("m", {"file:1/model.py": b"old"})
+    second = uploaded.write("m", {"file:1/model.py": b"new"})
+    assert (first / "m" / "1" / "model.py").read_bytes() == b"old"
+    assert (second / "m" / "1" / "model.py").read_bytes() == b"new"
+
+
+def test_files_of_a_previous_daemon_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "given" / "1" / "m").mkdir(parents=True)
+    UploadedModels(tmp_path / "given")
+    assert not (tmp_path / "given").exists()
+
+
+def test_files_of_the_running_version_are_kept(tmp_path: Path) -> None:
+    served = UploadedModels(tmp_path / "given").write("m", {"file:1/model.py": b"old"})
+    later = UploadedModels(tmp_path / "given", is_adopted=True)
+    assert (served / "m" / "1" / "model.py").read_bytes() == b"old"
+    assert later.write("m", {"file:1/model.py": b"new"}) != served
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1/model.py",
+        "file:",
+        "file:/etc/passwd",
+        "file:../x",
+        "file:1/../../x",
+        "file:1/mo\0del",
+        "",
+    ],
+)
+def test_a_file_outside_the_folder_is_refused_and_nothing_written(
+    name: str, tmp_path: Path
+) -> None:
+    uploaded = UploadedModels(tmp_path / "given")
+    with pytest.raises(BadFileName):
+        uploaded.write("m", {"file:1/model.py": b"", name: b""})
+    assert not (tmp_path / "given").exists()
+
+
+@pytest.mark.parametrize("model", ["", ".", "..", "a/b"])
+def test_a_name_that_is_not_a_folder_name_is_refused(model: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFileName, match="is not a valid name for a model with its own files"):
+        UploadedModels(tmp_path / "given").write(model, {"file:1/model.py": b""})
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    uploaded = UploadedModels(tmp_path / "given")
+    with pytest.raises(OSError, match="1"):
+        uploaded.write("m", {"file:1": b"a file", "file:1/model.py": b"below a file"})
+    assert list((tmp_path / "given").iterdir()) == []
+
+
+def test_a_path_follows_the_prefix() -> None:
+    assert relative_path("file:1/model.onnx").parts == ("1", "model.onnx")

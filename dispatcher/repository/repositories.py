@@ -1,40 +1,44 @@
-"""Finds models in the given repositories; searches them on every call, because files change."""
+"""Where models' folders are: in the configured repositories, or stored here because they came with a load request.
+
+The repositories are searched on every call, because files change.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import shutil
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import structlog
 
-from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository import model_folders
 from pytriton.dispatcher.repository.model_folders import FoundModel, Snapshot, UnservableModel
 from pytriton.dispatcher.server import own_repository
-from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.dispatcher.server.tritonserver import TritonServer
-from pytriton.formats import table
 
 _log = structlog.get_logger(__name__)
 
 #: Stands for a cloud repository: tritonserver does not report in which one it found a model.
 CLOUD = "cloud"
+#: Prefix of file names in a load request, as in Triton's model repository extension: "file:1/model.onnx".
+_FILE_PREFIX = "file:"
 
 
-class Placed(NamedTuple):
+class ModelSnapshot(NamedTuple):
     """A model in a repository: the repository, and the model's files."""
 
     place: str
     files: Snapshot
 
 
-class Places:
-    """The repositories given to the daemon, in order of precedence."""
+class Repositories:
+    """The configured repositories, in order of precedence."""
 
     def __init__(
         self, repositories: tuple[str, ...], models: Path, server: TritonServer, registry: Registry
@@ -108,7 +112,7 @@ class Places:
                     found[name] = steps
         return found
 
-    async def snapshots(self, former: Mapping[str, Placed]) -> dict[str, Placed]:
+    async def snapshots(self, former: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
         """Return the repository and a snapshot of the files of each model, by name.
 
         A model that cannot be read keeps its entry of `former`: a repository that is briefly unreachable has not lost
@@ -130,30 +134,75 @@ class Places:
             for folder in found.unreadable.keys() - known.keys():
                 reason = found.unreadable[folder]
                 _log.error("skipping an unreadable folder of a model", folder=folder, reason=reason)
-            now[name] = Placed(place, found)
+            now[name] = ModelSnapshot(place, found)
         lost = {name: one for name, one in former.items() if one.place in unreadable}
         return {**now, **lost}
 
 
-# ── Models in cloud repositories (s3://, gs://, as://), whose files only tritonserver can read ──
+# ── Files of load requests ───────────────────────────────────────────────────────────────────────
 
 
-def explained(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Add to the failure of a load what can be served from a cloud, and what to do for other models.
+class BadFileName(ValueError):
+    """A file name is not allowed in a model's folder."""
 
-    Neither the daemon nor a worker sees the files, so the model's format is unknown here.
+
+class UploadedModels:
+    """Models whose files came with the load request, each in a repository of its own: SERIAL/MODEL/VERSION/FILE.
 
     Args:
-        failure: tritonserver's error
-        backends: the directory of tritonserver's backends
+        folder: the directory
+        is_adopted: keep its content, which the version that was upgraded from serves; otherwise it is emptied
     """
-    there = sorted({one.name for one in backends.iterdir()} - {BACKEND, NATIVE_BACKEND})
-    formats = ", ".join(one.title for one in table.FORMATS)
-    return RemoteFailure(
-        failure.kind,
-        f"{failure.text.rstrip()}\nModels in a cloud are served by tritonserver itself: those of the backends that it "
-        f"has ({', '.join(there) or 'none'}), with a config.pbtxt. Workers serve {formats} models too, but only of "
-        "folders on this machine: copy the repository to one (`aws s3 sync`, `gcloud storage rsync`, `azcopy sync`), "
-        "and start the daemon with --model-repository FOLDER.",
-        failure.traceback,
-    )
+
+    def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:
+        self._folder = folder
+        last = 0
+        if is_adopted and folder.exists():
+            last = max((int(one.name) for one in folder.iterdir()), default=0)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._serial = itertools.count(last + 1)
+
+    def write(self, model: str, files: Mapping[str, bytes]) -> Path:
+        """Write a model's files; return the repository that contains only this model.
+
+        Raises:
+            BadFileName: a name is not allowed.
+            OSError: they cannot be written.
+        """
+        inside = {relative_path(name): content for name, content in files.items()}
+        if "/" in model or model in ("", ".", ".."):
+            raise BadFileName(f"{model!r} is not a valid name for a model with its own files")
+        repository = self._folder / str(next(self._serial))
+        try:
+            for path, content in inside.items():
+                place = repository / model / path
+                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                place.write_bytes(content)
+        except OSError:
+            self.remove(repository)
+            raise
+        return repository
+
+    def remove(self, repository: Path | None) -> None:
+        """Remove a repository that `write` returned; None is ignored."""
+        if repository is not None:
+            shutil.rmtree(repository, ignore_errors=True)
+
+
+def relative_path(name: str) -> PurePosixPath:
+    """Return the path within a model's folder for a file name.
+
+    Raises:
+        BadFileName: it lacks the prefix "file:", or leads out of the folder.
+
+    Example:
+        >>> str(relative_path("file:1/model.py"))
+        '1/model.py'
+    """
+    path = PurePosixPath(name[len(_FILE_PREFIX) :])
+    if not name.startswith(_FILE_PREFIX) or not path.name:
+        raise BadFileName(f'{name!r} is not a valid file name: use "file:1/model.py"')
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise BadFileName(f"{name!r} leads out of the model's folder")
+    return path
