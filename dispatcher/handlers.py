@@ -139,7 +139,7 @@ async def get_repository(
     daemon: Daemon, peer: Peer, message: messages.GetRepository, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return the models in the model repositories."""
-    await daemon.index_watch.look()
+    await daemon.index_watch.poll_once()
     return messages.Repository(await daemon.repository_models.index())
 
 
@@ -147,7 +147,7 @@ async def list_models(
     daemon: Daemon, peer: Peer, message: messages.ListModels, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return the served models."""
-    await daemon.index_watch.look()
+    await daemon.index_watch.poll_once()
     return messages.Models(daemon.model_infos())
 
 
@@ -155,7 +155,7 @@ async def get_status(
     daemon: Daemon, peer: Peer, message: messages.GetStatus, payloads: Payloads
 ) -> messages.AnyMessage:
     """Return the state of the daemon, tritonserver, and all models."""
-    await daemon.index_watch.look()
+    await daemon.index_watch.poll_once()
     return daemon.status()
 
 
@@ -191,7 +191,7 @@ async def explain(
     daemon: Daemon, peer: Peer, message: messages.Explain, payloads: Payloads
 ) -> messages.AnyMessage:
     """Explain the state of a model."""
-    await daemon.index_watch.look()
+    await daemon.index_watch.poll_once()
     return await explanations.explanation(daemon, message)
 
 

@@ -57,7 +57,7 @@ class ReadinessController:
 
     def problem(self) -> str:
         """Return why tritonserver reports not ready, if models failed to load; else ""."""
-        failed = [*self._registry.restoring.failures(), *self._repository.known.failed]
+        failed = [*self._registry.restoring.failures(), *self._repository.records.failed]
         if self._is_shown or self._withdrawn or self._when != "all_loaded" or not failed:
             return ""
         if not (self._tried and self._server.ready):
@@ -136,7 +136,7 @@ class ReadinessController:
             self._registry.restoring.pending
             or self._registry.server_starts.loads_again
             or not self._repository.tried
-            or self._repository.known.server_lost
+            or self._repository.records.server_lost
         )
 
     @property
@@ -149,7 +149,7 @@ class ReadinessController:
         if not self._tried or not self._vertex_is_there:
             return False
         return self._when == "all_attempted" or not (
-            self._registry.restoring.failed or self._repository.known.failed
+            self._registry.restoring.failed or self._repository.records.failed
         )
 
     @property

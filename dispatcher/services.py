@@ -170,7 +170,7 @@ class Services(ABC):
             self.registry,
             self.repository_models,
         )
-        self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.known)
+        self.index_watch = IndexWatch(self._server, self.registry, self.repository_models.records)
         self._again = StartupRestorer(self.registry, self.repository_models)
         self._server_watch = ServerWatch(
             self._server,
@@ -178,7 +178,7 @@ class Services(ABC):
             lost=self._again.server_lost,
             preload=self.registry.server_starts.preload,
             load_again=self._again.load_again,
-            undo=self.repository_models.former_serves_on,
+            undo=self.repository_models.undo_reload,
             events=self.events,
         )
 

@@ -40,11 +40,11 @@ class StartupRestorer:
     def server_lost(self) -> None:
         """Record that tritonserver has exited."""
         self._registry.server_starts.forget_proxies()
-        self._repository_models.known.server_lost = True
+        self._repository_models.records.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
         """Load all models except `loaded`, which a restarted tritonserver has loaded already."""
-        self._repository_models.known.server_lost = True
+        self._repository_models.records.server_lost = True
         await self._registry.server_starts.load_again(loaded)
-        await self._repository_models.load_again()
+        await self._repository_models.reload_all()
         self._server_up.set()

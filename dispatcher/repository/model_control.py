@@ -91,9 +91,9 @@ class ModelControl:
             )
         names = [message.name]
         if message.dependents:
-            names += self._repository.known.parts(message.name)
+            names += self._repository.records.parts(message.name)
         for name in names:
-            if self._repository.known.serves(name):
+            if self._repository.records.serves(name):
                 _log.info("model requests unloading another model", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
@@ -111,7 +111,7 @@ class ModelControl:
                 ErrorKind.INVALID, f"{version!r} is not a valid model version: it must be a number"
             )
         wanted = None if version in _ANY_VERSIONS else int(version)
-        versions = self._repository.known.tritonservers_versions(name)
+        versions = self._repository.records.versions_in_tritonserver(name)
         if versions is not None:
             return wanted is None or not versions or wanted in versions
         for registration in self._registry:
@@ -274,15 +274,17 @@ class ClientRequests:
         return True
 
     async def _unload(self, name: str, *, dependents: bool) -> bool:
-        known = self._repository.known
-        if not known.serves(name):
+        records = self._repository.records
+        if not records.serves(name):
             return False
         # As in Triton, a step that was also loaded by itself stays.
-        steps = [one for one in known.parts(name) if known.of(one).as_step] if dependents else []
+        steps = (
+            [one for one in records.parts(name) if records.of(one).as_step] if dependents else []
+        )
         _log.info("client of tritonserver is unloading a model", model=name)
         await self._repository.unload(name)
         for step in steps:
-            if known.serves(step):
+            if records.serves(step):
                 await self._repository.unload(step)
         return True
 
@@ -336,7 +338,7 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
 
 def _registered(name: str, registry: Registry, repository: RepositoryModels) -> Registration | None:
     """Return the registration of this name, unless it belongs to a model of a repository."""
-    if repository.known.serves(name):
+    if repository.records.serves(name):
         return None
     return next((one for one in registry if one.spec.name == name), None)
 

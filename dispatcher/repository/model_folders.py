@@ -159,7 +159,7 @@ def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> 
     return None
 
 
-def not_given_by_workers(model: FoundModel) -> str | None:
+def feature_workers_lack(model: FoundModel) -> str | None:
     """Describe a feature that a Python model needs and workers lack; None if there is none."""
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":

@@ -82,7 +82,7 @@ class ModelLoader:
         self,
         name: str,
         place: str,
-        known: ModelRecord,
+        record: ModelRecord,
         config: Mapping[str, Any] | None,
         load_steps: LoadSteps,
     ) -> None:
@@ -91,24 +91,24 @@ class ModelLoader:
         Args:
             name: name of the model
             place: its repository
-            known: its record, which is updated
+            record: its record, which is updated
             config: a configuration that overrides the one in its folder
             load_steps: loads the steps of an ensemble first
 
         Raises:
             RemoteFailure, UnservableModel: it cannot be served.
         """
-        self.refuse_registered(name, known)
+        self.refuse_registered(name, record)
         if place == CLOUD:
             await self._python.ensure_if_possible(name)  # only its cloud knows what it needs
             override = None if config is None else dict(config)
             try:
-                await self._have_loaded(name, known, override)
+                await self._load_counting_exits(name, record, override)
             except ServerLost:
                 raise
             except RemoteFailure as failure:
                 raise cloud_failure(failure, self._backends) from failure
-            known.served_by, known.config, known.backend = TRITONSERVER, override, ""
+            record.served_by, record.config, record.backend = TRITONSERVER, override, ""
             return
         model = await self._places.read(name, place)
         if config is not None:
@@ -116,28 +116,28 @@ class ModelLoader:
         form = model_folders.route(model, self._backends, self._python_backend_models)
         if form is None:
             await load_steps(model)
-            await self._load_into_tritonserver(model, known, config)
+            await self._load_into_tritonserver(model, record, config)
             return
-        if known.served_by == TRITONSERVER:
+        if record.served_by == TRITONSERVER:
             raise UnservableModel(
                 f"model {name} is served by tritonserver itself; unload it before another backend serves it"
             )
-        lacking = model_folders.not_given_by_workers(model)
+        lacking = model_folders.feature_workers_lack(model)
         if lacking:
             _log.warning("model needs a feature that workers lack", model=name, what=lacking)
         spec, payload = await specification(model, form, self._worker_setup, config)
         self.refuse_registered(
-            name, known
+            name, record
         )  # check again: it may have been registered in the meantime
-        known.registration = await self._registry.register(
-            messages.Register(spec, replace=known.served_by == WORKERS),
+        record.registration = await self._registry.register(
+            messages.Register(spec, replace=record.served_by == WORKERS),
             [payload],
             report_to_nobody,
             keep=False,
         )
-        known.served_by, known.versions = WORKERS, spec.versions or [spec.version]
+        record.served_by, record.versions = WORKERS, spec.versions or [spec.version]
 
-    async def load_again(self, name: str, known: ModelRecord, *, maybe_python: bool) -> None:
+    async def reload(self, name: str, record: ModelRecord, *, maybe_python: bool) -> None:
         """Load a model again into a tritonserver that has restarted.
 
         Its python backend may have been reinstalled since, by the next version of the daemon. `maybe_python`: also
@@ -146,16 +146,16 @@ class ModelLoader:
         Raises:
             RemoteFailure: it cannot be served.
         """
-        if known.backend and self._python.is_needed(known.backend):
+        if record.backend and self._python.is_needed(record.backend):
             await self._python.ensure(name)
-        elif not known.backend and maybe_python:
+        elif not record.backend and maybe_python:
             await self._python.ensure_if_possible(name)
-        await self._have_loaded(name, known, known.config)
+        await self._load_counting_exits(name, record, record.config)
 
     async def _load_into_tritonserver(
-        self, model: FoundModel, known: ModelRecord, config: Mapping[str, Any] | None
+        self, model: FoundModel, record: ModelRecord, config: Mapping[str, Any] | None
     ) -> None:
-        if known.served_by == WORKERS:
+        if record.served_by == WORKERS:
             raise UnservableModel(
                 f"model {model.name} is served by workers; unload it before tritonserver serves it"
             )
@@ -163,13 +163,13 @@ class ModelLoader:
         if self._python.is_needed(backend):
             await self._python.ensure(model.name)
         link = self._models / model.name
-        former = link.readlink() if known.served_by else None
+        former = link.readlink() if record.served_by else None
         own_repository.link(self._models, model.name, model.folder)
         override = None if config is None else dict(config)
         if former is not None and former != model.folder:
             override = own_repository.marked(override or model.config, str(model.folder))
         try:
-            await self._have_loaded(model.name, known, override)
+            await self._load_counting_exits(model.name, record, override)
         except BaseException as error:
             if former is None:
                 if isinstance(cause_of(error), RemoteFailure) and self._server.ready:
@@ -178,12 +178,12 @@ class ModelLoader:
             else:
                 own_repository.link(self._models, model.name, former)
             raise
-        known.served_by, known.config, known.backend = TRITONSERVER, override, backend
-        known.steps = model_folders.steps_of(model.config)
-        known.versions = model_folders.served_versions(model.config, list(model.versions))
+        record.served_by, record.config, record.backend = TRITONSERVER, override, backend
+        record.steps = model_folders.steps_of(model.config)
+        record.versions = model_folders.served_versions(model.config, list(model.versions))
 
-    async def _have_loaded(
-        self, name: str, known: ModelRecord, config: dict[str, Any] | None
+    async def _load_counting_exits(
+        self, name: str, record: ModelRecord, config: dict[str, Any] | None
     ) -> None:
         """Load a model into tritonserver, and count consecutive exits during its loads.
 
@@ -195,21 +195,21 @@ class ModelLoader:
         try:
             await self._server.load(name, config)
         except ServerLost as lost:
-            known.ends += was_up
-            if not known.ends_server:
+            record.server_exits += was_up
+            if not record.crashes_server:
                 raise
             text = (
-                f"tritonserver exited {known.ends} times in a row while loading model {name}, which is not loaded "
+                f"tritonserver exited {record.server_exits} times in a row while loading model {name}, which is not loaded "
                 f"again automatically ({lost.text}). Fix it, then run: pytriton-daemon repository load {name}"
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from lost
-        known.ends = 0
+        record.server_exits = 0
 
-    def refuse_registered(self, name: str, known: ModelRecord) -> None:
+    def refuse_registered(self, name: str, record: ModelRecord) -> None:
         """Raise RemoteFailure if the name belongs to a registered model."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         is_lazy = present is None and self._registry.restoring.is_lazy(name)
-        if is_lazy or (present is not None and present is not known.registration):
+        if is_lazy or (present is not None and present is not record.registration):
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
@@ -249,7 +249,7 @@ class LoadQueue:
 
     Args:
         load: loads one model
-        known: the records of the models
+        records: the records of the models
         server: the tritonserver, which must be up
         registry: the models that workers serve
         events: receives failures
@@ -258,19 +258,19 @@ class LoadQueue:
     def __init__(
         self,
         load: Callable[[str], Awaitable[None]],
-        known: ModelRecords,
+        records: ModelRecords,
         server: TritonServer,
         registry: Registry,
         events: Events = LOG_ONLY,
     ) -> None:
         self._events = events
         self._load = load
-        self._known = known
+        self._records = records
         self._server = server
         self._registry = registry
         self._ensemble_lock = asyncio.Lock()  #: one ensemble may be a step of another
 
-    async def at_start(self, names: Sequence[str], ensembles: Mapping[str, Sequence[str]]) -> None:
+    async def load_all(self, names: Sequence[str], ensembles: Mapping[str, Sequence[str]]) -> None:
         """Load models, several at once. Failures are stored in their records.
 
         Args:
@@ -295,7 +295,7 @@ class LoadQueue:
             await asyncio.wait(loads.values())
             raise
         for name, load in loads.items():  # ensembles are last
-            if not load.result() and not self._known.of(name).served_by:
+            if not load.result() and not self._records.of(name).served_by:
                 await self._try_alone(name)
 
     async def _load_in_turn(self, name: str) -> bool:
@@ -310,14 +310,14 @@ class LoadQueue:
         if not all(step.result() for step in steps):
             return False
         async with self._ensemble_lock:
-            return bool(self._known.of(name).served_by) or await self._try(name)
+            return bool(self._records.of(name).served_by) or await self._try(name)
 
-    async def anew(self, names: Sequence[str], ensembles: Collection[str]) -> None:
+    async def reload(self, names: Sequence[str], ensembles: Collection[str]) -> None:
         """Load or reload models one by one, ensembles last."""
         for name in sorted(names, key=lambda name: name in ensembles):
             await self._try_alone(name)
 
-    async def until_up(self) -> None:
+    async def wait_until_up(self) -> None:
         """Wait until tritonserver is up and has reloaded its previous models."""
         while True:
             waits = [
@@ -325,7 +325,7 @@ class LoadQueue:
                 for signal in (self._server.changes, self._registry.changes)
             ]
             try:
-                if self._server.ready and not self._known.server_lost:
+                if self._server.ready and not self._records.server_lost:
                     return
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -336,27 +336,27 @@ class LoadQueue:
         for _ in range(_TRIES):
             if await self._try(name):
                 return
-        known = self._known.of(name)
-        _not_loaded(known, known.reason)
-        self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=known.reason)
+        record = self._records.of(name)
+        _not_loaded(record, record.reason)
+        self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=record.reason)
 
     async def _try(self, name: str) -> bool:
         """Load a model or store the failure in its record; return False if tritonserver exited during the load."""
-        known = self._known.of(name)
-        await self.until_up()
+        record = self._records.of(name)
+        await self.wait_until_up()
         try:
             await self._load(name)
         except ServerLost as lost:
-            _not_loaded(known, lost.text, "loading")
+            _not_loaded(record, lost.text, "loading")
             _log.warning("tritonserver exited, reloading a model", model=name)
             return False
         except RemoteFailure as failure:
-            _not_loaded(known, failure.text)
+            _not_loaded(record, failure.text)
             self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=failure.text)
         except Exception as error:  # on any error, continue with the other models
-            _not_loaded(known, f"internal error: {error!r}")
+            _not_loaded(record, f"internal error: {error!r}")
             _log.exception("internal error: a model of a repository was not loaded")
-            self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=known.reason)
+            self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=record.reason)
         return True
 
 
@@ -374,8 +374,8 @@ def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 yield step
 
 
-def _not_loaded(known: ModelRecord, reason: str, state: str = "failed") -> None:
+def _not_loaded(record: ModelRecord, reason: str, state: str = "failed") -> None:
     """Store why a model was not loaded; if it is still served, keep its state."""
-    known.reason = reason
-    if not known.served_by:
-        known.state = state
+    record.reason = reason
+    if not record.served_by:
+        record.state = state

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 TRITONSERVER, WORKERS = "tritonserver", "workers"
 #: A model is no longer loaded automatically after this many consecutive exits of tritonserver during its load.
-ENDS_TRIED = 2
+MAX_SERVER_EXITS = 2
 
 
 @dataclasses.dataclass
@@ -37,27 +37,27 @@ class ModelRecord:
     steps: list[str] = dataclasses.field(default_factory=list)  #: steps of an ensemble
     loaded_at: float = 0.0
     loading_since: float = 0.0  #: 0 while it waits to be loaded, or is not being loaded
-    given: Path | None = None  #: the repository with the files of its load request
+    uploaded: Path | None = None  #: the repository with the files of its load request
     backend: str = ""  #: backend in tritonserver; "" if only its cloud knows
     as_step: bool = False  #: loaded only for an ensemble
-    ends: int = 0  #: consecutive exits of tritonserver during its load
+    server_exits: int = 0  #: consecutive exits of tritonserver during its load
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     @property
-    def ends_server(self) -> bool:
+    def crashes_server(self) -> bool:
         """Whether tritonserver crashes while loading it."""
-        return self.ends >= ENDS_TRIED
+        return self.server_exits >= MAX_SERVER_EXITS
 
     @property
-    def is_coming(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether it is not served yet, but is loading or waiting to be loaded."""
         return self.state == "loading" and not self.served_by
 
     @property
-    def is_missing(self) -> bool:
+    def needs_reload(self) -> bool:
         """Whether a restarted tritonserver must load it, because it served it before or failed to."""
         is_wanted = self.state in ("ready", "failed")
-        return self.served_by == TRITONSERVER and is_wanted and not self.ends_server
+        return self.served_by == TRITONSERVER and is_wanted and not self.crashes_server
 
     def unload(self) -> None:
         """Reset the record to "unloaded"."""
@@ -80,37 +80,37 @@ class ModelRecords(dict[str, ModelRecord]):
         """Return a model's record; create it if necessary."""
         return self.setdefault(name, ModelRecord())
 
-    def mend(self, name: str) -> None:
+    def refresh(self, name: str) -> None:
         """Correct a record if the model's registration was replaced or unregistered by a client.
 
         The caller must be the only one loading or unloading the model.
         """
-        known = self.get(name)
-        if known is not None and known.served_by == WORKERS and not self.serves(name):
-            known.unload()
+        record = self.get(name)
+        if record is not None and record.served_by == WORKERS and not self.serves(name):
+            record.unload()
 
-    def forget_failure(self, name: str) -> bool:
+    def reset_failure(self, name: str) -> bool:
         """Reset the record of a model that failed to load and no longer exists; return whether it was one.
 
         Otherwise its failure would keep tritonserver from being ready.
         """
-        known = self.get(name)
-        if known is None or known.state != "failed" or known.served_by or known.lock.locked():
+        record = self.get(name)
+        if record is None or record.state != "failed" or record.served_by or record.lock.locked():
             return False
-        known.state, known.reason = "unloaded", ""
+        record.state, record.reason = "unloaded", ""
         return True
 
     @property
     def failed(self) -> list[str]:
         """The models that failed to load and have no previous version that is served."""
-        return [name for name, known in self.items() if known.state == "failed"]
+        return [name for name, record in self.items() if record.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
         """Return all records, for the next version of the daemon."""
         return [self._state_of(name, one) for name, one in self.items()]
 
     def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
-        self.mend(name)
+        self.refresh(name)
         return RepositoryModelState(
             name,
             one.state,
@@ -120,10 +120,10 @@ class ModelRecords(dict[str, ModelRecord]):
             one.steps,
             one.loaded_at,
             one.config,
-            None if one.given is None else str(one.given),
+            None if one.uploaded is None else str(one.uploaded),
             None if one.registration is None else one.registration.key,
             one.backend,
-            one.ends,
+            one.server_exits,
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
@@ -139,47 +139,47 @@ class ModelRecords(dict[str, ModelRecord]):
                 config=one.config,
                 steps=one.steps,
                 loaded_at=one.loaded_at,
-                given=None if one.given is None else Path(one.given),
+                uploaded=None if one.given is None else Path(one.given),
                 backend=one.backend,
-                ends=one.ends,
+                server_exits=one.ends,
             )
 
     def serves(self, name: str) -> bool:
         """Return whether the name belongs to a model loaded from a repository."""
-        known = self.get(name)
-        if known is None or not known.served_by:
+        record = self.get(name)
+        if record is None or not record.served_by:
             return False
-        return known.served_by == TRITONSERVER or known.registration in list(self._registry)
+        return record.served_by == TRITONSERVER or record.registration in list(self._registry)
 
-    def tritonservers_versions(self, name: str) -> list[int] | None:
+    def versions_in_tritonserver(self, name: str) -> list[int] | None:
         """Return the versions of a model that tritonserver itself serves, empty if unknown; None if it does not serve
         it.
         """
-        known = self.get(name)
+        record = self.get(name)
         if (
-            known is None
-            or known.served_by != TRITONSERVER
-            or known.state not in ("ready", "loading")
+            record is None
+            or record.served_by != TRITONSERVER
+            or record.state not in ("ready", "loading")
         ):
             return None
-        return known.versions
+        return record.versions
 
     def state_of(self, name: str) -> str:
         """Return a model's state as the repository commands show it."""
-        known = self.of(name)
-        registration = known.registration
+        record = self.of(name)
+        registration = record.registration
         if (
-            known.served_by == WORKERS
+            record.served_by == WORKERS
             and registration is not None
             and registration.in_triton.unloaded
         ):
             return registration.state
-        return known.state
+        return record.state
 
     def parts(self, name: str) -> list[str]:
         """Return the models that a loaded ensemble consists of; empty for other models and those in a cloud."""
-        known = self.get(name)
-        return [] if known is None else sorted(set(known.steps))
+        record = self.get(name)
+        return [] if record is None else sorted(set(record.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
         """Return the status of models that tritonserver itself serves, and of those that are not served (yet)."""
@@ -188,52 +188,55 @@ class ModelRecords(dict[str, ModelRecord]):
         return [
             messages.ModelInfo(
                 name=name,
-                version=max(known.versions, default=0),
-                state=self._state(known),
+                version=max(record.versions, default=0),
+                state=self._state(record),
                 instances=[],
                 url=f"{http_url}/v2/models/{name}" if http_url else "",
-                registered_at=known.loaded_at,
-                served_by=known.served_by,
-                error=known.reason if known.state == "failed" else None,
-                versions=known.versions if len(known.versions) > 1 else [],
-                loading_since=known.loading_since,
+                registered_at=record.loaded_at,
+                served_by=record.served_by,
+                error=record.reason if record.state == "failed" else None,
+                versions=record.versions if len(record.versions) > 1 else [],
+                loading_since=record.loading_since,
             )
-            for name, known in self.items()
-            if known.served_by == TRITONSERVER
-            or (known.state == "failed" and not known.served_by and name not in registered)
-            or (known.is_coming and name not in registered and not kept.comes(name))
+            for name, record in self.items()
+            if record.served_by == TRITONSERVER
+            or (record.state == "failed" and not record.served_by and name not in registered)
+            or (record.is_pending and name not in registered and not kept.comes(name))
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
         """Return the models that tritonserver itself serves, for `IndexWatch`; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
-        for name, known in self.items():
-            mark, on_state = partial(self._mark, known), partial(self._seen, name, known)
+        for name, record in self.items():
+            mark, on_state = (
+                partial(self._mark, record),
+                partial(self._on_index_state, name, record),
+            )
             found.append((mark, mark(), on_state, name))
         return found
 
-    def _mark(self, known: ModelRecord) -> object:
-        if known.served_by != TRITONSERVER or known.lock.locked() or self.server_lost:
+    def _mark(self, record: ModelRecord) -> object:
+        if record.served_by != TRITONSERVER or record.lock.locked() or self.server_lost:
             return None
         if not self._ready().issuperset(
-            known.steps
+            record.steps
         ):  # the ensemble is unavailable because of a step
             return None
-        return (known.state, known.loaded_at) if known.state in ("ready", "unloaded") else None
+        return (record.state, record.loaded_at) if record.state in ("ready", "unloaded") else None
 
-    def _seen(self, name: str, known: ModelRecord, loaded: bool) -> None:
+    def _on_index_state(self, name: str, record: ModelRecord, loaded: bool) -> None:
         state = "ready" if loaded else "unloaded"
-        if state != known.state:
-            known.state = state
+        if state != record.state:
+            record.state = state
             _log.warning(
                 f"client of tritonserver {'' if loaded else 'un'}loaded a model", model=name
             )
 
-    def _state(self, known: ModelRecord) -> str:
+    def _state(self, record: ModelRecord) -> str:
         """Return the state of a model in tritonserver; an ensemble is only as ready as its steps."""
-        if known.state != "ready":
-            return known.state
-        up = self._server.ready and not self.server_lost and self._ready().issuperset(known.steps)
+        if record.state != "ready":
+            return record.state
+        up = self._server.ready and not self.server_lost and self._ready().issuperset(record.steps)
         return "ready" if up else "not_ready"
 
     def _ready(self) -> set[str]:

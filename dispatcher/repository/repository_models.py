@@ -70,8 +70,8 @@ class RepositoryModels:
         self._server = server
         self._registry = registry
         self._places = Repositories(config.model_repository, models, server, registry)
-        self.known = ModelRecords(server, registry)
-        self._loading = ModelLoader(
+        self.records = ModelRecords(server, registry)
+        self._loader = ModelLoader(
             config,
             models=models,
             backends=backends,
@@ -81,9 +81,9 @@ class RepositoryModels:
             registry=registry,
             places=self._places,
         )
-        self._given = UploadedModels(models.parent / "given", is_adopted=is_adopted)
-        self._begun = False
-        self._many = LoadQueue(self.load, self.known, server, registry, events)
+        self._uploads = UploadedModels(models.parent / "given", is_adopted=is_adopted)
+        self._has_started = False
+        self._load_queue = LoadQueue(self.load, self.records, server, registry, events)
         #: State, reason and exits of models in tritonserver, before they were loaded again.
         self._former: dict[str, tuple[str, str, int]] = {}
         #: Used in the control mode "poll".
@@ -114,23 +114,27 @@ class RepositoryModels:
             wanted = list(self._config.load_model)
             wanted = list(names) if wanted == ["*"] else wanted
         for name in wanted:
-            self.known.of(name).state = "loading"
-        self._begun = True
-        await self._many.at_start(wanted, await self._places.ensembles(names))
+            self.records.of(name).state = "loading"
+        self._has_started = True
+        await self._load_queue.load_all(wanted, await self._places.ensembles(names))
         self.tried = True
         self._registry.changes.notify()
 
-    async def load_again(self) -> None:
+    async def reload_all(self) -> None:
         """Load the models that tritonserver itself serves again, after it restarted."""
         self._former = {
-            name: (one.state, one.reason, one.ends)
-            for name, one in self.known.items()
+            name: (one.state, one.reason, one.server_exits)
+            for name, one in self.records.items()
             if one.served_by == TRITONSERVER
         }
         # An ensemble's steps were loaded before it, so order by time.
-        in_order = sorted(self._former, key=lambda name: self.known.of(name).loaded_at)
+        in_order = sorted(self._former, key=lambda name: self.records.of(name).loaded_at)
         # Models during whose load tritonserver exited are loaded one by one, to identify the one that crashes it.
-        alone = [name for name in in_order if self.known.of(name).steps or self.known.of(name).ends]
+        alone = [
+            name
+            for name in in_order
+            if self.records.of(name).steps or self.records.of(name).server_exits
+        ]
         loads: list[asyncio.Task[bool]] = []
         try:
             for name in in_order:
@@ -145,33 +149,33 @@ class RepositoryModels:
             survived = survived and await self._load_missing(name)
         if not survived:  # the next server loads all models that are ready
             return
-        self.known.server_lost = False
+        self.records.server_lost = False
         self._registry.changes.notify()
 
     async def _load_missing(self, name: str) -> bool:
         """Load a model into a restarted tritonserver; return False if it exited during the load."""
-        known = self.known.of(name)
-        async with known.lock:
-            if not known.is_missing:
+        record = self.records.of(name)
+        async with record.lock:
+            if not record.needs_reload:
                 return True
             try:
-                await self._loading.load_again(name, known, maybe_python=self._needs_python)
+                await self._loader.reload(name, record, maybe_python=self._needs_python)
             except ServerLost:
                 return False
             except RemoteFailure as failure:
-                known.state, known.reason = "failed", failure.text
+                record.state, record.reason = "failed", failure.text
                 self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=failure.text)
             else:
-                known.state, known.reason = "ready", ""
+                record.state, record.reason = "ready", ""
         return True
 
-    def former_serves_on(self) -> None:
-        """Undo the last `load_again`, because the replacement of tritonserver failed."""
+    def undo_reload(self) -> None:
+        """Undo the last `reload_all`, because the replacement of tritonserver failed."""
         for name, (state, reason, ends) in self._former.items():
-            known = self.known.of(name)
-            if known.served_by == TRITONSERVER and not known.lock.locked():
-                known.state, known.reason, known.ends = state, reason, ends
-        self.known.server_lost = False
+            record = self.records.of(name)
+            if record.served_by == TRITONSERVER and not record.lock.locked():
+                record.state, record.reason, record.server_exits = state, reason, ends
+        self.records.server_lost = False
         self._registry.changes.notify()
 
     def use(self, config: DaemonConfig) -> None:
@@ -183,9 +187,11 @@ class RepositoryModels:
 
         Waits at most for the grace period.
         """
-        leaving = {name for name, known in self.known.items() if known.served_by == TRITONSERVER}
+        leaving = {
+            name for name, record in self.records.items() if record.served_by == TRITONSERVER
+        }
         for name in leaving:
-            await self._try_to_unload(name, self._server.unload(name))
+            await self._unload_or_log(name, self._server.unload(name))
         deadline = asyncio.get_running_loop().time() + self._config.grace_period_s
         while leaving and self._server.ready and asyncio.get_running_loop().time() < deadline:
             try:
@@ -204,19 +210,19 @@ class RepositoryModels:
     @property
     def is_quiescent(self) -> bool:
         """Whether no model is being loaded or unloaded."""
-        return self.tried and not any(one.lock.locked() for one in self.known.values())
+        return self.tried and not any(one.lock.locked() for one in self.records.values())
 
     def hand_over(self) -> RepositoriesState:
         """Return the state for the next version of the daemon; all must be settled."""
         python = self._python.is_there or self._needs_python  # it may be in progress
-        return RepositoriesState(self.known.hand_over(), python, self.watch.hand_over())
+        return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
         """Adopt the models that the previous version loaded; those of workers are registered already."""
-        self.known.adopt(state.models)
+        self.records.adopt(state.models)
         self.watch.adopt(state.seen)
         self._needs_python = state.python
-        self._begun = self.tried = True
+        self._has_started = self.tried = True
 
     # ── at run time ──────────────────────────────────────────────────────────────────────────────
 
@@ -225,7 +231,7 @@ class RepositoryModels:
         name: str,
         config: Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
-        above: Sequence[str] = (),
+        parent_ensembles: Sequence[str] = (),
     ) -> None:
         """Load or reload a model; a previous one serves until then.
 
@@ -236,7 +242,7 @@ class RepositoryModels:
             config: a configuration that overrides the one in its folder
             files: the complete content of its folder ("file:1/model.onnx"), used until it is unloaded or loaded without
                 files
-            above: the ensembles that it is a step of
+            parent_ensembles: the ensembles that it is a step of
 
         Raises:
             RemoteFailure: the model does not exist or cannot be served; a previous one keeps serving.
@@ -244,46 +250,50 @@ class RepositoryModels:
         # A registered model keeps its name if it can be restored.
         await self._registry.restoring.until_settled(name)
         names = await self.names()
-        given = await self._write(name, files) if files else None
-        if given is not None:
-            names[name] = str(given)
+        uploaded = await self._write(name, files) if files else None
+        if uploaded is not None:
+            names[name] = str(uploaded)
         if name not in names:
-            known = ", ".join(sorted(names)) or "none"
+            available = ", ".join(sorted(names)) or "none"
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND,
-                f"no model repository has a model {name!r}; available: {known}",
+                f"no model repository has a model {name!r}; available: {available}",
             )
-        known_model = self.known.of(name)
-        async with known_model.lock:
-            self.known.mend(name)
-            before = dataclasses.replace(known_model)
-            unneeded = given
-            known_model.state, known_model.loading_since = "loading", time.time()
+        record = self.records.of(name)
+        async with record.lock:
+            self.records.refresh(name)
+            before = dataclasses.replace(record)
+            unneeded = uploaded
+            record.state, record.loading_since = "loading", time.time()
             try:
-                await self._loading.load(
-                    name, names[name], known_model, config, partial(self._load_steps, above=above)
+                await self._loader.load(
+                    name,
+                    names[name],
+                    record,
+                    config,
+                    partial(self._load_steps, parent_ensembles=parent_ensembles),
                 )
             except (RemoteFailure, UnservableModel) as error:
-                serves_on = before.served_by != "" and not known_model.ends_server
-                known_model.state = before.state if serves_on else "failed"
-                known_model.served_by, known_model.reason = before.served_by, str(error)
+                serves_on = before.served_by != "" and not record.crashes_server
+                record.state = before.state if serves_on else "failed"
+                record.served_by, record.reason = before.served_by, str(error)
                 if isinstance(error, RemoteFailure):  # including ServerLost
                     raise
                 raise RemoteFailure(ErrorKind.LOAD_FAILED, str(error)) from error
             except BaseException:
-                known_model.state = before.state
+                record.state = before.state
                 raise
             else:
-                if str(known_model.given) != names[name]:
-                    unneeded, known_model.given = known_model.given, given
+                if str(record.uploaded) != names[name]:
+                    unneeded, record.uploaded = record.uploaded, uploaded
             finally:
-                known_model.loading_since = 0.0
-                self._given.remove(unneeded)
-            known_model.state, known_model.reason = "ready", ""
-            known_model.as_step = bool(above) and (before.as_step or not before.served_by)
-            known_model.loaded_at = time.time()
+                record.loading_since = 0.0
+                self._uploads.remove(unneeded)
+            record.state, record.reason = "ready", ""
+            record.as_step = bool(parent_ensembles) and (before.as_step or not before.served_by)
+            record.loaded_at = time.time()
         self._registry.changes.notify()
-        _log.info("model of a repository loaded", model=name, served_by=known_model.served_by)
+        _log.info("model of a repository loaded", model=name, served_by=record.served_by)
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; requests in progress are answered.
@@ -292,67 +302,67 @@ class RepositoryModels:
             RemoteFailure: it is not served from a repository.
         """
         await self._server.placed.wait()
-        known = self._served(name)
-        async with known.lock:
-            self.known.mend(name)
+        record = self._served(name)
+        async with record.lock:
+            self.records.refresh(name)
             self._served(name)
-            state, known.state = known.state, "unloading"
+            state, record.state = record.state, "unloading"
             try:
-                if known.served_by == TRITONSERVER:
+                if record.served_by == TRITONSERVER:
                     await self._server.unload(name)
                     own_repository.unlink(self._models, name)
-                elif known.registration is not None:
+                elif record.registration is not None:
                     await self._registry.adaptations.give_way(name)
-                    await self._registry.end(known.registration, "it was unloaded")
+                    await self._registry.end(record.registration, "it was unloaded")
             except BaseException:
-                known.state = state
+                record.state = state
                 raise
-            known.unload()
-            self._given.remove(known.given)
-            known.given = None
+            record.unload()
+            self._uploads.remove(record.uploaded)
+            record.uploaded = None
         _log.info("model of a repository unloaded", model=name)
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models with their states."""
         names = await self.names()
-        loading = not self._begun
-        for name, known in self.known.items():
-            if not known.lock.locked():
-                self.known.mend(name)
+        loading = not self._has_started
+        for name, record in self.records.items():
+            if not record.lock.locked():
+                self.records.refresh(name)
         return [
             messages.RepositoryModel(
                 name=name,
                 repository=names.get(name, ""),
-                versions=self.known.of(name).versions,
-                state="loading" if loading else self.known.state_of(name),
-                served_by=self.known.of(name).served_by,
-                reason=self.known.of(name).reason,
+                versions=self.records.of(name).versions,
+                state="loading" if loading else self.records.state_of(name),
+                served_by=self.records.of(name).served_by,
+                reason=self.records.of(name).reason,
             )
-            for name in sorted({*names, *self.known})
+            for name in sorted({*names, *self.records})
         ]
 
     async def names(self) -> dict[str, str]:
         """Return name -> repository; files that came with a request have the lowest precedence."""
         found = await self._places.names()
-        for name, known in self.known.items():
-            if known.given is not None:
-                found.setdefault(name, str(known.given))
+        for name, record in self.records.items():
+            if record.uploaded is not None:
+                found.setdefault(name, str(record.uploaded))
         return found
 
     # ── internals ────────────────────────────────────────────────────────────────────────────────
 
     def _served(self, name: str) -> ModelRecord:
         """Return the record of a model served from a repository; raises RemoteFailure if it is not."""
-        known = self.known.get(name)
-        if known is None or not known.served_by:
+        record = self.records.get(name)
+        if record is None or not record.served_by:
             raise RemoteFailure(
                 ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
             )
-        return known
+        return record
 
     async def _write(self, name: str, files: Mapping[str, bytes]) -> Path:
         try:
-            return await asyncio.to_thread(self._given.write, name, files)
+            return await asyncio.to_thread(self._uploads.write, name, files)
         except BadFileName as error:
             raise RemoteFailure(ErrorKind.INVALID, f"files for model {name}: {error}") from error
         except OSError as error:
@@ -360,13 +370,13 @@ class RepositoryModels:
                 ErrorKind.UNAVAILABLE, f"the files of model {name} cannot be stored: {error}"
             ) from error
 
-    async def _try_to_unload(self, name: str, unloading: Awaitable[None]) -> None:
+    async def _unload_or_log(self, name: str, unloading: Awaitable[None]) -> None:
         try:
             await unloading
         except RemoteFailure as failure:
             _log.error("tritonserver refused to unload a model", model=name, reason=failure.text)
 
-    async def _load_steps(self, model: FoundModel, *, above: Sequence[str]) -> None:
+    async def _load_steps(self, model: FoundModel, *, parent_ensembles: Sequence[str]) -> None:
         """Load the steps of an ensemble that are not served. tritonserver reports steps that no repository has.
 
         Raises:
@@ -375,22 +385,27 @@ class RepositoryModels:
         steps = model_folders.steps_of(model.config)
         if not steps:
             return
-        above = [*above, model.name]
+        parent_ensembles = [*parent_ensembles, model.name]
         for step in steps:
             self._registry.restoring.ask_for(step)
             await self._registry.restoring.until_settled(step)
         ours = {registration.spec.name for registration in self._registry}
         there = await self.names()
         for step in dict.fromkeys(steps):
-            if step in above or step in ours or step not in there or self.known.of(step).served_by:
+            if (
+                step in parent_ensembles
+                or step in ours
+                or step not in there
+                or self.records.of(step).served_by
+            ):
                 continue
-            known = self.known.of(step)
-            if known.ends_server:
+            record = self.records.of(step)
+            if record.crashes_server:
                 raise UnservableModel(
-                    f"ensemble {model.name}: its step {step} cannot be loaded: {known.reason}"
+                    f"ensemble {model.name}: its step {step} cannot be loaded: {record.reason}"
                 )
             try:
-                await self.load(step, above=above)
+                await self.load(step, parent_ensembles=parent_ensembles)
             except ServerLost:  # possibly caused by another model
                 raise
             except RemoteFailure as failure:
@@ -401,10 +416,10 @@ class RepositoryModels:
     async def _follow(self, changed: list[str], gone: list[str]) -> None:
         """Load models that have appeared or changed in the repositories; unload those that are gone."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else {}
-        await self._many.anew(changed, ensembles)
+        await self._load_queue.reload(changed, ensembles)
         for name in gone:
-            if self.known.serves(name):
-                await self._many.until_up()
-                await self._try_to_unload(name, self.unload(name))
-            elif self.known.forget_failure(name):
+            if self.records.serves(name):
+                await self._load_queue.wait_until_up()
+                await self._unload_or_log(name, self.unload(name))
+            elif self.records.reset_failure(name):
                 self._registry.changes.notify()

@@ -29,17 +29,17 @@ class FileWatch:
 
     Args:
         places: the repositories
-        every_s: polling interval, in seconds
+        interval_s: polling interval, in seconds
         follow: called with the changes
     """
 
-    def __init__(self, places: Repositories, every_s: float, follow: Follow) -> None:
+    def __init__(self, places: Repositories, interval_s: float, follow: Follow) -> None:
         self._places = places
-        self._every_s = every_s
+        self._interval_s = interval_s
         self._follow = follow
         self._seen: dict[str, ModelSnapshot] | None = None  #: the files at the last poll
-        self._may_look = asyncio.Event()
-        self._may_look.set()
+        self._may_poll = asyncio.Event()
+        self._may_poll.set()
 
     async def begin(self) -> None:
         """Take the first snapshot, unless one was adopted; `run` reports changes from then on."""
@@ -49,14 +49,14 @@ class FileWatch:
     async def run(self) -> None:
         """Poll until cancelled, after `begin`."""
         while True:
-            await asyncio.sleep(self._every_s)  # not all file systems report changes
-            await self._may_look.wait()
+            await asyncio.sleep(self._interval_s)  # not all file systems report changes
+            await self._may_poll.wait()
             try:
-                self._seen = await self._look(self._seen or {})
+                self._seen = await self._poll(self._seen or {})
             except Exception:  # on any error, poll again
                 _log.exception("internal error: model repositories were not polled")
 
-    async def _look(self, seen: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
+    async def _poll(self, seen: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
         """Report the changes since `seen`; return the current snapshot."""
         now = await self._places.snapshots(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
@@ -67,11 +67,11 @@ class FileWatch:
 
     def hold(self) -> None:
         """Suspend polling until `release`, or until the next version resumes it."""
-        self._may_look.clear()
+        self._may_poll.clear()
 
     def release(self) -> None:
         """Resume polling."""
-        self._may_look.set()
+        self._may_poll.set()
 
     def hand_over(self) -> SeenFiles:
         """Return the last snapshot, for the next version of the daemon."""
@@ -101,7 +101,7 @@ class FileWatch:
 # ── Watches tritonserver's index, because its clients can load and unload models, too ──
 
 #: Polling interval: tritonserver does not notify.
-_EVERY_S = 5.0
+_POLL_INTERVAL_S = 5.0
 #: Maximum wait of a status request for the index.
 _MAX_DELAY_S = 1.0
 
@@ -109,23 +109,23 @@ _MAX_DELAY_S = 1.0
 class IndexWatch:
     """Compares the known state of all models with tritonserver's index."""
 
-    def __init__(self, server: TritonServer, registry: Registry, known: ModelRecords) -> None:
+    def __init__(self, server: TritonServer, registry: Registry, records: ModelRecords) -> None:
         self._server = server
         self._registry = registry
-        self._known = known
+        self._records = records
 
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            await asyncio.sleep(_EVERY_S)
-            await self.look()
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            await self.poll_once()
 
-    async def look(self) -> None:
+    async def poll_once(self) -> None:
         """Compare now. Skip this if tritonserver does not answer in time."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._look(), _MAX_DELAY_S)
+            await asyncio.wait_for(self._poll(), _MAX_DELAY_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         if not self._server.ready:
             return
         # Ignore the answer if the daemon itself loads or unloads the model in the meantime.
@@ -133,7 +133,7 @@ class IndexWatch:
             (one.mark, one.mark(), one.seen, name)
             for name, one in ((one.spec.name, one.in_triton) for one in self._registry)
         ]
-        marks += self._known.marks()
+        marks += self._records.marks()
         try:
             states = await self._server.repository_states()
         except RemoteFailure:

@@ -43,7 +43,7 @@ class Parts:
         self.readiness: Any = SimpleNamespace(announced=True, problem=lambda: "")
         registry: Any = _Registry(self)
         known = SimpleNamespace(infos=lambda url: self.in_repositories if url else None)
-        repository_models: Any = SimpleNamespace(known=known, problems=list)
+        repository_models: Any = SimpleNamespace(records=known, problems=list)
         watch: Any = SimpleNamespace(problem=lambda: self.server_problem)
         self.status = DaemonStatus(
             DaemonConfig(runtime_dir=str(folder), state_dir=str(folder / "kept"), **settings),

@@ -30,8 +30,8 @@ class Returns:
         registry = SimpleNamespace(restore=self._restore, server_starts=self.server_starts)
         repositories = SimpleNamespace(
             start=lambda: self._do("repositories"),
-            load_again=lambda: self._do("repositories' models"),
-            known=self.known,
+            reload_all=lambda: self._do("repositories' models"),
+            records=self.known,
         )
         self.again = StartupRestorer(cast(Any, registry), cast(Any, repositories))
         self.tasks: list[asyncio.Task[None]] = []

@@ -37,7 +37,7 @@ class Repository:
         self.reported: list[Any] = []
         self.served = {"a", "b", "c"}
         self.failure: Exception | None = None
-        self.known = self
+        self.records = self
 
     async def names(self) -> dict[str, str]:
         return dict.fromkeys("abcd", "/repository")

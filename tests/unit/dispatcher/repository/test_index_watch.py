@@ -66,7 +66,7 @@ class Watched:
 def test_all_models_get_the_index_s_state(loop: VirtualLoop) -> None:
     watched = Watched()
     watched.server.index = {"m": "READY", "n": "UNAVAILABLE"}
-    loop.run(watched.watch.look())
+    loop.run(watched.watch.poll_once())
     assert watched.seen() == [[True], [False], [False]]
 
 
@@ -74,7 +74,7 @@ def test_concurrent_changes_invalidate_the_index(loop: VirtualLoop) -> None:
     watched = Watched()
     watched.server.takes_s = 0.5
     watched.n.marked = None  # it is being loaded
-    looking = loop.create_task(watched.watch.look())
+    looking = loop.create_task(watched.watch.poll_once())
     loop.advance(0.1)
     watched.m.marked = "loaded anew"
     watched.n.marked = "loaded"
@@ -92,7 +92,7 @@ def test_an_unresponsive_tritonserver_contributes_no_metrics(
         watched.server.index = None
     if trouble == "slow":
         watched.server.takes_s = 1000.0
-    loop.run(watched.watch.look())
+    loop.run(watched.watch.poll_once())
     assert watched.seen() == [[], [], []]
     assert loop.time() <= 1.0
     assert watched.server.asked == (trouble != "down")

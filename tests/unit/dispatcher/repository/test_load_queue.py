@@ -92,7 +92,7 @@ class Loads(list[Any]):
 
 
 def at_start(loads: Loads, names: str, ensembles: Mapping[str, Sequence[str]] = {}) -> None:
-    loads.loop.run(loads.loads.at_start(names.split(), ensembles))
+    loads.loop.run(loads.loads.load_all(names.split(), ensembles))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_an_ensemble_waits_for_its_steps_alone(loop: VirtualLoop) -> None:
     loads.hangs = {"x"}
     ensembles = {"pair": ["a", "b"], "triple": ["pair", "f", "cloud"], "stuck": ["x", "a"]}
     starting = loop.create_task(
-        loads.loads.at_start([*ensembles, "x", "a", "b", "c", "d", "e", "f"], ensembles)
+        loads.loads.load_all([*ensembles, "x", "a", "b", "c", "d", "e", "f"], ensembles)
     )
     loop.advance(10 * _LOAD_S)
     assert loads.tries[:1] == ["x"]
@@ -158,7 +158,7 @@ def test_loads_that_hang_hold_up_nobody_for_long(loop: VirtualLoop) -> None:
     """With all slots taken, one more begins every ten seconds, and those that end make room at once."""
     loads = Loads(loop, {})
     loads.hangs = set("abcdef")
-    starting = loop.create_task(loads.loads.at_start(list("abcdefghij"), {}))
+    starting = loop.create_task(loads.loads.load_all(list("abcdefghij"), {}))
     loop.advance(3 * EXTRA_SLOT_AFTER_S + 4 * _LOAD_S + 0.1)
     ready = [name for name, state in loads.states().items() if state == "ready"]
     assert ready == ["g", "h", "i", "j"]
@@ -175,7 +175,7 @@ def test_ensemble_steps_are_loaded_once(loop: VirtualLoop) -> None:
 def test_loads_waiting_for_memory_block_no_others(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.waits_for_memory = {"a", "b", "c", "d"}
-    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), {}))
+    starting = loop.create_task(loads.loads.load_all(list("abcdefgh"), {}))
     loop.advance(2 * _LOAD_S)
     ready = [name for name, state in loads.states().items() if state == "ready"]
     assert ready == ["e", "f", "g", "h"]
@@ -188,7 +188,7 @@ def test_loads_waiting_for_memory_block_no_others(loop: VirtualLoop) -> None:
 def test_none_is_loaded_any_more_once_it_is_given_up(loop: VirtualLoop, after_s: float) -> None:
     """While some are loaded, while tritonserver is down, and while they are tried again."""
     loads = Loads(loop, {"a": ["serves"], "f": ["ends it"]})
-    starting = loop.create_task(loads.loads.at_start(list("abcdefgh"), {}))
+    starting = loop.create_task(loads.loads.load_all(list("abcdefgh"), {}))
     loop.advance(after_s)
     starting.cancel()
     loop.settle()
@@ -203,7 +203,7 @@ def test_those_that_have_changed_are_loaded_one_by_one(loop: VirtualLoop) -> Non
     loads = Loads(loop, {"a": ["is refused"], "b": ["ends it"]})
     for name in ("a", "b"):
         loads.known.of(name).state, loads.known.of(name).served_by = "ready", TRITONSERVER
-    loop.run(loads.loads.anew(["pair", "b", "a"], ["pair"]))
+    loop.run(loads.loads.reload(["pair", "b", "a"], ["pair"]))
     assert loads.tries == ["b", "b", "a", "pair"]
     assert loads.most == 1
     assert loads.states() == {"a": "ready", "b": "ready", "pair": "ready"}  # the old a serves on
@@ -213,7 +213,7 @@ def test_those_that_have_changed_are_loaded_one_by_one(loop: VirtualLoop) -> Non
 def test_nothing_is_loaded_before_tritonserver_has_again_what_it_served(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.known.server_lost = True
-    loading = loop.create_task(loads.loads.anew(["a"], []))
+    loading = loop.create_task(loads.loads.reload(["a"], []))
     loop.advance(100.0)
     assert loads.tries == []
     loads.known.server_lost = False

@@ -47,7 +47,7 @@ def test_the_model_that_ends_it_each_time_fails_alone(start: Start, repository: 
     assert "exited 2 times in a row while loading model own" in reason(sim, "own")
     assert {"a", "z", "py"} <= set(sim.server.models)
     assert sim.server.starts == 4
-    assert sim.daemon.repository_models.known.failed
+    assert sim.daemon.repository_models.records.failed
     sim.server.end()
     sim.advance(120.0)
     assert sim.server.starts == 5
@@ -139,12 +139,12 @@ def test_it_ends_while_files_are_followed(start: Start, repository: Path) -> Non
 def test_a_server_that_does_not_take_the_others_place_changes_nothing(start: Start) -> None:
     sim = start()
     models = sim.daemon.repository_models
-    models.known.server_lost = True
+    models.records.server_lost = True
     sim.server.obstacles["own"] = Obstacle("refuse")
-    sim.loop.run(models.load_again())
+    sim.loop.run(models.reload_all())
     assert states(sim)["own"] == "failed tritonserver"
-    models.known.server_lost = True
-    sim.loop.ask(models.former_serves_on)
+    models.records.server_lost = True
+    sim.loop.ask(models.undo_reload)
     assert states(sim) == ALL
-    assert not models.known.server_lost
+    assert not models.records.server_lost
     assert sim.answered(sim.client.ask(messages.UnloadFromRepository("own"))) == messages.Done()

@@ -71,10 +71,10 @@ def test_whose_a_name_is(known: Known) -> None:
 
 def test_which_versions_tritonserver_serves(known: Known) -> None:
     names = ("own", "pair", "workers", "failed", "unknown")
-    versions = [known.records.tritonservers_versions(name) for name in names]
+    versions = [known.records.versions_in_tritonserver(name) for name in names]
     assert versions == [[1, 3], [], None, None, None]
     known.records.of("own").state = "unloading"
-    assert known.records.tritonservers_versions("own") is None
+    assert known.records.versions_in_tritonserver("own") is None
 
 
 def test_a_failure_without_a_former_version_counts_as_failed(known: Known) -> None:

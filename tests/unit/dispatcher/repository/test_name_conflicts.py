@@ -113,10 +113,10 @@ def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
     sim.served(sim.client.register("py", replace=True))
     models = sim.daemon.repository_models
     handed = models.hand_over()
-    assert not models.known.serves("py")
-    models.known.clear()
+    assert not models.records.serves("py")
+    models.records.clear()
     models.adopt(handed)
-    assert not models.known.serves("py")
+    assert not models.records.serves("py")
     assert unload(sim, "py") != ""
     assert sim.is_served("py")
 

@@ -253,7 +253,7 @@ def test_tritonserver_ends_before_the_next_version_has_laid_out_its_python(
     for one in left["models"]:
         if not is_reported:
             del one["backend"]
-    models.known.clear()
+    models.records.clear()
     models.adopt(msgspec.convert(left, type=RepositoriesState))
     assert models.hand_over().python  # to the version after this one, too
     sim.server.history.clear()
@@ -327,7 +327,7 @@ def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repositor
     """The next version goes on from what the former one has seen, and knows what that has loaded."""
     sim = start(model_control_mode="poll", repository_poll_s=5.0)
     models = sim.daemon.repository_models
-    before = {name: dataclasses.replace(one) for name, one in models.known.items()}
+    before = {name: dataclasses.replace(one) for name, one in models.records.items()}
     (old,) = sim.alive("py")
     models.watch.hold()
     handed = msgspec.msgpack.encode(models.hand_over())
@@ -335,11 +335,11 @@ def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repositor
     (repository / "py" / os.fsdecode(b"no text: \xff")).touch()
     sim.advance(20.0)
     assert old.alive
-    models.known.clear()
+    models.records.clear()
     models.adopt(msgspec.msgpack.decode(handed, type=RepositoriesState))
-    for name, one in models.known.items():
+    for name, one in models.records.items():
         before[name].lock = one.lock
-    assert dict(models.known) == before
+    assert dict(models.records) == before
     models.watch.release()
     sim.advance(6.0)
     assert not old.alive
