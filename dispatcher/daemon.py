@@ -119,9 +119,9 @@ class Daemon(Services):
 
         Always False with a model repository: its ensembles and backends may call any other model.
         """
-        awaits = self._frontend.awaits and self._server.proxy_is_native
+        queues_requests = self._frontend.queues_requests and self._server.proxy_is_native
         vertex = cloud_frontends.vertex_model(self.config.tritonserver_options)
-        return awaits and not self.config.model_repository and spec.name != vertex
+        return queues_requests and not self.config.model_repository and spec.name != vertex
 
     def _listen_tcp(self) -> ExitCode | None:
         """Listen for clients with a key, if configured. Return an exit code on failure."""
@@ -178,7 +178,7 @@ class Daemon(Services):
         if (
             socket_activation.addresses()
         ):  # connections queued in these sockets are for the next daemon
-            await self._server.leave()
+            await self._server.stop_accepting()
         server_task.cancel()
         index_task.cancel()
         restore_task.cancel()
@@ -188,7 +188,7 @@ class Daemon(Services):
         kill_timer = asyncio.get_running_loop().call_later(
             self.config.grace_period_s + _LATE_ANSWERS_S, self._server.kill
         )
-        unready_task = asyncio.create_task(self._server.show_unready())
+        unready_task = asyncio.create_task(self._server.close_gate())
         await asyncio.wait([repository_task])
         await self.repository_models.stop()
         proxy_task = asyncio.create_task(self._forget_proxies_of_ended_server())
@@ -252,6 +252,6 @@ class Daemon(Services):
 
     async def _forget_proxies_of_ended_server(self) -> None:
         """Forget the proxies if tritonserver exits during the shutdown, so that nothing waits for them."""
-        end = await self._server.ended()
+        end = await self._server.wait_exited()
         _log.error("tritonserver exited before its models were unloaded", how=end)
         self.registry.server_starts.forget_proxies()

@@ -72,7 +72,7 @@ class ReadinessController:
     async def withdraw(self) -> None:
         """Make tritonserver, and any server that replaces it, permanently report not ready."""
         self._withdrawn = True
-        await self._server.show_unready()
+        await self._server.close_gate()
 
     async def run(self) -> None:
         """Open the readiness gate of each tritonserver that starts. Runs until cancelled."""
@@ -96,7 +96,7 @@ class ReadinessController:
                 lambda: self._there or self._may_start_vertex or not self._server.ready
             )
             if self._may_start_vertex:
-                await self._watch.start_anew(
+                await self._watch.restart(
                     "Vertex AI's model is served", lambda: self._registry.busy
                 )
             elif self._server.ready:
@@ -105,16 +105,16 @@ class ReadinessController:
     async def _show(self) -> None:
         """Open the gate of this tritonserver. Return when it has exited or must be restarted."""
         try:
-            await self._server.show_ready()
+            await self._server.open_gate()
             self._is_shown = True
             _log.info("tritonserver reports ready")
         except RemoteFailure as failure:
             _log.error("could not open tritonserver's readiness gate", reason=failure.text)
         if self._withdrawn:  # check again: withdrawn while the gate was opened
-            await self._server.show_unready()
+            await self._server.close_gate()
         await self._until(lambda: self._may_start_vertex or not self._server.ready)
         if self._may_start_vertex:  # with readiness "server_up"
-            await self._watch.start_anew("Vertex AI's model is served", lambda: self._registry.busy)
+            await self._watch.restart("Vertex AI's model is served", lambda: self._registry.busy)
 
     async def until_vertex(self, name: str, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for Vertex AI's frontend, if `name` is its model."""

@@ -145,8 +145,8 @@ class Services(ABC):
         )
         self._server.on_retired = self.registry.server_starts.forget_retired
         restoring = self.registry.restoring
-        self._frontend.await_models(restoring.awaited, restoring.asked)
-        restoring.gone = self._frontend.forget_awaited
+        self._frontend.set_pending_models(restoring.awaited, restoring.asked)
+        restoring.gone = self._frontend.forget_pending
         #: Rolls back provisional registrations that are not confirmed.
         self.leases = LeaseManager(self.registry)
         self.waiting = PendingCalls()
@@ -330,7 +330,7 @@ class Services(ABC):
     def _only_server(self) -> int | None:
         """Return tritonserver's pid; None while one is starting or stopping. Thread-safe."""
         server = self._server
-        return server.info().pid if server.is_alone else None
+        return server.info().pid if server.has_single_process else None
 
     @abstractmethod
     async def _handle(

@@ -99,7 +99,7 @@ class ServerStarts:
     async def _take_out_of(self, loaded: set[str]) -> None:
         """Unload the models that were unregistered while tritonserver loaded them."""
         gone = loaded - {one.spec.name for one in self._served}
-        await asyncio.gather(*map(self._server.take_out, gone))
+        await asyncio.gather(*map(self._server.try_unload, gone))
 
     @property
     def loads_again(self) -> bool:

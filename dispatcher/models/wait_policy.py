@@ -57,7 +57,7 @@ class ServerWait:
             change = self._server.changes.next
             if self._server.ready and self._server.placed.is_set():
                 return
-            if self._server.ends:
+            if self._server.is_stopping:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, f"{self._what}: the daemon is stopping")
             await self._wait(change, "tritonserver is being started")
 

@@ -81,7 +81,7 @@ class Repositories:
         return found, unreadable
 
     async def _cloud_names(self) -> list[str]:
-        if not own_repository.cloud(self._repositories) or not self._server.ready:
+        if not own_repository.cloud_repositories(self._repositories) or not self._server.ready:
             return []
         ours = {registration.spec.name for registration in self._registry}
         try:

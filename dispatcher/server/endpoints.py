@@ -34,14 +34,14 @@ class Endpoints:
 
     @property
     def served(self) -> list[Endpoint]:
-        """The enabled endpoints. A port that the settings leave at 0 stays 0 until `settle` resolves it."""
+        """The enabled endpoints. A port that the settings leave at 0 stays 0 until `choose_ports` resolves it."""
         return list(self._all.values())
 
     def port(self, name: str) -> int:
         """Return the port of "http", "grpc" or "metrics"; 0 if that endpoint is disabled."""
         return self._all[name].port if name in self._all else 0
 
-    def settle(self) -> None:
+    def choose_ports(self) -> None:
         """Resolve the ports: pick a free one for 0, and check that any other is free.
 
         Raises:

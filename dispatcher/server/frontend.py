@@ -110,7 +110,7 @@ class ClientWork(NamedTuple):
 class Admin(Protocol):
     """A connection over which the daemon administers one server process.
 
-    All methods raise Refused or Unreached.
+    All methods raise ServerRefused or Unreached.
     """
 
     async def is_live(self) -> bool:
@@ -149,20 +149,20 @@ class ReadinessGate(Protocol):
         """Make the server report "not ready". Does nothing if the server is not up."""
 
 
-class Awaited(NamedTuple):
+class PendingModels(NamedTuple):
     """Models that tritonserver has not loaded but that requests may wait for.
 
     Attributes:
-        rest: load on the first request; readiness probes report them ready, like suspended models
-        come: load without a request; readiness probes report them not ready
+        lazy: loaded on the first request; readiness probes report them ready, like suspended models
+        loading: loaded without a request; readiness probes report them not ready
     """
 
-    rest: Sequence[str] = ()
-    come: Sequence[str] = ()
+    lazy: Sequence[str] = ()
+    loading: Sequence[str] = ()
 
-    def without(self, others: Collection[str]) -> Awaited:
+    def without(self, others: Collection[str]) -> PendingModels:
         """Return a copy without the models in `others`."""
-        return Awaited(*([name for name in names if name not in others] for names in self))
+        return PendingModels(*([name for name in names if name not in others] for names in self))
 
 
 class Frontend(Protocol):
@@ -182,8 +182,8 @@ class Frontend(Protocol):
         None.
         """
 
-    def settle(self) -> None:
-        """Choose the addresses to listen on.
+    def choose_ports(self) -> None:
+        """Choose the ports to listen on.
 
         Raises:
             PortError: an address from the settings cannot be listened on.
@@ -192,14 +192,16 @@ class Frontend(Protocol):
     def make_gate(self, backend: str) -> ReadinessGate:
         """Put the daemon in control of all processes' readiness; `backend` can load the harmless placeholder model."""
 
-    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
+    async def start(
+        self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
+    ) -> Child:
         """Start a process. It need not be ready when this returns.
 
         Args:
             preload: names of models in the repository to load before accepting requests. A model that fails to load
                 does not end the process.
             vertex: whether Vertex AI's frontend may start because its model is among them
-            beside: another process keeps serving until `change_over`; requires `replaces`
+            as_successor: another process keeps serving until `switch_over`; requires `replaces`
 
         Raises:
             OSError: the process could not be started.
@@ -210,24 +212,26 @@ class Frontend(Protocol):
         """Whether a process can start beside another one and replace it without losing a request."""
 
     @property
-    def awaits(self) -> bool:
-        """Whether requests can wait for models that a process has not loaded yet; see `await_models`."""
+    def queues_requests(self) -> bool:
+        """Whether requests can wait for models that a process has not loaded yet; see `set_pending_models`."""
 
-    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
-        """Let requests wait for the models that `names` returns when a process starts; `asked` is called with each
-        model's name.
+    def set_pending_models(
+        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
+    ) -> None:
+        """Let requests wait for the models that `names` returns when a process starts; call `on_request` with the name
+        of each model that one waits for.
 
-        Such a request resumes when the model is loaded, when `forget_awaited` is called, or after `resume_timeout_s`.
+        Such a request resumes when the model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
         """
 
-    async def forget_awaited(self, name: str) -> None:
+    async def forget_pending(self, name: str) -> None:
         """Stop letting requests wait for a model."""
 
     @property
     def vertex_needs_model(self) -> bool:
         """Whether Vertex AI's frontend starts only after its model is loaded."""
 
-    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
+    async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Move clients' connections to a process that was started beside the serving one.
 
         The successor has answered a request when this returns. The former process hands over its idle connections,
@@ -237,13 +241,13 @@ class Frontend(Protocol):
             False if sequences are in progress and `force` is not set; then the successor retires instead.
 
         Raises:
-            Refused, Unreached, TimeoutError: the successor does not serve; the former process still does.
+            ServerRefused, Unreached, TimeoutError: the successor does not serve; the former process still does.
         """
 
     async def work(self, pid: int) -> ClientWork:
-        """Return what clients have in progress at a process; raises Refused, Unreached."""
+        """Return what clients have in progress at a process; raises ServerRefused, Unreached."""
 
-    async def leave(self) -> None:
+    async def stop_accepting(self) -> None:
         """Stop accepting connections; return when the open ones have ended or the grace period has expired.
 
         Connections in the backlog of a service manager's socket are left to the next daemon.
@@ -258,14 +262,14 @@ class Frontend(Protocol):
     def forget(self, pid: int) -> None:
         """Remove what an exited process and its descendants have left behind."""
 
-    async def check_open(self) -> None:
+    async def check_listening(self) -> None:
         """Check that every endpoint accepts connections.
 
         Raises:
             OSError: an endpoint does not.
         """
 
-    def conceal(self, pid: int) -> None:
+    def hide_secrets(self, pid: int) -> None:
         """Hide the secrets in a process's arguments from other users. The process must have read them."""
 
     def close(self) -> None:
@@ -273,7 +277,7 @@ class Frontend(Protocol):
 
 
 @runtime_checkable
-class HandsOver(Protocol):
+class SupportsHandover(Protocol):
     """A frontend whose process keeps running while the daemon upgrades itself in place."""
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerSnapshot:

@@ -118,7 +118,7 @@ def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
     return {**config, "parameters": parameters}
 
 
-def cloud(places: Sequence[str]) -> list[str]:
+def cloud_repositories(places: Sequence[str]) -> list[str]:
     """Return the repositories that tritonserver reads itself: s3://, gs:// and as://."""
     return [place for place in places if "://" in place]
 

@@ -111,7 +111,7 @@ class ServerWatch:
     async def run(self) -> str:
         """Restart the server until the restart limit is reached; return the reason."""
         while True:
-            end = await self._server.ended()
+            end = await self._server.wait_exited()
             self._lost()
             self.restarts["planned" if self._planned else "exited"] += 1
             if self._planned:
@@ -126,11 +126,11 @@ class ServerWatch:
                         f"(server_restart_limit is {self._limit})"
                     )
 
-    async def start_anew(self, why: str, busy: Callable[[], bool]) -> None:
+    async def restart(self, why: str, busy: Callable[[], bool]) -> None:
         """Shut tritonserver down gracefully, to be restarted immediately."""
         _log.info("tritonserver is restarting", why=why)
         self._planned = True
-        await self._server.quit(busy)
+        await self._server.shut_down(busy)
 
     async def replace(self, why: str, *, force: bool = False) -> int:
         """Replace the server with another one and return its pid; see TritonServer.replace."""

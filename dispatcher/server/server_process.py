@@ -97,10 +97,14 @@ class ServerProcess:
         preload: Sequence[str],
         *,
         vertex: bool,
-        beside: bool = False,
+        as_successor: bool = False,
     ) -> ServerProcess:
         """Start a process; `until_ready` waits until it is ready. For the arguments, see `Frontend.start`."""
-        return cls(config, frontend, await frontend.start(preload, vertex=vertex, beside=beside))
+        return cls(
+            config,
+            frontend,
+            await frontend.start(preload, vertex=vertex, as_successor=as_successor),
+        )
 
     @classmethod
     def adopt(cls, config: DaemonConfig, frontend: Frontend, child: Child) -> ServerProcess:
@@ -130,7 +134,7 @@ class ServerProcess:
             raise ServerStartError(
                 f"tritonserver is up but does not work ({error}). Its last output:\n{self._last_lines()}"
             ) from error
-        self._frontend.conceal(self.pid)
+        self._frontend.hide_secrets(self.pid)
         self._watch = asyncio.create_task(self._kill_when_hung())
         return states
 
@@ -138,7 +142,7 @@ class ServerProcess:
         """Load a model with a configuration (JSON), or with its own if None.
 
         Raises:
-            Refused, Unreached: the model was not loaded. If its configuration is invalid, the text includes the cause
+            ServerRefused, Unreached: the model was not loaded. If its configuration is invalid, the text includes the cause
                 from tritonserver's log.
         """
         what = _POLL_FAILED.format(name)
@@ -157,7 +161,7 @@ class ServerProcess:
         finally:
             printed.cancel()
 
-    async def quit(self, busy: Callable[[], bool]) -> None:
+    async def shut_down(self, busy: Callable[[], bool]) -> None:
         """Shut the process down; wait for requests in progress, at most for the grace period."""
         if not self.running:
             return
@@ -168,19 +172,19 @@ class ServerProcess:
             if not busy() or asyncio.get_running_loop().time() > deadline:
                 self.child.signal_group(signal.SIGKILL)
 
-    async def ended(self) -> str:
+    async def wait_exited(self) -> str:
         """Wait until the process has exited, and return a description of how it did."""
         code = await asyncio.shield(self.child.exited)
         self.child.signal_group(signal.SIGKILL)  # its stubs would wait for it forever
         await self.child.drained()
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
-    async def ends_now(self) -> bool:
+    async def is_exiting(self) -> bool:
         """Return whether the process has exited or is just exiting."""
         await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
         return not self.running
 
-    def how_it_ended(self) -> str:
+    def exit_description(self) -> str:
         """Return how an exited process ended, for example "was killed by signal 11 (SIGSEGV)"."""
         return describe_exit(self.child.exited.result())
 
@@ -230,7 +234,7 @@ class ServerProcess:
             if not await self.admin.is_live():
                 self._silence = "it reports that it is not live"
                 return False
-            await self._frontend.check_open()
+            await self._frontend.check_listening()
         except (ServerRefused, Unreached, OSError) as error:
             self._silence = str(error)
             _log.debug("tritonserver does not answer yet", error=self._silence)

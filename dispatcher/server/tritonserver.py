@@ -30,9 +30,9 @@ from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot, Unusabl
 from pytriton.dispatcher.server import cloud_frontends, preload_layout
 from pytriton.dispatcher.server.frontend import (
     Frontend,
-    HandsOver,
     ServerPlace,
     ServerRefused,
+    SupportsHandover,
     Unreached,
 )
 from pytriton.dispatcher.server.own_repository import BACKEND
@@ -102,7 +102,7 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self.changes = ChangeSignal()
         self._process: ServerProcess | None = None
-        self._beside: ServerProcess | None = None  #: the other process during a replacement
+        self._other: ServerProcess | None = None  #: the other process during a replacement
         self._retired: dict[int, _Retired] = {}
         self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
@@ -125,7 +125,7 @@ class TritonServer:
         Raises:
             PortError: a port is in use (the text names the process that holds it) or configured twice.
         """
-        self._frontend.settle()
+        self._frontend.choose_ports()
 
     async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
         """Start the process and return when it is ready to load models.
@@ -164,19 +164,19 @@ class TritonServer:
         return {name for name in preload if states.get(name) == "READY"}
 
     @property
-    def hands_over(self) -> bool:
+    def can_hand_over(self) -> bool:
         """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
-        return isinstance(self._frontend, HandsOver) and self.proxy_is_native
+        return isinstance(self._frontend, SupportsHandover) and self.proxy_is_native
 
     @property
     def is_quiescent(self) -> bool:
         """Whether one process serves, and none is starting or stopping."""
-        return self.is_alone and not self._retired
+        return self.has_single_process and not self._retired
 
     @property
-    def is_alone(self) -> bool:
+    def has_single_process(self) -> bool:
         """Whether one process accepts connections, and no other is about to replace it."""
-        return self.ready and self._beside is None and not self._replacing.locked()
+        return self.ready and self._other is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
         """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
@@ -185,7 +185,7 @@ class TritonServer:
             RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited.
         """
         process = self._running
-        if not isinstance(self._frontend, HandsOver):
+        if not isinstance(self._frontend, SupportsHandover):
             raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
         if process is None:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
@@ -198,7 +198,7 @@ class TritonServer:
             OSError: the process is not ours.
             UnusableHandOver: this frontend cannot adopt it.
         """
-        if not isinstance(self._frontend, HandsOver):
+        if not isinstance(self._frontend, SupportsHandover):
             raise UnusableHandOver(
                 "cannot adopt the running native frontend: this daemon does not use it"
             )
@@ -211,17 +211,17 @@ class TritonServer:
         self._config = config
         self._frontend.use(config)
 
-    async def quit(self, busy: Callable[[], bool]) -> None:
+    async def shut_down(self, busy: Callable[[], bool]) -> None:
         """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
         if self._process is not None:
-            await self._process.quit(busy)
+            await self._process.shut_down(busy)
 
-    async def ended(self) -> str:
+    async def wait_exited(self) -> str:
         """Wait until the process has exited without being replaced; return a description of how it did."""
         while True:
             process = self._process
             assert process is not None  # already started
-            ending = asyncio.ensure_future(process.ended())
+            ending = asyncio.ensure_future(process.wait_exited())
             try:
                 while not ending.done() and not self._has_replaced(process):
                     change = asyncio.ensure_future(self.changes.next.wait())
@@ -236,7 +236,7 @@ class TritonServer:
 
     def _has_replaced(self, process: ServerProcess) -> bool:
         """Return whether another process has permanently replaced this one, which may keep running for long."""
-        return process is not self._process and process is not self._beside
+        return process is not self._process and process is not self._other
 
     async def replace(
         self,
@@ -270,21 +270,21 @@ class TritonServer:
                 await self._refuse_in_sequences(former)
             self.placed.clear()
             try:
-                loaded = await self._start_beside(preload)
-                successor, self._process, self._beside = self._beside, self._beside, former
+                loaded = await self._start_successor(preload)
+                successor, self._process, self._other = self._other, self._other, former
                 assert successor is not None
                 try:
                     await load_rest(loaded)
-                    is_done = await self._change_over(former, successor, force=force)
+                    is_done = await self._switch_over(former, successor, force=force)
                 except BaseException:
-                    self._process, self._beside = former, None
+                    self._process, self._other = former, None
                     await successor.stop(0)
                     raise
                 if not is_done:
-                    self._process, self._beside = former, None
+                    self._process, self._other = former, None
                     self._retire(successor)
                     raise _in_sequences("some")
-                self._beside = None
+                self._other = None
                 self._retire(former)
             finally:
                 self.placed.set()
@@ -292,7 +292,7 @@ class TritonServer:
             _log.info("tritonserver was replaced", server_pid=successor.pid, former_pid=former.pid)
             return successor.pid
 
-    async def _change_over(
+    async def _switch_over(
         self, former: ServerProcess, successor: ServerProcess, *, force: bool
     ) -> bool:
         """Move clients' connections to `successor`; return False if sequences keep them with `former`.
@@ -301,11 +301,13 @@ class TritonServer:
             ServerStartError: `successor` does not serve; `former` does.
         """
         try:
-            return await self._frontend.change_over(former.pid, successor.pid, force=force)
+            return await self._frontend.switch_over(former.pid, successor.pid, force=force)
         except (ServerRefused, Unreached, asyncio.TimeoutError) as error:
-            await successor.ends_now()
+            await successor.is_exiting()
             why = str(error) or "it did not answer in time"
-            raise ServerStartError(why if successor.running else await successor.ended()) from error
+            raise ServerStartError(
+                why if successor.running else await successor.wait_exited()
+            ) from error
 
     async def _refuse_in_sequences(self, process: ServerProcess) -> None:
         """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
@@ -372,11 +374,11 @@ class TritonServer:
             elif isinstance(result, BaseException):
                 raise result
 
-    async def leave(self) -> None:
+    async def stop_accepting(self) -> None:
         """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
-        await self._frontend.leave()
+        await self._frontend.stop_accepting()
 
-    async def _start_beside(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    async def _start_successor(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
         """Start another process that does not accept requests yet; return the models that it has loaded."""
         models = self._place.models
         preload = self._that_fit(preload)
@@ -384,13 +386,13 @@ class TritonServer:
         self._change(ServerState.STARTING)  # model changes wait in this state
         try:
             process = await ServerProcess.start(
-                self._config, self._frontend, names, vertex=False, beside=True
+                self._config, self._frontend, names, vertex=False, as_successor=True
             )
-            self._beside = process  # its proxies attach while it starts
+            self._other = process  # its proxies attach while it starts
             try:
                 states = await process.until_ready()
             except BaseException:
-                self._beside = None
+                self._other = None
                 await process.stop(0)
                 raise
         finally:
@@ -418,7 +420,7 @@ class TritonServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for retired in list(self._retired.values()):  # tasks that had not started yet
             await retired.process.stop()
-        for process in filter(None, (self._beside, self._process)):
+        for process in filter(None, (self._other, self._process)):
             await process.stop()
         self._place.sweep_shared_memory()
         self._change(ServerState.STOPPED)
@@ -458,8 +460,8 @@ class TritonServer:
         except RemoteFailure as failure:
             if isinstance(failure, ServerLost) or process is None or load.abandoned.is_set():
                 raise
-            if not isinstance(failure.__cause__, ServerRefused) and await process.ends_now():
-                how = f"tritonserver (pid {process.pid}) {process.how_it_ended()} while it loaded model {name}"
+            if not isinstance(failure.__cause__, ServerRefused) and await process.is_exiting():
+                how = f"tritonserver (pid {process.pid}) {process.exit_description()} while it loaded model {name}"
                 kind = ServerCrashed if load.alone and process.crashed else ServerLost
                 raise kind(ErrorKind.UNAVAILABLE, how) from failure
             raise
@@ -492,14 +494,14 @@ class TritonServer:
         try:
             await self._ask("unload", f"model {name}", lambda process: process.admin.unload(name))
         except RemoteFailure:
-            if process is None or not await process.ends_now():
+            if process is None or not await process.is_exiting():
                 raise
         else:
             await self._ask_retiring(lambda process: process.admin.unload(name))
         finally:
             self._changing -= Counter([name])
 
-    async def take_out(self, name: str) -> None:
+    async def try_unload(self, name: str) -> None:
         """Unload a model that should not be loaded. Log an error if that fails."""
         try:
             await self.unload(name)
@@ -515,7 +517,7 @@ class TritonServer:
         """
         return await self._ask("list", "its models", lambda one: one.admin.repository_states())
 
-    async def show_ready(self) -> None:
+    async def open_gate(self) -> None:
         """Let tritonserver report ready (`/v2/health/ready`) once all its models are.
 
         Raises:
@@ -524,7 +526,7 @@ class TritonServer:
         if self._gate is not None:
             await self._gate.open(self)
 
-    async def show_unready(self) -> None:
+    async def close_gate(self) -> None:
         """Make tritonserver report "not ready". Does nothing if it is not up."""
         if self._gate is not None:
             await self._gate.close(self)
@@ -583,7 +585,7 @@ class TritonServer:
         return self.state is ServerState.READY
 
     @property
-    def ends(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether the server is stopped or stopping for good."""
         return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
@@ -631,7 +633,7 @@ class TritonServer:
     @property
     def _processes(self) -> list[ServerProcess]:
         retired = [one.process for one in self._retired.values()]
-        return [*filter(None, (self._process, self._beside)), *retired]
+        return [*filter(None, (self._process, self._other)), *retired]
 
     @property
     def _running(self) -> ServerProcess | None:

@@ -217,7 +217,7 @@ class UpgradeCoordinator:
         hosted = [one.spec.name for one in parts.registry if one.registrant is not None]
         if parts.status.phase != "ready":
             why = f"it is {parts.status.phase}"
-        elif not parts.server.hands_over:
+        elif not parts.server.can_hand_over:
             why = "it needs the native frontend and the compiled proxy (pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
@@ -256,7 +256,7 @@ class UpgradeCoordinator:
         server = self.parts.server
         if server.is_quiescent:
             return ""
-        if server.is_alone:
+        if server.has_single_process:
             return "a tritonserver that was replaced still has requests: `status` shows until when"
         return "tritonserver is being started or replaced"
 

@@ -98,7 +98,7 @@ class SimulatedDaemon:
 
     Args:
         folder: for its runtime directory and its state directory; the next one in it restores what this one kept
-        awaits: requests can wait for models that tritonserver does not have yet
+        queues_requests: requests can wait for models that tritonserver does not have yet
         usual_plan: what becomes of workers: "serves", "fails", "crashes", "hangs" (it loads for ever), "silent"
         settings: of the daemon
 
@@ -111,9 +111,14 @@ class SimulatedDaemon:
     server: FakeServer
 
     def __init__(
-        self, folder: Path, *, usual_plan: str = "serves", awaits: bool = False, **settings: Any
+        self,
+        folder: Path,
+        *,
+        usual_plan: str = "serves",
+        queues_requests: bool = False,
+        **settings: Any,
     ) -> None:
-        self.frontend = FakeFrontend(awaits=awaits)
+        self.frontend = FakeFrontend(queues_requests=queues_requests)
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         self.processes = FakeProcesses()

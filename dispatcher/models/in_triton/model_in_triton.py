@@ -185,7 +185,7 @@ class ModelInTriton:
             async with self.load_lock:
                 if not self.ready:  # check again: this may have changed
                     self._loads += 1
-                    await server.take_out(self._name)
+                    await server.try_unload(self._name)
         elif loaded:
             self.write_config()  # the configuration written for the start is gone
         self.server_lost = False

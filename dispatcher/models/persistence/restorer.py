@@ -24,7 +24,7 @@ from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
-from pytriton.dispatcher.server.frontend import Awaited
+from pytriton.dispatcher.server.frontend import PendingModels
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.telemetry.events.explain import DEFERRED
@@ -141,14 +141,14 @@ class Restorer:
         """Return whether a model is lazy, queued, or being restored."""
         return self.is_lazy(name) or self.waits(name)
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> PendingModels:
         """Return the names that requests may wait for."""
         rest: list[str] = []
         come: list[str] = []
         for name, kept in self._kept.items():
             if self.comes(name):
                 (rest if kept.is_lazy or kept.asked else come).append(name)
-        return Awaited(rest, come)
+        return PendingModels(rest, come)
 
     def ask_for(self, name: str) -> None:
         """Restore a lazy or queued model now; ignore other names."""

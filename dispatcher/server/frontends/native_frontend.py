@@ -34,8 +34,8 @@ from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.endpoints import Endpoints
 from pytriton.dispatcher.server.frontend import (
     MEMORY,
-    Awaited,
     ClientWork,
+    PendingModels,
     ServerPlace,
     ServerRefused,
     Unreached,
@@ -62,7 +62,7 @@ _HTTP_SOCKET = "http.sock"
 class _Process(NamedTuple):
     """A process and its private socket; `accepting` is done when it accepts connections.
 
-    `protocol` is the protocol version of the proxies that it loads; `asked` reads the models that requests wait for;
+    `protocol` is the protocol version of the proxies that it loads; `on_demand` reads the models that requests wait for;
     `handover` is the socket where it takes over connections; `is_encrypted`: its clients use TLS over HTTP.
     """
 
@@ -71,7 +71,7 @@ class _Process(NamedTuple):
     child: Child
     accepting: asyncio.Future[None]
     protocol: int = messages.PROTOCOL
-    asked: Optional[OnDemandLoads] = None
+    on_demand: Optional[OnDemandLoads] = None
     handover: Optional[Path] = None
     is_encrypted: bool = False
 
@@ -83,7 +83,7 @@ class _Process(NamedTuple):
 class NativeFrontend:
     """Our own program; see `Frontend` for the methods."""
 
-    replaces = awaits = True
+    replaces = queues_requests = True
     vertex_needs_model = False
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
@@ -93,13 +93,13 @@ class NativeFrontend:
         self._program = program
         #: Table of the regions that clients have registered, shared by all processes.
         self._regions = -1
-        self._held = False
+        self._is_gated = False
         self._gate: NativeGate | None = None
         self._starts = 0
         self._listening: list[Listening] = []
         self._processes: dict[int, _Process] = {}  #: by pid, until `forget`
-        self._awaited: Callable[[], Awaited] = Awaited
-        self._asked: Callable[[str], None] = lambda name: None
+        self._pending_models: Callable[[], PendingModels] = PendingModels
+        self._on_request: Callable[[str], None] = lambda name: None
         self.program = program.program
         self.endpoints = Endpoints(config)
 
@@ -109,13 +109,13 @@ class NativeFrontend:
 
     @property
     def http_socket(self) -> Path | None:
-        """The private socket; None before `settle`, or if the version that was upgraded from had none."""
+        """The private socket; None before `choose_ports`, or if the version that was upgraded from had none."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
         return None
 
-    def settle(self) -> None:
+    def choose_ports(self) -> None:
         """Listen on all endpoints until `close`; raises PortError."""
         config = self._config
         self.close()
@@ -137,14 +137,16 @@ class NativeFrontend:
             )
             self._listening.append(Listening(cloud.protocol, listener, None))
 
-    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
+    def set_pending_models(
+        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
+    ) -> None:
         """Let requests wait for models that a process loads later."""
-        self._awaited, self._asked = names, asked
+        self._pending_models, self._on_request = names, on_request
 
-    async def forget_awaited(self, name: str) -> None:
+    async def forget_pending(self, name: str) -> None:
         """Stop letting requests wait for a model."""
         for process in list(self._processes.values()):
-            if process.asked is not None and not process.child.exited.done():
+            if process.on_demand is not None and not process.child.exited.done():
                 admin = process.connect()
                 with contextlib.suppress(ServerRefused, Unreached):  # the process is exiting
                     await admin.forget(name)
@@ -152,7 +154,7 @@ class NativeFrontend:
 
     def make_gate(self, backend: str) -> NativeGate:
         """Make the frontend report "not ready" from its start until the gate is opened."""
-        self._held = True
+        self._is_gated = True
         self._gate = NativeGate(self._processes)
         return self._gate
 
@@ -161,7 +163,9 @@ class NativeFrontend:
         """Whether the gate is open. A replacement process starts in the same state."""
         return self._gate is not None and self._gate.is_open
 
-    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
+    async def start(
+        self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
+    ) -> Child:
         """Start a process that accepts from the sockets, where connections may be waiting already."""
         self._starts += 1
         number = self._starts
@@ -185,22 +189,26 @@ class NativeFrontend:
             handover,
         ]
         reader, writer = os.pipe()
-        names = self._awaited().without(preload)
-        asked, asked_fd = _pipe_of_asked(self._asked) if any(names) else (None, -1)
-        awaited = None if asked is None else native_settings.awaited(self._config, names, asked_fd)
+        names = self._pending_models().without(preload)
+        on_demand, on_demand_fd = _on_demand_pipe(self._on_request) if any(names) else (None, -1)
+        pending = (
+            None
+            if on_demand is None
+            else native_settings.pending_models(self._config, names, on_demand_fd)
+        )
         document = native_settings.document(
             self._config,
             place,
             self._program,
             listening,
             preload,
-            held=self._held and not (beside and self._is_shown_ready),
-            waiting=beside,
-            awaited=awaited,
+            gated=self._is_gated and not (as_successor and self._is_shown_ready),
+            waiting=as_successor,
+            pending=pending,
             ready_fd=writer,
             regions_fd=self._region_table(),
         )
-        settings = _readable(document)
+        settings = _as_memfd(document)
         python = python_link(place.backends)
         environment = {
             **MEMORY,
@@ -220,7 +228,7 @@ class NativeFrontend:
                 # The files that it creates in /dev/shm and in its cache are private to this user.
                 umask=0o077,
                 pass_fds=[
-                    *(number for number in (settings, writer, asked_fd) if number >= 0),
+                    *(number for number in (settings, writer, on_demand_fd) if number >= 0),
                     self._region_table(),
                     *(one.listener.fileno() for one in listening),
                 ],
@@ -229,21 +237,21 @@ class NativeFrontend:
             os.close(reader)
             admin.close()
             handover.close()
-            if asked is not None:
-                asked.close()
+            if on_demand is not None:
+                on_demand.close()
             raise
         finally:
             os.close(settings)
             os.close(writer)
-            if asked_fd >= 0:
-                os.close(asked_fd)
+            if on_demand_fd >= 0:
+                os.close(on_demand_fd)
         handover.listener.close()  # the process has its own copy
         self._processes[child.pid] = _Process(
             place,
             admin,
             child,
-            _until_readable(reader),
-            asked=asked,
+            _when_readable(reader),
+            on_demand=on_demand,
             handover=handover_path,
             is_encrypted=tls.get("http") is not None,
         )
@@ -260,11 +268,11 @@ class NativeFrontend:
         return ServerSnapshot(
             child.hand_over(),
             self._starts,
-            _handed(self._processes[pid].admin),
-            [_handed(one) for one in self._listening],
+            _listener_state(self._processes[pid].admin),
+            [_listener_state(one) for one in self._listening],
             dict(restarts),
             self._processes[pid].protocol,
-            -1 if (asked := self._processes[pid].asked) is None else asked.descriptor,
+            -1 if (on_demand := self._processes[pid].on_demand) is None else on_demand.descriptor,
             self._region_table(),
             logs.triton_log_settings() or logs.TritonLogSettings(),
         )
@@ -280,7 +288,7 @@ class NativeFrontend:
         self._starts = state.number
         self._regions = state.regions
         logs.set_triton_log_settings(state.log_settings)
-        self._listening = [_adopted(one, tls) for one in state.listeners]
+        self._listening = [_adopt_listener(one, tls) for one in state.listeners]
         self.endpoints.adopt(
             {one.protocol: one.listener for one in self._listening if not one.path}
         )
@@ -288,15 +296,15 @@ class NativeFrontend:
         accepting = asyncio.get_running_loop().create_future()
         accepting.set_result(None)
         own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
-        admin = _adopted(state.admin, {})
-        asked = None if state.asked < 0 else OnDemandLoads(state.asked, self._asked)
+        admin = _adopt_listener(state.admin, {})
+        on_demand = None if state.asked < 0 else OnDemandLoads(state.asked, self._on_request)
         self._processes[child.pid] = _Process(
             own,
             admin,
             child,
             accepting,
             state.protocol,
-            asked,
+            on_demand,
             place.models.parent / _HANDOVER_SOCKET.format(state.number),
             tls.get("http") is not None,
         )
@@ -313,29 +321,29 @@ class NativeFrontend:
             process.admin.close()
             if process.handover is not None:
                 process.handover.unlink(missing_ok=True)
-            if process.asked is not None:
-                process.asked.close()
+            if process.on_demand is not None:
+                process.on_demand.close()
             process.place.sweep_shared_memory()
 
-    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
+    async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Move clients' connections from `former` to `successor`; see main.c."""
         old, new = self._processes[former], self._processes[successor]
-        asked, serving = old.connect(), new.connect()
+        old_admin, new_admin = old.connect(), new.connect()
         try:
-            await asyncio.wait_for(serving.accept(True), _STEP_S)
+            await asyncio.wait_for(new_admin.accept(True), _STEP_S)
             try:
-                await asyncio.wait_for(_unless_ended(old, asked.accept(False)), _STEP_S)
+                await asyncio.wait_for(_unless_exited(old, old_admin.accept(False)), _STEP_S)
                 await asyncio.wait_for(self._answers(new), _STEP_S)
                 return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
             except BaseException:
                 with contextlib.suppress(
                     ServerRefused, Unreached, asyncio.TimeoutError
                 ):  # the process is exiting
-                    await asyncio.wait_for(asked.accept(True), _STEP_S)
+                    await asyncio.wait_for(old_admin.accept(True), _STEP_S)
                 raise
         finally:
-            await asked.close()
-            await serving.close()
+            await old_admin.close()
+            await new_admin.close()
 
     async def _answers(self, process: _Process) -> None:
         """Send a request as a client would: only this process accepts from the shared sockets."""
@@ -358,18 +366,18 @@ class NativeFrontend:
         finally:
             await admin.close()
 
-    async def leave(self) -> None:
+    async def stop_accepting(self) -> None:
         """Make all processes stop accepting; return when their connections have ended."""
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         admins = [one.connect() for one in running]
-        await asyncio.gather(*(one.leave() for one in admins), return_exceptions=True)
+        await asyncio.gather(*(one.stop_accepting() for one in admins), return_exceptions=True)
         for one in admins:
             await one.close()
 
-    async def check_open(self) -> None:
+    async def check_listening(self) -> None:
         """Do nothing: the daemon opened all sockets before it started the process."""
 
-    def conceal(self, pid: int) -> None:
+    def hide_secrets(self, pid: int) -> None:
         """Do nothing: the command line contains no secret."""
 
     def close(self) -> None:
@@ -386,45 +394,47 @@ async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
     """Make `old` hand its connections over. If sequences prevent that, make `new` do so and return False."""
     # Connections are handed over as open descriptors, so both sides must use the same encryption.
     can_take = old.is_encrypted == new.is_encrypted
-    asked, serving = old.connect(), new.connect()
+    old_admin, new_admin = old.connect(), new.connect()
     try:
-        await _unless_ended(old, asked.retire(_place(new) if can_take else None, force=force))
+        await _unless_exited(
+            old, old_admin.retire(_handover_address(new) if can_take else None, force=force)
+        )
     except InProgress:
-        await asked.accept(True)
-        await serving.retire(_place(old) if can_take else None, force=True)
+        await old_admin.accept(True)
+        await new_admin.retire(_handover_address(old) if can_take else None, force=True)
         return False
     finally:
-        await asked.close()
-        await serving.close()
+        await old_admin.close()
+        await new_admin.close()
     return True
 
 
-def _place(process: _Process) -> str | None:
+def _handover_address(process: _Process) -> str | None:
     return None if process.handover is None else str(process.handover)
 
 
-async def _unless_ended(process: _Process, asking: Awaitable[None]) -> None:
+async def _unless_exited(process: _Process, request: Awaitable[None]) -> None:
     """Await a request to a process; ignore the failure if the process has exited."""
     try:
-        await asking
+        await request
     except Unreached:
         if not process.child.exited.done():
             raise
 
 
-def _pipe_of_asked(asked: Callable[[str], None]) -> tuple[OnDemandLoads, int]:
+def _on_demand_pipe(on_request: Callable[[str], None]) -> tuple[OnDemandLoads, int]:
     """Return the daemon's end of a pipe, and the process's end."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)  # the process writes from its event loop
-    return OnDemandLoads(reader, asked), writer
+    return OnDemandLoads(reader, on_request), writer
 
 
-def _handed(one: Listening) -> ListenerState:
+def _listener_state(one: Listening) -> ListenerState:
     path = None if one.path is None else str(one.path)
     return ListenerState(one.protocol, one.listener.fileno(), path)
 
 
-def _adopted(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
+def _adopt_listener(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
     path = None if state.path is None else Path(state.path)
     listener = socket.socket(fileno=state.descriptor)
     return Listening(state.protocol, listener, None if path else tls.get(state.protocol), path)
@@ -468,12 +478,12 @@ class NativeGate:
     async def _show_in(self, process: _Process, *, ready: bool) -> None:
         admin = process.connect()
         try:
-            await admin.show_ready(ready)
+            await admin.set_ready(ready)
         finally:
             await admin.close()
 
 
-def _readable(document: object) -> int:
+def _as_memfd(document: object) -> int:
     """Return the descriptor of an anonymous file that contains a document as JSON."""
     descriptor = linux.memfd_create("settings")
     with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -482,7 +492,7 @@ def _readable(document: object) -> int:
     return descriptor
 
 
-def _until_readable(descriptor: int) -> asyncio.Future[None]:
+def _when_readable(descriptor: int) -> asyncio.Future[None]:
     """Return a future that is done when a pipe has data; close the descriptor then, or when the pipe is closed."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
@@ -508,24 +518,24 @@ class OnDemandLoads:
 
     Args:
         descriptor: the reading end
-        asked: called with the name of each model
+        on_request: called with the name of each model
     """
 
-    def __init__(self, descriptor: int, asked: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, on_request: Callable[[str], None]) -> None:
         self.descriptor = descriptor
-        self._asked = asked
+        self._on_request = on_request
         self._rest = b""
         os.set_blocking(descriptor, False)
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            said = os.read(self.descriptor, _MAX_BYTES)
-            if not said:  # the process has exited
+            data = os.read(self.descriptor, _MAX_BYTES)
+            if not data:  # the process has exited
                 asyncio.get_running_loop().remove_reader(self.descriptor)
-            *lines, self._rest = (self._rest + said).split(b"\n")
+            *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                self._asked(line.decode(errors="replace"))
+                self._on_request(line.decode(errors="replace"))
 
     def close(self) -> None:
         """Stop reading and close the pipe."""
@@ -597,7 +607,7 @@ class NativeAdmin:
                 states[model["name"]] = model.get("state", "")
         return states
 
-    async def show_ready(self, ready: bool) -> None:
+    async def set_ready(self, ready: bool) -> None:
         """Set whether the process reports ready once its models are."""
         await self._ask("POST", "/admin/ready", {"ready": ready})
 
@@ -619,7 +629,7 @@ class NativeAdmin:
         where = {} if successor is None else {"successor": successor}
         await self._ask("POST", "/admin/retire", {**where, "force": force})
 
-    async def leave(self) -> None:
+    async def stop_accepting(self) -> None:
         """Make the process stop accepting; return when its connections have ended or the exit timeout has expired."""
         await self._ask("POST", "/admin/leave", {})
 
@@ -634,17 +644,17 @@ class NativeAdmin:
             self._closed.set_result(None)
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        asking = asyncio.ensure_future(self._answer(method, path, body))
+        answer = asyncio.ensure_future(self._answer(method, path, body))
         ends: set[asyncio.Future[Any]] = {self._exited, self._closed}
         try:
-            await asyncio.wait({asking, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            await asyncio.wait({answer, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
                 raise Unreached("the process has ended, or the connection was closed")
-            return asking.result()
+            return answer.result()
         finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.wait([asking])
+            if not answer.done():
+                answer.cancel()
+                await asyncio.wait([answer])
 
     async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         content = b"" if body is None else json.dumps(body).encode()
@@ -655,7 +665,7 @@ class NativeAdmin:
         try:
             status, text = await self._exchange(head.encode() + content)
             if status >= 400:
-                raise (InProgress if status == 409 else ServerRefused)(_said(text))
+                raise (InProgress if status == 409 else ServerRefused)(_error_message(text))
             return json.loads(text) if text else None
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             raise Unreached(f"{type(error).__name__}: {error}") from error
@@ -672,7 +682,7 @@ class NativeAdmin:
         finally:
             os.close(folder)
         try:
-            _see_that_it_is_ours(writer.get_extra_info("socket"))
+            _check_own_socket(writer.get_extra_info("socket"))
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             status, length = _STATUS.match(head), _LENGTH.search(head)
@@ -683,7 +693,7 @@ class NativeAdmin:
             writer.transport.abort()  # no orderly close is needed
 
 
-def _see_that_it_is_ours(connection: socket.socket) -> None:
+def _check_own_socket(connection: socket.socket) -> None:
     """Raise ConnectionError if the socket belongs to another daemon, which can be after our directory was deleted.
 
     The kernel reports the process that called listen(): for each of our own frontends, that is this process.
@@ -694,7 +704,7 @@ def _see_that_it_is_ours(connection: socket.socket) -> None:
         raise ConnectionError(f"the socket is that of another daemon, pid {pid}")
 
 
-def _said(text: str) -> str:
+def _error_message(text: str) -> str:
     """Return the message of an error response."""
     try:
         return str(json.loads(text)["error"])

@@ -19,7 +19,7 @@ from pytriton._host.settings.triton_options import Options
 from pytriton._protocol import linux
 from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.dispatcher.server import cloud_frontends
-from pytriton.dispatcher.server.frontend import Awaited, ServerPlace
+from pytriton.dispatcher.server.frontend import PendingModels, ServerPlace
 from pytriton.dispatcher.server.frontends import triton_frontend
 
 _log = structlog.get_logger(__name__)
@@ -76,11 +76,11 @@ def document(
     listening: Sequence[Listening],
     preload: Sequence[str],
     *,
-    held: bool,
+    gated: bool,
     waiting: bool,
     ready_fd: int,
     regions_fd: int | None = None,
-    awaited: dict[str, Any] | None = None,
+    pending: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the frontend's settings.
 
@@ -90,11 +90,11 @@ def document(
         program: the frontend
         listening: the sockets
         preload: names of models to load before it accepts connections
-        held: report "not ready" until the daemon opens the gate
+        gated: report "not ready" until the daemon opens the gate
         waiting: accept clients' connections only on request, not from the start
         ready_fd: descriptor to write to when it accepts connections
         regions_fd: descriptor of the shared table of shared memory regions
-        awaited: the models that requests wait for; None if there are none
+        pending: the models that requests wait for; None if there are none
     """
     return {
         "core": str(program.core),
@@ -119,19 +119,19 @@ def document(
             for name in ("http", "grpc")
         },
         **cloud_frontends.cloud_settings(config.tritonserver_options, os.environ),
-        "held": held,
+        "held": gated,
         "waiting": waiting,
         "ready_fd": ready_fd,
         "regions_fd": regions_fd,
-        "awaited": awaited,
+        "awaited": pending,
     }
 
 
-def awaited(config: DaemonConfig, models: Awaited, descriptor: int) -> dict[str, Any]:
+def pending_models(config: DaemonConfig, models: PendingModels, descriptor: int) -> dict[str, Any]:
     """Return the models that requests wait for, the limits of waiting, and the descriptor to report them on."""
     return {
-        "names": [*models.rest, *models.come],
-        "coming": models.come,
+        "names": [*models.lazy, *models.loading],
+        "coming": models.loading,
         "fd": descriptor,
         "wait_s": max(1, round(config.resume_timeout_s)),
         "most": config.resume_queue_size,

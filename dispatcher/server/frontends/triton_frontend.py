@@ -24,8 +24,8 @@ from pytriton.dispatcher.server import admin_token, cloud_frontends, own_reposit
 from pytriton.dispatcher.server.endpoints import Endpoint, Endpoints, reachable
 from pytriton.dispatcher.server.frontend import (
     MEMORY,
-    Awaited,
     ClientWork,
+    PendingModels,
     ServerPlace,
     ServerRefused,
     Unreached,
@@ -39,7 +39,7 @@ from pytriton.dispatcher.server.preload_layout import Gate
 class TritonFrontend:
     """NVIDIA's executable; see `Frontend` for the methods."""
 
-    replaces = awaits = False
+    replaces = queues_requests = False
     vertex_needs_model = True
     http_socket = None
 
@@ -49,15 +49,17 @@ class TritonFrontend:
         self.program = place.runtime.tree.program
         self.endpoints = Endpoints(config)
 
-    def settle(self) -> None:
+    def choose_ports(self) -> None:
         """Choose the ports; raises PortError."""
-        self.endpoints.settle()
+        self.endpoints.choose_ports()
 
     def make_gate(self, backend: str) -> Gate:
         """Create the gate: a model in the repository that cannot be loaded while the gate is closed."""
         return Gate(self._place.models, backend)
 
-    async def start(self, preload: Sequence[str], *, vertex: bool, beside: bool = False) -> Child:
+    async def start(
+        self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
+    ) -> Child:
         """Start a process that listens on the resolved ports."""
         place = self._place
         arguments = tritonserver_arguments(
@@ -75,27 +77,29 @@ class TritonFrontend:
             env=env,
             # The stub's sys.path starts with "": in any other directory, a user's numpy.py would run in the proxy.
             cwd=str(place.backends / BACKEND),
-            on_line=self._say,
+            on_line=self._log_line,
             kill_on_death=place.kill_on_death,
             # The files that it creates in /dev/shm and in its cache are private to this user.
             umask=0o077,
         )
 
-    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
+    def set_pending_models(
+        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
+    ) -> None:
         """Do nothing: tritonserver rejects requests for models that it has not loaded."""
 
-    async def forget_awaited(self, name: str) -> None:
+    async def forget_pending(self, name: str) -> None:
         """Do nothing: no request waits."""
 
-    async def change_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Raise Refused: this frontend cannot replace a process (`replaces`)."""
+    async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
+        """Raise ServerRefused: this frontend cannot replace a process (`replaces`)."""
         raise ServerRefused("tritonserver cannot hand over its connections")
 
     async def work(self, pid: int) -> ClientWork:
-        """Raise Refused: tritonserver does not report this."""
+        """Raise ServerRefused: tritonserver does not report this."""
         raise ServerRefused("tritonserver does not report what it has in progress")
 
-    async def leave(self) -> None:
+    async def stop_accepting(self) -> None:
         """Do nothing: tritonserver accepts connections until it exits."""
 
     def use(self, config: DaemonConfig) -> None:
@@ -109,21 +113,21 @@ class TritonFrontend:
         """Return a connection over HTTP or gRPC."""
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 
-    async def check_open(self) -> None:
+    async def check_listening(self) -> None:
         """Connect to each port, since they open one after another; raises OSError."""
         for one in self.endpoints.served:
             address = reachable(one.address).strip("[]")
             _, writer = await asyncio.open_connection(address, one.port)
             writer.close()
 
-    def conceal(self, pid: int) -> None:
+    def hide_secrets(self, pid: int) -> None:
         """Blank out the access token in the process's arguments."""
         admin_token.blank_out(pid, self._config.access_token)
 
     def close(self) -> None:
         """Do nothing: tritonserver opens and closes its own sockets."""
 
-    def _say(self, pid: int, line: bytes) -> None:
+    def _log_line(self, pid: int, line: bytes) -> None:
         token = self._config.access_token
         self._place.on_line(pid, line if token is None else line.replace(token.encode(), b"***"))
 
@@ -201,7 +205,10 @@ def merge(options: Options, users: Options) -> None:
 def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str]) -> Options:
     """Return the options of Triton's core by their command-line names; see `arguments`."""
     options: Options = {
-        "model-repository": [str(place.models), *own_repository.cloud(config.model_repository)],
+        "model-repository": [
+            str(place.models),
+            *own_repository.cloud_repositories(config.model_repository),
+        ],
         "model-control-mode": "explicit",
         "backend-directory": str(place.backends),
         "backend-config": [f"python,shm-region-prefix-name={place.shm_prefix}"],
@@ -240,7 +247,7 @@ _HTTP_THREADS = 8
 class AdminClient:
     """A connection to one tritonserver process; create and use it in a running event loop.
 
-    All methods raise Refused if tritonserver answered with an error, or Unreached.
+    All methods raise ServerRefused if tritonserver answered with an error, or Unreached.
     """
 
     def __init__(self, config: DaemonConfig, http_port: int, grpc_port: int) -> None:
@@ -309,9 +316,9 @@ class AdminClient:
             self._client = module.InferenceServerClient(f"{self._host}:{self._port}")
         return self._client
 
-    async def _ask(self, question: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def _ask(self, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """Await a call of the client and convert its exceptions; `close` ends it."""
-        task = asyncio.ensure_future(question(self._connected()))
+        task = asyncio.ensure_future(call(self._connected()))
         self._pending.add(task)
         try:
             await asyncio.wait([task])
@@ -335,7 +342,7 @@ class _GrpcClient:
     """The gRPC calls that the daemon makes, with the interface of tritonclient's HTTP client.
 
     It uses grpclib, which runs in the event loop: grpcio starts threads of its own and aborts the process when none can
-    be had, so a daemon at its task limit would die of a question to tritonserver. The messages have few fields, so they
+    be had, so a daemon at its task limit would die of a request to tritonserver. The messages have few fields, so they
     are encoded by hand; tritonclient's classes would import grpcio.
     """
 
@@ -383,7 +390,7 @@ class _GrpcClient:
         self._channel.close()
 
     async def _call(self, method: str, request: bytes, headers: Mapping[str, str]) -> bytes:
-        """Send a request and return the encoded response; raises Refused or Unreached."""
+        """Send a request and return the encoded response; raises ServerRefused or Unreached."""
         path = f"/inference.GRPCInferenceService/{method}"
         call = self._unary(self._channel, path, bytes, bytes)
         try:

@@ -1,30 +1,32 @@
-"""A frontend without a process: it has requests wait for models that tritonserver does not have yet."""
+"""A frontend without a process, whose requests can wait for models that tritonserver has not loaded yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.dispatcher.server.frontend import Awaited
+from pytriton.dispatcher.server.frontend import PendingModels
 
 
 class FakeFrontend:
     """The frontend of a FakeServer.
 
     Attributes:
-        awaits: whether requests can wait
-        names: tells the models that they wait for
-        asked: is told which one a request is for
-        forgotten: those that nobody is to wait for any more, in order
+        queues_requests: whether requests can wait
+        names: returns the models that they wait for
+        on_request: called with the model that a request waits for
+        forgotten: models that requests no longer wait for, in order
     """
 
-    def __init__(self, *, awaits: bool) -> None:
-        self.awaits = awaits
-        self.names: Callable[[], Awaited] = Awaited
-        self.asked: Callable[[str], None] = lambda name: None
+    def __init__(self, *, queues_requests: bool) -> None:
+        self.queues_requests = queues_requests
+        self.names: Callable[[], PendingModels] = PendingModels
+        self.on_request: Callable[[str], None] = lambda name: None
         self.forgotten: list[str] = []
 
-    def await_models(self, names: Callable[[], Awaited], asked: Callable[[str], None]) -> None:
-        self.names, self.asked = names, asked
+    def set_pending_models(
+        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
+    ) -> None:
+        self.names, self.on_request = names, on_request
 
-    async def forget_awaited(self, name: str) -> None:
+    async def forget_pending(self, name: str) -> None:
         self.forgotten.append(name)

@@ -112,7 +112,7 @@ class FakeServer:
         return self._state is ServerState.READY
 
     @property
-    def ends(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property
@@ -165,12 +165,12 @@ class FakeServer:
             self._end.set_result(None)
         self.changes.notify()
 
-    async def ended(self) -> str:
+    async def wait_exited(self) -> str:
         assert self._end is not None
         await asyncio.shield(self._end)
         return "tritonserver ended"
 
-    async def quit(self, busy: Callable[[], bool]) -> None:
+    async def shut_down(self, busy: Callable[[], bool]) -> None:
         self.end()
 
     async def clean_up(self) -> None:
@@ -211,7 +211,7 @@ class FakeServer:
         self._unloaded_at[name] = asyncio.get_running_loop().time() + self.answers_for_s
         self._take_out(name)
 
-    async def take_out(self, name: str) -> None:
+    async def try_unload(self, name: str) -> None:
         await self.unload(name)
 
     async def clear_failure(self, name: str) -> None:
@@ -224,10 +224,10 @@ class FakeServer:
         unloading = {name: "UNLOADING" for name, end in self._unloaded_at.items() if end > now}
         return {**unloading, **dict.fromkeys(self.models, "READY")}
 
-    async def show_ready(self) -> None:
+    async def open_gate(self) -> None:
         self.gate_open = True
 
-    async def show_unready(self) -> None:
+    async def close_gate(self) -> None:
         self.gate_open = False
 
     def let_go(self) -> None:

@@ -169,13 +169,13 @@ def test_it_drains_once_it_is_not_ready_any_more(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tritonserver that is slow to hear it is asked by balancers until then: their time begins afterwards."""
-    show_unready = sim.server.show_unready
+    close_gate = sim.server.close_gate
 
     async def slowly() -> None:
         await asyncio.sleep(30.0)
-        await show_unready()
+        await close_gate()
 
-    monkeypatch.setattr(sim.server, "show_unready", slowly)
+    monkeypatch.setattr(sim.server, "close_gate", slowly)
     request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
     sim.advance(33.0)
     assert (sim.server.gate_open, request.answer) == (False, None)

@@ -29,7 +29,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         def make(**settings: Any) -> SimulatedDaemon:
             if sims:
                 sims.pop().close()
-            sims.append(SimulatedDaemon(tmp_path, **{"awaits": True, **settings}))
+            sims.append(SimulatedDaemon(tmp_path, **{"queues_requests": True, **settings}))
             sims[0].advance(2.0)
             return sims[0]
 
@@ -58,14 +58,14 @@ def deferred(sim: SimulatedDaemon) -> list[str]:
 
 def ask_for(sim: SimulatedDaemon, name: str) -> None:
     """A request for a model waits in the frontend."""
-    sim.loop.ask(lambda: sim.frontend.asked(name))
+    sim.loop.ask(lambda: sim.frontend.on_request(name))
     sim.settle()
 
 
 def test_tritonserver_is_ready_without_those_that_rest(sim: SimulatedDaemon) -> None:
     assert set(sim.server.models) == {"eager"}
     assert sim.server.gate_open
-    assert deferred(sim) == list(sim.loop.ask(sim.frontend.names).rest) == ["a", "b", "sleepy"]
+    assert deferred(sim) == list(sim.loop.ask(sim.frontend.names).lazy) == ["a", "b", "sleepy"]
     assert [sim.state_of(name) for name in ("a", "b", "sleepy", "eager")] == [
         *["suspended"] * 3,
         "ready",
@@ -156,7 +156,7 @@ def test_one_that_comes_while_tritonserver_ends_is_loaded_in_the_next_one(
     sim.server.obstacles["a"] = Obstacle("end")
     ask_for(sim, "a")
     # Requests wait for it in the next one, too.
-    assert "a" in sim.loop.ask(sim.frontend.names).rest
+    assert "a" in sim.loop.ask(sim.frontend.names).lazy
     sim.advance(10.0)
     assert sim.is_served("a")
     assert deferred(sim) == ["b", "sleepy"]
@@ -186,7 +186,7 @@ def test_a_stop_ends_what_comes(sim: SimulatedDaemon) -> None:
 def test_no_model_is_lazy_where_requests_cannot_wait(start: Start) -> None:
     before = start()
     before.served(before.client.register("a", lazy=True))
-    sim = start(awaits=False)
+    sim = start(queues_requests=False)
     assert deferred(sim) == []
     assert sim.is_served("a")
 

@@ -22,13 +22,13 @@ class Server:
     """As much of a tritonserver as is waited for."""
 
     def __init__(self) -> None:
-        self.ready = self.ends = False
+        self.ready = self.is_stopping = False
         self.changes = ChangeSignal()
         self.placed = asyncio.Event()
         self.placed.set()
 
-    def be(self, *, ready: bool = False, ends: bool = False) -> None:
-        self.ready, self.ends = ready, ends
+    def be(self, *, ready: bool = False, is_stopping: bool = False) -> None:
+        self.ready, self.is_stopping = ready, is_stopping
         self.changes.notify()
 
 
@@ -89,7 +89,7 @@ def test_a_daemon_that_stops_is_not_waited_for() -> None:
     async def main() -> None:
         server, client = Server(), Client()
         waiting = _patience(server, client, _kept()).until_up()
-        await _after(waiting, client, (server, {"ends": True}))
+        await _after(waiting, client, (server, {"is_stopping": True}))
 
     with pytest.raises(RemoteFailure, match="model m was not registered: the daemon is stopping"):
         asyncio.run(main())

@@ -20,7 +20,7 @@ def test_free_ports_are_chosen_for_those_that_are_0_and_the_others_stay() -> Non
     named = lasting_port()
     endpoints = Endpoints(DaemonConfig(http_port=named, grpc_port=0, metrics_port=0))
     assert endpoints.served[1] == Endpoint("grpc", "127.0.0.1", 0)
-    endpoints.settle()
+    endpoints.choose_ports()
     http, grpc, metrics = endpoints.served
     assert http == Endpoint("http", "127.0.0.1", named)
     assert len({named, grpc.port, metrics.port, 0}) == 4
@@ -37,16 +37,16 @@ def test_a_port_that_is_taken_is_reported_with_its_setting() -> None:
         port = taken.getsockname()[1]
         endpoints = Endpoints(DaemonConfig(http_port=0, grpc_port=port, metrics_port=0))
         with pytest.raises(PortError, match=rf"port {port} \(grpc_port\).* is in use"):
-            endpoints.settle()
+            endpoints.choose_ports()
 
 
 def test_chosen_ports_are_chosen_again_by_the_next_call() -> None:
     """One that we chose ourselves may be taken by somebody before tritonserver listens there."""
     endpoints = Endpoints(DaemonConfig(http_port=0, allow_grpc=False, allow_metrics=False))
-    endpoints.settle()
+    endpoints.choose_ports()
     first = endpoints.port("http")
     with socket.create_server(("127.0.0.1", first)):
-        endpoints.settle()
+        endpoints.choose_ports()
         assert endpoints.port("http") not in (0, first)
 
 

@@ -26,7 +26,7 @@ class Unstable:
         self.starts = 0
         self.done = asyncio.Event()  #: it has ended as often as it shall
 
-    async def ended(self) -> str:
+    async def wait_exited(self) -> str:
         if not self._ends_left:
             self.done.set()
             await asyncio.Event().wait()

@@ -175,7 +175,7 @@ def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
         assert info.http_url == f"http://127.0.0.1:{one.config.http_port}"
         assert (info.grpc_url, info.binary) == ("", str(tmp_path / "tritonserver"))
         await one.server.stop()
-        assert (one.server.state, one.server.ends) == (ServerState.STOPPED, True)
+        assert (one.server.state, one.server.is_stopping) == (ServerState.STOPPED, True)
         await one.server.stop()  # nothing happens
 
     play(tmp_path, scene, "late")
@@ -190,10 +190,10 @@ def test_it_loads_models_before_its_ports_are_open_and_the_gate_keeps_it_from_be
         assert loaded == {"m"}
         assert not (one.models / "m" / "config.pbtxt").exists()
         assert not await one.says_ready()
-        await one.server.show_ready()
+        await one.server.open_gate()
         assert await one.says_ready()
         assert await one.server.repository_states() == {"m": "READY"}
-        await one.server.show_unready()
+        await one.server.close_gate()
         assert not await one.says_ready()
 
     play(tmp_path, scene)
@@ -203,8 +203,8 @@ def test_without_a_gate_it_reports_ready_itself(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert await one.says_ready()
-        await one.server.show_unready()
-        await one.server.show_ready()
+        await one.server.close_gate()
+        await one.server.open_gate()
         assert await one.server.repository_states() == {}
 
     play(tmp_path, scene, readiness="server_up")
@@ -241,7 +241,7 @@ def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
         changes = one.server.changes.next
         one.shm.with_name(f"{one.shm.name}left").touch()
         os.kill(first, signal.SIGSEGV)
-        assert await one.server.ended() == (
+        assert await one.server.wait_exited() == (
             f"tritonserver (pid {first}) was killed by signal 11 (SIGSEGV)"
         )
         assert one.server.state is ServerState.STARTING
@@ -263,7 +263,7 @@ def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path:
         await one.start()
         with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
             await one.server.load("frozen", _MODEL)
-        assert (await one.server.ended()).endswith(
+        assert (await one.server.wait_exited()).endswith(
             "was killed by signal 9 (SIGKILL): the daemon killed it, because it had not answered for 2 s "
             "(server_probe_timeout_s); its state was T (stopped)"
         )
@@ -290,11 +290,11 @@ def test_shutdown_leaves_time_for_requests_in_flight(
             asked += 1
             return asked <= busy_for
 
-        await one.server.quit(busy)
+        await one.server.shut_down(busy)
         assert asked > busy_for
         asked = 0
-        assert "SIGKILL" in await one.server.ended()
-        await one.server.quit(busy)  # nothing is left to end
+        assert "SIGKILL" in await one.server.wait_exited()
+        await one.server.shut_down(busy)  # nothing is left to end
         assert asked == 0
 
     play(tmp_path, scene, "deaf")
@@ -306,7 +306,7 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
         await one.server.load("stub", _MODEL)
         (stub,) = psutil.Process(one.pid).children()
         one.server.kill()
-        await one.server.ended()
+        await one.server.wait_exited()
         await one.server.clean_up()
         eventually(lambda: not psutil.pid_exists(stub.pid), "the stub has ended")
 
@@ -322,7 +322,7 @@ def test_a_load_that_it_crashes_in_is_to_blame_if_it_is_the_only_one(tmp_path: P
         how = rf"tritonserver \(pid {one.pid}\) was killed by signal 6 \(SIGABRT\) while it loaded model faulty"
         with pytest.raises(ServerCrashed, match=how):
             await one.server.load("faulty", _MODEL)
-        await one.server.ended()
+        await one.server.wait_exited()
         await one.server.clean_up()
         await one.server.start()
         other = asyncio.create_task(one.server.load("slow", _MODEL))
@@ -421,7 +421,7 @@ def test_refused_loads_are_reported_and_crashes_are_different(
         ) as lost:
             await one.server.load("fatal", _MODEL)
         assert lost.value.kind is ErrorKind.UNAVAILABLE
-        assert await one.server.ended() == (
+        assert await one.server.wait_exited() == (
             f"tritonserver (pid {one.server._process.pid}) exited with code 9"  # type: ignore[union-attr]
         )
 
@@ -451,7 +451,7 @@ def test_a_server_that_has_ended_has_nothing_to_unload(tmp_path: Path) -> None:
         await one.start()
         await one.server.load("m", _MODEL)
         os.kill(one.pid, signal.SIGKILL)
-        await one.server.ended()
+        await one.server.wait_exited()
         await one.server.unload("m")
 
     play(tmp_path, scene)

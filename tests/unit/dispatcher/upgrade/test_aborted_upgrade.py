@@ -64,7 +64,7 @@ class Scene:
             status=self.status,
             ending=SimpleNamespace(asked=self.asked),
             control=control,
-            server=SimpleNamespace(hands_over=True, is_quiescent=True, is_alone=False),
+            server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
             openai=SimpleNamespace(is_quiescent=True),
             client_bound_models=SimpleNamespace(ending=False),
             repository_models=SimpleNamespace(

@@ -40,7 +40,7 @@ class Parts(SimpleNamespace):
             ending=SimpleNamespace(asked=SimpleNamespace(is_set=lambda: False)),
             client_bound_models=SimpleNamespace(ending=False),
             control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
-            server=SimpleNamespace(hands_over=True, is_quiescent=True, is_alone=False),
+            server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
             openai=SimpleNamespace(is_quiescent=True),
             repository_models=SimpleNamespace(
                 is_quiescent=True,
@@ -114,7 +114,7 @@ def hosted(parts: Parts) -> None:
     ("change", "why"),
     [
         (lambda parts: setattr(parts.status, "phase", "draining"), "it is draining"),
-        (lambda parts: setattr(parts.server, "hands_over", False), "needs the native frontend"),
+        (lambda parts: setattr(parts.server, "can_hand_over", False), "needs the native frontend"),
         (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
         (hosted, "in threads of their registrants: mine"),
     ],

@@ -157,10 +157,10 @@ def test_many_loads_that_hang_delay_the_others_by_seconds(start: Start) -> None:
     names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
     sim = start()
     register_many(sim, names)
-    sim = start(usual_plan="hangs", awaits=True)
+    sim = start(usual_plan="hangs", queues_requests=True)
     assert loading(sim) == names[:MAX_CONCURRENT_LOADS]
     sim.plans = ["serves"]
-    sim.loop.ask(lambda: sim.frontend.asked(names[-1]))
+    sim.loop.ask(lambda: sim.frontend.on_request(names[-1]))
     sim.settle()
     assert sim.state_of(names[-1]) == "ready"
     sim.usual_plan = "serves"
@@ -377,11 +377,11 @@ def test_requests_wait_for_models_that_are_being_restored(start: Start) -> None:
     """And no longer for one that could not be, or that somebody unregisters meanwhile."""
     sim = start()
     register_many(sim, ["a", "b", "c"])
-    sim = start(usual_plan="hangs", awaits=True)
+    sim = start(usual_plan="hangs", queues_requests=True)
     assert sim.loop.ask(sim.frontend.names) == ([], ["a", "b", "c"])
     assert sim.answered(sim.client.ask(messages.Unregister("b"))) == messages.Done()
     assert sim.frontend.forgotten == ["b"]
-    sim.loop.ask(lambda: sim.frontend.asked("c"))  # it is being loaded already
+    sim.loop.ask(lambda: sim.frontend.on_request("c"))  # it is being loaded already
     sim.settle()
     assert loading(sim) == ["a", "c"]
     assert sim.loop.ask(sim.frontend.names) == ([], ["a", "c"])

@@ -76,7 +76,7 @@ def test_a_model_s_name_is_no_path(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.admin.load("../a b", None)
         await one.admin.unload("m")
-        await one.admin.show_ready(True)
+        await one.admin.set_ready(True)
         assert one.asked == [
             "POST /v2/repository/models/..%2Fa%20b/load",
             "POST /v2/repository/models/m/unload",

@@ -116,9 +116,9 @@ def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert not await one.says_ready()
-        await one.server.show_ready()
+        await one.server.open_gate()
         assert await one.says_ready()
-        await one.server.show_unready()
+        await one.server.close_gate()
         assert not await one.says_ready()
         assert list((tmp_path / "models").iterdir()) == []
 
@@ -129,7 +129,7 @@ def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert await one.says_ready()
-        await one.server.show_ready()
+        await one.server.open_gate()
 
     play(tmp_path, scene, readiness="server_up")
 
@@ -164,7 +164,7 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
         pid = one.server.info().pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert "SIGKILL" in await one.server.ended()
+        assert "SIGKILL" in await one.server.wait_exited()
         port = one.frontend.endpoints.port("http")
         with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
             await one.server.clean_up()
@@ -182,7 +182,7 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
         await one.start()
         await one.server.load("m", None)
         former = one.server.info().pid
-        ending = asyncio.create_task(one.server.ended())
+        ending = asyncio.create_task(one.server.wait_exited())
         rest: list[set[str]] = []
 
         async def load_rest(loaded: set[str]) -> None:
@@ -215,7 +215,7 @@ def test_one_that_ends_at_its_first_request_leaves_the_former_one_serving(tmp_pa
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
-        ending = asyncio.create_task(one.server.ended())
+        ending = asyncio.create_task(one.server.wait_exited())
         (tmp_path / "behaviour").write_text("mute")
         with pytest.raises(ServerStartError, match="exited with code 7"):
             await one.server.replace({}, _nothing)
@@ -268,7 +268,7 @@ def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_tim
         ended: list[int] = []
         one.server.on_retired = ended.append
         await one.start()
-        ending = asyncio.create_task(one.server.ended())
+        ending = asyncio.create_task(one.server.wait_exited())
         former = one.server.info().pid
         assert former is not None
         admin = one.frontend.connect(former)
@@ -318,7 +318,7 @@ def test_one_that_ends_before_all_is_loaded_does_not_take_its_place(tmp_path: Pa
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
-        ending = asyncio.create_task(one.server.ended())
+        ending = asyncio.create_task(one.server.wait_exited())
 
         async def load_rest(loaded: set[str]) -> None:
             pid = one.server.info().pid
@@ -391,7 +391,7 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert not psutil.pid_exists(seen[0])
         assert one.server.info().pid == former
         await one.server.load("m", None)
-        await one.server.show_ready()
+        await one.server.open_gate()
         assert [path.name for path in tmp_path.glob("frontend-*.sock")] == ["frontend-1.sock"]
         assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
 

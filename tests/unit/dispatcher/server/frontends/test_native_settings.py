@@ -38,7 +38,7 @@ def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict
     place = fake_place(folder, ["pytriton_native"], frontend=native)
     config = DaemonConfig(frontend="native", access_token="secret-secret-secret", **settings)
     return native_settings.document(
-        config, place, native, listening, ["m"], held=True, waiting=False, ready_fd=9
+        config, place, native, listening, ["m"], gated=True, waiting=False, ready_fd=9
     )
 
 
