@@ -17,7 +17,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.supervisor import OpenAIFront
+from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.server.restart import ServerWatch
@@ -55,7 +55,7 @@ class DaemonStatus:
         registry: Registry,
         repository_models: RepositoryModels,
         readiness: ReadinessController,
-        openai: OpenAIFront,
+        openai: OpenAISupervisor,
         advice: str | None,
     ) -> None:
         self.phase = "starting"

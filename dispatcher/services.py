@@ -25,7 +25,7 @@ from pytriton.dispatcher.models.leases import LeaseManager
 from pytriton.dispatcher.models.persistence.size_store import SizeStore
 from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.supervisor import OpenAIFront
+from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 from pytriton.dispatcher.openai_models import api_state
 from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.repository.model_control import ClientRequests, ModelControl
@@ -196,7 +196,7 @@ class Services(ABC):
             announce=lambda: self._notifier.ready(self._status.for_service_manager().text),
         )
         #: Serves the OpenAI API once a model requests it.
-        self.openai = OpenAIFront(
+        self.openai = OpenAISupervisor(
             config,
             self._library,
             self._kill_on_death,

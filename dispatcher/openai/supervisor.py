@@ -22,7 +22,7 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.runtime.upgrade_snapshot import OpenAIState
 
-__all__ = ["OpenAIFront"]
+__all__ = ["OpenAISupervisor"]
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ _NO_HTTP = (
 _read_metrics = msgspec.json.Decoder(list[MetricData]).decode
 
 
-class OpenAIFront:
+class OpenAISupervisor:
     """The OpenAI frontend of one daemon. It is not started until a model requires it.
 
     Args:

@@ -29,7 +29,7 @@ from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
 from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.supervisor import OpenAIFront
+from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.blocked_signals import waiting
@@ -82,7 +82,7 @@ class Parts:
     repository_models: RepositoryModels
     client_bound_models: ClientBoundModels
     workers: WorkerFactory
-    openai: OpenAIFront
+    openai: OpenAISupervisor
     management: Management
     requests: RequestCollector
     events: EventLog

@@ -49,7 +49,7 @@ class Process:
     def __init__(self) -> None:
         anything: Any = None
         state = ApiState(ApiSettings(), Upstream("http://x"))
-        self.frontend = supervisor.OpenAIFront(
+        self.frontend = supervisor.OpenAISupervisor(
             DaemonConfig(), anything, anything, describe=lambda: state, changes=()
         )
 

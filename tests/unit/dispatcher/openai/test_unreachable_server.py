@@ -9,13 +9,13 @@ import pytest
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.openai.state import ApiSettings, ApiState, Upstream
-from pytriton.dispatcher.openai.supervisor import OpenAIFront
+from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 
 
 def test_a_frontend_that_could_reach_no_model_is_refused() -> None:
     anything: Any = None
     state = ApiState(ApiSettings(), Upstream(""))
-    frontend = OpenAIFront(DaemonConfig(), anything, anything, describe=lambda: state, changes=())
+    frontend = OpenAISupervisor(DaemonConfig(), anything, anything, describe=lambda: state, changes=())
     with pytest.raises(
         RemoteFailure, match=r"allow_http = false .* set frontend to native"
     ) as refused:
