@@ -15,7 +15,9 @@ from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 def test_a_frontend_that_could_reach_no_model_is_refused() -> None:
     anything: Any = None
     state = ApiState(ApiSettings(), Upstream(""))
-    frontend = OpenAISupervisor(DaemonConfig(), anything, anything, describe=lambda: state, changes=())
+    frontend = OpenAISupervisor(
+        DaemonConfig(), anything, anything, describe=lambda: state, changes=()
+    )
     with pytest.raises(
         RemoteFailure, match=r"allow_http = false .* set frontend to native"
     ) as refused:
