@@ -1,4 +1,8 @@
-"""The dispatcher's end of the control socket: peers and their keys, messages, pending requests.
+"""The daemon's end of the control socket, independent of what messages are about.
 
-Belongs here: connections and messages, independent of their subject. May import: base, settings.
+    control_socket.py     the sockets: admits and parses messages, calls their handler, answers
+    peers.py              who sent a message, and who may
+    pending_requests.py   requests in progress: limited in number, cancelled when the client exits
+
+May import: telemetry.events, runtime, and pytriton._host.
 """

@@ -50,10 +50,10 @@ T = TypeVar("T")
 #: Interval between checks of what a replaced process still has in progress.
 _POLL_INTERVAL_S = 1.0
 #: Upper bound of the threads that tritonserver starts, measured with 2.51.
-_TASKS_OF_SERVER = 40
-_TASKS_OF_MODEL = 2  #: its batcher's thread, and one that loads it
-_TASKS_OF_PROXY = 3  #: the instance's own thread, one that watches its lane, and one that loads it
-_TASKS_OF_INSTANCE = 16  #: of another backend: a stub is a process with its own threads
+_SERVER_THREADS = 40
+_MODEL_THREADS = 2  #: its batcher's thread, and one that loads it
+_PROXY_THREADS = 3  #: the instance's own thread, one that watches its lane, and one that loads it
+_INSTANCE_THREADS = 16  #: of another backend: a stub is a process with its own threads
 
 
 @dataclass
@@ -109,7 +109,7 @@ class TritonServer:
         self._loads: set[_Load] = set()
         #: Number of loads and unloads per model that the daemon itself is waiting for.
         self._changing: Counter[str] = Counter()
-        self._abandons = False  #: the server is about to stop for good
+        self._abandons_loads = False  #: the server is about to stop for good
         #: Cleared while a replacement is being placed or cancelled: no model may change then.
         self.placed = asyncio.Event()
         self.placed.set()
@@ -117,7 +117,7 @@ class TritonServer:
         self._gate = frontend.make_gate(self._backend) if preload_layout.is_gated(config) else None
         self.vertex_model: str | None = None
 
-    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
+    # ── lifetime ──────────────────────────────────────────────────────────────────────────────────
 
     def choose_ports(self) -> None:
         """Resolve the ports: pick a free one for 0, and check that any other is free.
@@ -147,7 +147,7 @@ class TritonServer:
             self._change(ServerState.STARTING)
         models = self._place.models
         gated = self._gate is not None and self._gate.in_repository
-        preload = self._that_fit(preload)
+        preload = self._within_thread_limit(preload)
         names = preload_layout.lay_out(models, preload, gate=gated)
         self._process = await ServerProcess.start(
             self._config, self._frontend, names, vertex=self.vertex_model is not None
@@ -163,80 +163,74 @@ class TritonServer:
             _log.warning(text, level_of_it=verbose)
         return {name for name in preload if states.get(name) == "READY"}
 
-    @property
-    def can_hand_over(self) -> bool:
-        """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
-        return isinstance(self._frontend, SupportsHandover) and self.proxy_is_native
-
-    @property
-    def is_quiescent(self) -> bool:
-        """Whether one process serves, and none is starting or stopping."""
-        return self.has_single_process and not self._retired
-
-    @property
-    def has_single_process(self) -> bool:
-        """Whether one process accepts connections, and no other is about to replace it."""
-        return self.ready and self._other is None and not self._replacing.locked()
-
-    def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
-        """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
-
-        Raises:
-            RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited.
-        """
-        process = self._running
-        if not isinstance(self._frontend, SupportsHandover):
-            raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
-        if process is None:
-            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
-        return self._frontend.hand_over(process.pid, process.child, restarts)
-
-    def adopt(self, state: ServerSnapshot) -> None:
-        """Adopt the process of the previous version of this daemon.
-
-        Raises:
-            OSError: the process is not ours.
-            UnusableHandOver: this frontend cannot adopt it.
-        """
-        if not isinstance(self._frontend, SupportsHandover):
-            raise UnusableHandOver(
-                "cannot adopt the running native frontend: this daemon does not use it"
-            )
-        child = self._frontend.adopt(state)
-        self._process = ServerProcess.adopt(self._config, self._frontend, child)
-        self._change(ServerState.READY)
-
     def use(self, config: DaemonConfig) -> None:
         """Use these settings for processes that start from now on."""
         self._config = config
         self._frontend.use(config)
-
-    async def shut_down(self, busy: Callable[[], bool]) -> None:
-        """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
-        if self._process is not None:
-            await self._process.shut_down(busy)
 
     async def wait_exited(self) -> str:
         """Wait until the process has exited without being replaced; return a description of how it did."""
         while True:
             process = self._process
             assert process is not None  # already started
-            ending = asyncio.ensure_future(process.wait_exited())
+            exit_task = asyncio.ensure_future(process.wait_exited())
             try:
-                while not ending.done() and not self._has_replaced(process):
+                while not exit_task.done() and not self._is_replaced(process):
                     change = asyncio.ensure_future(self.changes.next.wait())
-                    await asyncio.wait({ending, change}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({exit_task, change}, return_when=asyncio.FIRST_COMPLETED)
                     change.cancel()
-                if ending.done():
+                if exit_task.done():
                     async with self._replacing:  # wait for a replacement that has already started
                         if process is self._process:
-                            return ending.result()
+                            return exit_task.result()
             finally:
-                ending.cancel()
+                exit_task.cancel()
 
-    def _has_replaced(self, process: ServerProcess) -> bool:
+    def _is_replaced(self, process: ServerProcess) -> bool:
         """Return whether another process has permanently replaced this one, which may keep running for long."""
         return process is not self._process and process is not self._other
+
+    async def clean_up(self) -> None:
+        """Clean up after the process exited unexpectedly or failed to start, so that it can be restarted."""
+        if self._machine.state is not ServerState.STARTING:
+            self._change(ServerState.STARTING)
+        if self._process is not None:
+            await self._process.stop(0)
+        self._place.sweep_shared_memory()
+
+    async def shut_down(self, busy: Callable[[], bool]) -> None:
+        """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
+        if self._process is not None:
+            await self._process.shut_down(busy)
+
+    async def stop_accepting(self) -> None:
+        """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
+        await self._frontend.stop_accepting()
+
+    async def stop(self) -> None:
+        """Stop the process; its models should be unloaded by now."""
+        if self._machine.state is ServerState.STOPPED:
+            return
+        self._change(ServerState.STOPPING)
+        self._frontend.close()
+        tasks = [one.task for one in self._retired.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for retired in list(self._retired.values()):  # tasks that had not started yet
+            await retired.process.stop()
+        for process in filter(None, (self._other, self._process)):
+            await process.stop()
+        self._place.sweep_shared_memory()
+        self._change(ServerState.STOPPED)
+
+    def kill(self) -> None:
+        """Kill the process and its stubs immediately, and remove their shared memory."""
+        for process in self._processes:
+            process.kill()
+        self._place.sweep_shared_memory()
+
+    # ── replacement by another process ────────────────────────────────────────────────────────────
 
     async def replace(
         self,
@@ -292,6 +286,37 @@ class TritonServer:
             _log.info("tritonserver was replaced", server_pid=successor.pid, former_pid=former.pid)
             return successor.pid
 
+    async def _refuse_in_sequences(self, process: ServerProcess) -> None:
+        """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
+        try:
+            count = (await self._frontend.work(process.pid)).sequences
+        except (ServerRefused, Unreached):  # it has just exited, or does not report this
+            return
+        if count:
+            raise _in_sequences(str(count))
+
+    async def _start_successor(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """Start another process that does not accept requests yet; return the models that it has loaded."""
+        models = self._place.models
+        preload = self._within_thread_limit(preload)
+        names = preload_layout.lay_out(models, preload, gate=False)
+        self._change(ServerState.STARTING)  # model changes wait in this state
+        try:
+            process = await ServerProcess.start(
+                self._config, self._frontend, names, vertex=False, as_successor=True
+            )
+            self._other = process  # its proxies attach while it starts
+            try:
+                states = await process.until_ready()
+            except BaseException:
+                self._other = None
+                await process.stop(0)
+                raise
+        finally:
+            preload_layout.clear(models, names)
+            self._change(ServerState.READY)
+        return {name for name in preload if states.get(name) == "READY"}
+
     async def _switch_over(
         self, former: ServerProcess, successor: ServerProcess, *, force: bool
     ) -> bool:
@@ -309,17 +334,6 @@ class TritonServer:
                 why if successor.running else await successor.wait_exited()
             ) from error
 
-    async def _refuse_in_sequences(self, process: ServerProcess) -> None:
-        """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
-        try:
-            count = (await self._frontend.work(process.pid)).sequences
-        except (ServerRefused, Unreached):  # it has just exited, or does not report this
-            return
-        if count:
-            raise _in_sequences(str(count))
-
-    # ── replaced processes ───────────────────────────────────────────────────────────────────────
-
     def _retire(self, process: ServerProcess) -> None:
         now, limit_s = time.time(), self._config.retire_timeout_s
         info = messages.RetiringServer(process.pid, now, now + limit_s)
@@ -330,7 +344,7 @@ class TritonServer:
         """Stop a process when it has nothing left in progress, or after the limit."""
         process = retired.process
         try:
-            await self._follow(retired, limit_s)
+            await self._wait_idle(retired, limit_s)
         except Exception:
             _log.exception("internal error: stopping a replaced tritonserver early")
         finally:
@@ -340,7 +354,7 @@ class TritonServer:
             self.changes.notify()
         _log.info("replaced tritonserver exited", server_pid=process.pid)
 
-    async def _follow(self, retired: _Retired, limit_s: float) -> None:
+    async def _wait_idle(self, retired: _Retired, limit_s: float) -> None:
         process = retired.process
         deadline = asyncio.get_running_loop().time() + limit_s
         while (left_s := deadline - asyncio.get_running_loop().time()) > 0:
@@ -365,73 +379,63 @@ class TritonServer:
         """The pids of replaced processes that still finish their requests."""
         return frozenset(pid for pid, one in self._retired.items() if one.process.running)
 
-    async def _ask_retiring(self, ask: Callable[[ServerProcess], Awaitable[object]]) -> None:
+    async def _apply_to_retiring(
+        self, change: Callable[[ServerProcess], Awaitable[object]]
+    ) -> None:
         """Apply the same change to retiring processes, since their remaining connections may depend on it."""
         running = [one.process for one in self._retired.values() if one.process.running]
-        for result in await asyncio.gather(*map(ask, running), return_exceptions=True):
+        for result in await asyncio.gather(*map(change, running), return_exceptions=True):
             if isinstance(result, (ServerRefused, Unreached)):
                 _log.info("could not apply a change to a replaced tritonserver", reason=str(result))
             elif isinstance(result, BaseException):
                 raise result
 
-    async def stop_accepting(self) -> None:
-        """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
-        await self._frontend.stop_accepting()
+    # ── an upgrade of the daemon ──────────────────────────────────────────────────────────────────
 
-    async def _start_successor(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Start another process that does not accept requests yet; return the models that it has loaded."""
-        models = self._place.models
-        preload = self._that_fit(preload)
-        names = preload_layout.lay_out(models, preload, gate=False)
-        self._change(ServerState.STARTING)  # model changes wait in this state
-        try:
-            process = await ServerProcess.start(
-                self._config, self._frontend, names, vertex=False, as_successor=True
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
+        return isinstance(self._frontend, SupportsHandover) and self.proxy_is_native
+
+    @property
+    def is_quiescent(self) -> bool:
+        """Whether one process serves, and none is starting or stopping."""
+        return self.has_single_process and not self._retired
+
+    @property
+    def has_single_process(self) -> bool:
+        """Whether one process accepts connections, and no other is about to replace it."""
+        return self.ready and self._other is None and not self._replacing.locked()
+
+    def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
+        """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
+
+        Raises:
+            RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited.
+        """
+        process = self._running
+        if not isinstance(self._frontend, SupportsHandover):
+            raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
+        if process is None:
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
+        return self._frontend.hand_over(process.pid, process.child, restarts)
+
+    def adopt(self, state: ServerSnapshot) -> None:
+        """Adopt the process of the previous version of this daemon.
+
+        Raises:
+            OSError: the process is not ours.
+            UnusableHandOver: this frontend cannot adopt it.
+        """
+        if not isinstance(self._frontend, SupportsHandover):
+            raise UnusableHandOver(
+                "cannot adopt the running native frontend: this daemon does not use it"
             )
-            self._other = process  # its proxies attach while it starts
-            try:
-                states = await process.until_ready()
-            except BaseException:
-                self._other = None
-                await process.stop(0)
-                raise
-        finally:
-            preload_layout.clear(models, names)
-            self._change(ServerState.READY)
-        return {name for name in preload if states.get(name) == "READY"}
+        child = self._frontend.adopt(state)
+        self._process = ServerProcess.adopt(self._config, self._frontend, child)
+        self._change(ServerState.READY)
 
-    async def clean_up(self) -> None:
-        """Clean up after the process exited unexpectedly or failed to start, so that it can be restarted."""
-        if self._machine.state is not ServerState.STARTING:
-            self._change(ServerState.STARTING)
-        if self._process is not None:
-            await self._process.stop(0)
-        self._place.sweep_shared_memory()
-
-    async def stop(self) -> None:
-        """Stop the process; its models should be unloaded by now."""
-        if self._machine.state is ServerState.STOPPED:
-            return
-        self._change(ServerState.STOPPING)
-        self._frontend.close()
-        tasks = [one.task for one in self._retired.values() if one.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for retired in list(self._retired.values()):  # tasks that had not started yet
-            await retired.process.stop()
-        for process in filter(None, (self._other, self._process)):
-            await process.stop()
-        self._place.sweep_shared_memory()
-        self._change(ServerState.STOPPED)
-
-    def kill(self) -> None:
-        """Kill the process and its stubs immediately, and remove their shared memory."""
-        for process in self._processes:
-            process.kill()
-        self._place.sweep_shared_memory()
-
-    # ── requests to it ───────────────────────────────────────────────────────────────────────────
+    # ── models ────────────────────────────────────────────────────────────────────────────────────
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None:
         """Load a model, or reload it with another configuration while the old one keeps serving.
@@ -454,7 +458,7 @@ class TritonServer:
         self._changing[name] += 1
         for one in self._loads if len(self._loads) > 1 else ():
             one.alone = False
-        loading = self._ask("load", f"model {name}", lambda process: process.load(name, text))
+        loading = self._request("load", f"model {name}", lambda process: process.load(name, text))
         try:
             await uninterrupted(load.until_done(name, loading), self._config.grace_period_s)
         except RemoteFailure as failure:
@@ -466,20 +470,10 @@ class TritonServer:
                 raise kind(ErrorKind.UNAVAILABLE, how) from failure
             raise
         else:
-            await self._ask_retiring(lambda process: process.load(name, text))
+            await self._apply_to_retiring(lambda process: process.load(name, text))
         finally:
             self._loads.discard(load)
             self._changing -= Counter([name])
-
-    def is_changing(self, name: str) -> bool:
-        """Return whether the daemon itself is loading or unloading this model."""
-        return name in self._changing
-
-    def abandon_loads(self) -> None:
-        """Stop waiting for loads in progress: tritonserver is about to exit and takes them along."""
-        self._abandons = True
-        for load in self._loads:
-            load.abandoned.set()
 
     async def unload(self, name: str) -> None:
         """Start to unload a model: it accepts no more requests, and its proxies detach when all are answered.
@@ -492,12 +486,14 @@ class TritonServer:
         process = self._process
         self._changing[name] += 1
         try:
-            await self._ask("unload", f"model {name}", lambda process: process.admin.unload(name))
+            await self._request(
+                "unload", f"model {name}", lambda process: process.admin.unload(name)
+            )
         except RemoteFailure:
             if process is None or not await process.is_exiting():
                 raise
         else:
-            await self._ask_retiring(lambda process: process.admin.unload(name))
+            await self._apply_to_retiring(lambda process: process.admin.unload(name))
         finally:
             self._changing -= Counter([name])
 
@@ -509,13 +505,51 @@ class TritonServer:
             text = "could not unload a model that is not served"
             _log.error(text, model=name, reason=failure.text)
 
+    def is_changing(self, name: str) -> bool:
+        """Return whether the daemon itself is loading or unloading this model."""
+        return name in self._changing
+
+    def abandon_loads(self) -> None:
+        """Stop waiting for loads in progress: tritonserver is about to exit and takes them along."""
+        self._abandons_loads = True
+        for load in self._loads:
+            load.abandoned.set()
+
+    async def clear_failure(self, name: str) -> None:
+        """Clear tritonserver's record of a failed load, which would otherwise keep it from becoming ready again."""
+        if self._abandons_loads:
+            return
+        try:
+            await preload_layout.clear_failure(self, name, self._backend)
+        except RemoteFailure as failure:
+            _log.warning(
+                "could not clear a failed load; tritonserver stays not ready",
+                model=name,
+                why=failure.text,
+            )
+
     async def repository_states(self) -> dict[str, str]:
         """Return the names and states of all models that tritonserver sees, served or not.
 
         Raises:
             RemoteFailure: tritonserver is not up, or a repository cannot be read.
         """
-        return await self._ask("list", "its models", lambda one: one.admin.repository_states())
+        return await self._request("list", "its models", lambda one: one.admin.repository_states())
+
+    async def _request(
+        self, verb: str, what: str, call: Callable[[ServerProcess], Awaitable[T]]
+    ) -> T:
+        process = self._running
+        if not self.ready or process is None:
+            text = f"cannot {verb} {what}: tritonserver is {self.state.value}"
+            raise ServerLost(ErrorKind.UNAVAILABLE, text)
+        try:
+            return await call(process)
+        except (ServerRefused, Unreached) as error:
+            text = f"tritonserver did not {verb} {what}: {error}"
+            raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error
+
+    # ── readiness ─────────────────────────────────────────────────────────────────────────────────
 
     async def open_gate(self) -> None:
         """Let tritonserver report ready (`/v2/health/ready`) once all its models are.
@@ -531,18 +565,7 @@ class TritonServer:
         if self._gate is not None:
             await self._gate.close(self)
 
-    async def clear_failure(self, name: str) -> None:
-        """Clear tritonserver's record of a failed load, which would otherwise keep it from becoming ready again."""
-        if self._abandons:  # the server is about to stop
-            return
-        try:
-            await preload_layout.clear_failure(self, name, self._backend)
-        except RemoteFailure as failure:
-            _log.warning(
-                "could not clear a failed load; tritonserver stays not ready",
-                model=name,
-                why=failure.text,
-            )
+    # ── threads ───────────────────────────────────────────────────────────────────────────────────
 
     def _check_headroom(self, name: str, config: Mapping[str, Any] | None, pid: int) -> None:
         """Check that tritonserver can start the threads that a model needs: exceeding the limit would crash it.
@@ -550,7 +573,7 @@ class TritonServer:
         Raises:
             RemoteFailure: it cannot.
         """
-        needed, room = self._tasks_for(config), headroom(pid)
+        needed, room = self._threads_for(config), headroom(pid)
         if room is not None and room.left < needed:
             text = (
                 f"model {name} was not loaded into tritonserver: it needs about {needed} threads, but only "
@@ -558,27 +581,27 @@ class TritonServer:
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
 
-    def _tasks_for(self, config: Mapping[str, Any] | None) -> int:
-        groups = (config or {}).get("instance_group") or [{}]
-        instances = sum(max(1, int(group.get("count", 1))) for group in groups)
-        ours = config is not None and config.get("backend") == NATIVE_BACKEND
-        return _TASKS_OF_MODEL + instances * (_TASKS_OF_PROXY if ours else _TASKS_OF_INSTANCE)
-
-    def _that_fit(
+    def _within_thread_limit(
         self, preload: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return the models whose threads a starting process can have; the others are loaded one by one later."""
         room = headroom(os.getpid())
         if room is None:
             return preload
-        left, fitting = room.left - _TASKS_OF_SERVER, {}
+        left, fitting = room.left - _SERVER_THREADS, {}
         for name, config in preload.items():
-            left -= self._tasks_for(config)
+            left -= self._threads_for(config)
             if left >= 0:
                 fitting[name] = config
         return fitting
 
-    # ── state ────────────────────────────────────────────────────────────────────────────────────
+    def _threads_for(self, config: Mapping[str, Any] | None) -> int:
+        groups = (config or {}).get("instance_group") or [{}]
+        instances = sum(max(1, int(group.get("count", 1))) for group in groups)
+        ours = config is not None and config.get("backend") == NATIVE_BACKEND
+        return _MODEL_THREADS + instances * (_PROXY_THREADS if ours else _INSTANCE_THREADS)
+
+    # ── state ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def ready(self) -> bool:
@@ -612,11 +635,9 @@ class TritonServer:
         )
 
     def _version(self) -> str:
-        """Return the version that the core reports; before that and after an upgrade, the one from the installation's
-        file.
-        """
-        said = self._process.version if self._process is not None else ""
-        return said or self._place.runtime.tree.version or ""
+        """Return the core's version: as it reports it, or until then and after an upgrade, as the installation says."""
+        reported = self._process.version if self._process is not None else ""
+        return reported or self._place.runtime.tree.version or ""
 
     def check_proxy(self, pid: int) -> int:
         """Check that a process runs a proxy of this server; return the pid of the server's process.
@@ -642,17 +663,6 @@ class TritonServer:
     def _change(self, state: ServerState) -> None:
         self._machine.change(state)
         self.changes.notify()
-
-    async def _ask(self, verb: str, what: str, ask: Callable[[ServerProcess], Awaitable[T]]) -> T:
-        process = self._running
-        if not self.ready or process is None:
-            text = f"cannot {verb} {what}: tritonserver is {self.state.value}"
-            raise ServerLost(ErrorKind.UNAVAILABLE, text)
-        try:
-            return await ask(process)
-        except (ServerRefused, Unreached) as error:
-            text = f"tritonserver did not {verb} {what}: {error}"
-            raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from error
 
 
 def _in_sequences(count: str) -> RemoteFailure:
