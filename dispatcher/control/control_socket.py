@@ -1,4 +1,4 @@
-"""The dispatcher's control socket: it admits and parses messages and calls their handler.
+"""The daemon's control socket: it admits and parses messages and calls their handler.
 
 Each message passes these checks::
 
@@ -32,7 +32,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import share
 from pytriton._protocol.messages.client import Changing
 from pytriton.dispatcher.control.peers import (
-    Admitted,
+    KeyAuthenticator,
     KeyGuard,
     LocalGuard,
     MessageRefused,
@@ -61,8 +61,8 @@ _MAX_QUOTED_LEN = 250
 _BACKLOG = 512
 #: Messages that wait while the daemon is being upgraded.
 _CHANGES = (*get_args(Changing), messages.LoadOther, messages.UnloadOther)
-#: Those that a change under way may depend on: a callable may request another model while it loads.
-_WAITED_FOR = (messages.LoadOther, messages.UnloadOther)
+#: Those that a change in progress may depend on: a callable may request another model while it loads.
+_NESTED_CHANGES = (messages.LoadOther, messages.UnloadOther)
 #: Messages whose sender is recorded in the audit, including those that stop or upgrade the daemon.
 _AUDITED = (*_CHANGES, messages.Shutdown, messages.Drain, messages.Upgrade)
 #: Timeout for looking up the name of a sender's user, which may need a server.
@@ -82,7 +82,7 @@ Handler = Callable[
 class Peer:
     """The sender of a message, and what is needed to answer it; the answer carries `request_id`."""
 
-    _door: _Door
+    _socket: _GuardedSocket
     identity: bytes
     request_id: bytes
     sender: Sender
@@ -98,21 +98,21 @@ class Peer:
     async def _send(
         self, request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> None:
-        # A ROUTER drops what it cannot deliver: the peer is gone, which is detected elsewhere.
-        await self._door.socket.send_multipart(
+        # A ROUTER drops what it cannot deliver: the peer has disconnected, which is detected elsewhere.
+        await self._socket.socket.send_multipart(
             [self.identity, *control.frames(request_id, message, payloads)], copy=False
         )
 
 
 class Guard(Protocol):
-    """Identifies the sender of a frame, or raises Refused."""
+    """Identifies the sender of a frame, or raises MessageRefused."""
 
     def admit(self, frame: zmq.Frame) -> Sender: ...
 
 
 @dataclass(eq=False)
-class _Door:
-    """One ROUTER socket, with its guard and the requests under way."""
+class _GuardedSocket:
+    """One ROUTER socket, with its guard and the requests in progress."""
 
     socket: zmq.asyncio.Socket
     guard: Guard
@@ -145,8 +145,8 @@ class ControlServer:
         self._group = group
         self._max_payload_size = max_payload_size
         self._context: zmq.asyncio.Context | None = None
-        self._doors: list[_Door] = []
-        self._local: _Door | None = None
+        self._sockets: list[_GuardedSocket] = []
+        self._local: _GuardedSocket | None = None
         self._bound = asyncio.Event()
         self._receiving: list[asyncio.Task[None]] = []
         self._keys = keys
@@ -156,7 +156,7 @@ class ControlServer:
         self._listener: socket.socket | None = None
         self._open = asyncio.Event()
         self._open.set()
-        #: The number of changes under way.
+        #: The number of changes in progress.
         self.changing = 0
         #: The number of answered messages, by type and outcome: "done", "refused", or the kind of the failure.
         self.answered: Counter[tuple[str, str]] = Counter()
@@ -180,11 +180,11 @@ class ControlServer:
             share(path, self._group)
         router = self._router()
         if self._local is None:
-            self._local = _Door(router, LocalGuard(self._group))
+            self._local = _GuardedSocket(router, LocalGuard(self._group))
         self._local.socket = (
             router  # a peer that reconnects under its own name replaces its old connection
         )
-        self._doors.append(self._local)
+        self._sockets.append(self._local)
         router.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         router.bind(self._endpoint)
         self._bound.set()
@@ -202,7 +202,7 @@ class ControlServer:
         return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
-        """Make requests that change something wait until `release`. Those under way continue."""
+        """Make requests that change something wait until `release`. Those in progress continue."""
         self._open.clear()
 
     def release(self) -> None:
@@ -222,9 +222,9 @@ class ControlServer:
             self._context = zmq.asyncio.Context()
         self._authenticator = AsyncioAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback(_DOMAIN, Admitted(self._keys))
+        self._authenticator.configure_curve_callback(_DOMAIN, KeyAuthenticator(self._keys))
         router = self._router()
-        self._doors.append(_Door(router, KeyGuard(self._keys)))
+        self._sockets.append(_GuardedSocket(router, KeyGuard(self._keys)))
         router.ipv6 = "[" in address
         router.zap_domain = _DOMAIN.encode()
         router.curve_server = True
@@ -238,7 +238,9 @@ class ControlServer:
         """Receive messages until cancelled; pause while the socket is suspended."""
         while True:
             await self._bound.wait()
-            self._receiving = [asyncio.create_task(self._serve(door)) for door in self._doors]
+            self._receiving = [
+                asyncio.create_task(self._serve(guarded)) for guarded in self._sockets
+            ]
             try:
                 await asyncio.wait(self._receiving, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -246,7 +248,7 @@ class ControlServer:
                     task.cancel()
             for ended in await asyncio.gather(*self._receiving, return_exceptions=True):
                 if not isinstance(ended, asyncio.CancelledError):
-                    raise ended or AssertionError("a door is served for ever")
+                    raise ended or AssertionError("a socket is served until cancelled")
 
     async def close(self) -> None:
         """Stop answering and close the socket."""
@@ -260,17 +262,17 @@ class ControlServer:
         for task in self._receiving:
             task.cancel()
         await asyncio.gather(*self._receiving, return_exceptions=True)
-        for door in self._doors:
-            await door.requests.end()
+        for guarded in self._sockets:
+            await guarded.requests.end()
         await asyncio.gather(*self._reply_tasks, return_exceptions=True)
-        for door in self._doors:
-            door.socket.close()
+        for guarded in self._sockets:
+            guarded.socket.close()
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
         if self._context is not None:
             self._context.term()
-        self._context, self._doors = None, []
+        self._context, self._sockets = None, []
 
     def _router(self) -> zmq.asyncio.Socket:
         if self._context is None:
@@ -282,17 +284,19 @@ class ControlServer:
         router.rcvhwm = _MAX_READ_AHEAD
         return router
 
-    async def _serve(self, door: _Door) -> None:
+    async def _serve(self, guarded: _GuardedSocket) -> None:
         while True:
-            identity, *frames = await door.socket.recv_multipart(copy=False)
+            identity, *frames = await guarded.socket.recv_multipart(copy=False)
             try:
-                self._take(door, identity, frames)
+                self._take(guarded, identity, frames)
             except messages.MalformedMessage as error:
                 sender = message_sender(identity)
                 self._refusals.report("malformed control message dropped", sender, str(error))
                 self.answered["malformed", "refused"] += 1
 
-    def _take(self, door: _Door, identity: zmq.Frame, frames: Sequence[zmq.Frame]) -> None:
+    def _take(
+        self, guarded: _GuardedSocket, identity: zmq.Frame, frames: Sequence[zmq.Frame]
+    ) -> None:
         """Start to answer a message, or refuse it.
 
         Raises:
@@ -301,25 +305,27 @@ class ControlServer:
         if not frames or len(frames[0]) != len(control.UNSOLICITED):
             raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
         sender = Sender(message_sender(identity))
-        peer = Peer(door, identity.bytes, frames[0].bytes, sender)
+        peer = Peer(guarded, identity.bytes, frames[0].bytes, sender)
         try:
-            peer = replace(peer, sender=door.guard.admit(identity))
+            peer = replace(peer, sender=guarded.guard.admit(identity))
             self._check_sizes(_sizes(frames))
             message, payloads = _parsed(frames)
             if isinstance(message, messages.Offer):
                 self._check_sizes(message)
                 self._reply_soon(peer, messages.Done())
             elif isinstance(message, messages.Cancel):
-                door.requests.abandon(peer.identity, message.request_id, "its client cancelled it")
+                guarded.requests.abandon(
+                    peer.identity, message.request_id, "its client cancelled it"
+                )
             else:
-                self._begin(door, peer, message, payloads)
+                self._begin(guarded, peer, message, payloads)
         except MessageRefused as refusal:
             self._refusals.report("control message refused", peer.sender.name, str(refusal))
             self.answered["any", "refused"] += 1
             self._reply_soon(peer, messages.Failure(refusal.kind.value, str(refusal)))
 
     def _check_sizes(self, sizes: messages.Offer) -> None:
-        """Raise Refused if a message has too many or too large frames."""
+        """Raise MessageRefused if a message has too many or too large frames."""
         if sizes.payloads > MAX_PAYLOADS:
             raise MessageRefused(
                 f"{sizes.payloads} payloads in one message: at most {MAX_PAYLOADS} are accepted"
@@ -343,15 +349,19 @@ class ControlServer:
         task.add_done_callback(self._reply_tasks.discard)
 
     def _begin(
-        self, door: _Door, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
+        self,
+        guarded: _GuardedSocket,
+        peer: Peer,
+        message: messages.AnyMessage,
+        payloads: Sequence[bytes],
     ) -> None:
         key = peer.identity, peer.request_id
-        door.requests.check(*key)
+        guarded.requests.check(*key)
         abandonable = isinstance(message, _ABANDONABLE)
         answer = self._answer(peer, message, payloads)
-        door.requests.begin(*key, answer, abandonable=abandonable)
+        guarded.requests.begin(*key, answer, abandonable=abandonable)
         if abandonable and peer.sender.pid is not None:
-            door.requests.watch(*key, peer.sender.pid)
+            guarded.requests.watch(*key, peer.sender.pid)
 
     async def _answer(
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
@@ -386,8 +396,8 @@ class ControlServer:
     ) -> messages.AnyMessage | None:
         if not isinstance(message, _CHANGES):
             return await self._handle(peer, message, payloads)
-        while not self._open.is_set():  # it may be held again by the time this task runs
-            if self.changing and isinstance(message, _WAITED_FOR):
+        while not self._open.is_set():  # changes may be suspended again by the time this task runs
+            if self.changing and isinstance(message, _NESTED_CHANGES):
                 break
             await self._open.wait()
         self.changing += 1
@@ -404,7 +414,7 @@ def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
 
 
 def _parsed(frames: Sequence[zmq.Frame]) -> tuple[messages.AnyMessage, list[bytes]]:
-    """Return the message and its payloads. Raises Refused if it is invalid or unknown."""
+    """Return the message and its payloads. Raises MessageRefused if it is invalid or unknown."""
     try:
         _, message, payloads = control.parse([frame.bytes for frame in frames])
     except messages.MalformedMessage as error:

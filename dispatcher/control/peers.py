@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number if it has none. Blocks if a server must be asked."""
+    """Return the name of a user, or the number if it has none. Blocks if that takes a request to a server."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -128,7 +128,7 @@ class LocalGuard:
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
         self._allowed = {0, os.geteuid()}
-        self._blindness_reported = False
+        self._warned_unknown_sender = False
 
     def admit(self, frame: zmq.Frame) -> Sender:
         """Return the sender of a frame.
@@ -138,8 +138,8 @@ class LocalGuard:
         """
         sender = local_sender(frame)
         if sender.uid is None:
-            if not self._blindness_reported:
-                self._blindness_reported = True
+            if not self._warned_unknown_sender:
+                self._warned_unknown_sender = True
                 _log.warning(
                     "ZeroMQ does not report who connects: only the file modes keep others out"
                 )
@@ -151,7 +151,7 @@ class LocalGuard:
         return sender
 
 
-class Admitted:
+class KeyAuthenticator:
     """Lets ZeroMQ's authenticator check which public keys may connect."""
 
     def __init__(self, keys: KeyStore) -> None:
@@ -174,7 +174,7 @@ class KeyGuard:
         self._keys = keys
 
     def admit(self, frame: zmq.Frame) -> Sender:
-        """Return the sender of a frame. Raises Refused."""
+        """Return the sender of a frame. Raises MessageRefused."""
         name = self._keys.name_of(message_property(frame, "User-Id") or "")
         if name is None:
             raise MessageRefused("this client's key was removed")

@@ -1,4 +1,4 @@
-"""Requests of clients under way: started, limited in number, cancelled when the client exits."""
+"""Requests of clients in progress: started, limited in number, cancelled when the client exits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.dispatcher.control.peers import MessageRefused
 _log = structlog.get_logger(__name__)
 
 #: Maximum number of concurrent requests per connection.
-MAX_UNDER_WAY = 64
+MAX_REQUESTS = 64
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _PendingRequest:
 
 @dataclass
 class PendingRequests:
-    """The requests under way on one ROUTER socket, by the connection's identity and request id."""
+    """The requests in progress on one ROUTER socket, by the connection's identity and request id."""
 
     _by_peer: dict[bytes, dict[bytes, _PendingRequest]] = field(default_factory=dict)
 
@@ -37,15 +37,15 @@ class PendingRequests:
         """Check that a peer may make another request.
 
         Raises:
-            MessageRefused: it has too many requests under way, or this one already.
+            MessageRefused: it has too many requests in progress, or this one already.
         """
         own = self._by_peer.get(identity, {})
         if request_id in own:
             raise MessageRefused(
-                f"request {request_id.hex()} of this connection is under way already"
+                f"request {request_id.hex()} of this connection is in progress already"
             )
-        if len(own) >= MAX_UNDER_WAY:
-            text = f"{len(own)} requests of this connection are under way; no more are accepted"
+        if len(own) >= MAX_REQUESTS:
+            text = f"{len(own)} requests of this connection are in progress; no more are accepted"
             raise MessageRefused(text, ErrorKind.UNAVAILABLE)
 
     def begin(
@@ -76,10 +76,10 @@ class PendingRequests:
     def watch(self, identity: bytes, request_id: bytes, pid: int) -> None:
         """Abandon a request when its client's process exits."""
 
-        def vanished() -> None:
-            self.abandon(identity, request_id, f"its client, process {pid}, has ended")
+        def on_exit() -> None:
+            self.abandon(identity, request_id, f"its client, process {pid}, has exited")
 
-        stop_watching = when_ended(pid, vanished)
+        stop_watching = when_exited(pid, on_exit)
         self._by_peer[identity][request_id].task.add_done_callback(lambda _: stop_watching())
 
     async def end(self) -> None:
@@ -96,7 +96,7 @@ class PendingRequests:
             del self._by_peer[identity]
 
 
-def when_ended(pid: int, then: Callable[[], None]) -> Callable[[], None]:
+def when_exited(pid: int, then: Callable[[], None]) -> Callable[[], None]:
     """Call `then` once when a process has exited. Return a function that stops the watch."""
     loop = asyncio.get_running_loop()
     try:

@@ -65,13 +65,13 @@ class Connections:
         self._clock = clock
         self._busy: set[Any] = set()
         self._since: dict[Any, float] = {}
-        self._asked: set[Any] = set()
+        self._used: set[Any] = set()
         self._closing: dict[Any, tuple[Any, float]] = {}
 
     def begins(self, request: web.Request) -> None:
         """Record that the headers of a request have arrived."""
         self._busy.add(request.protocol)
-        self._asked.add(request.protocol)
+        self._used.add(request.protocol)
 
     def ends(self, request: web.Request) -> None:
         """Record that a request has been answered."""
@@ -100,18 +100,18 @@ class Connections:
         """Close the connections that have exceeded a limit."""
         now = self._clock()
         limits = self._limits()
-        self._asked.intersection_update(connections)
+        self._used.intersection_update(connections)
         self._abort(connections, now, limits)
         self._since = {
             one: self._since.get(one, now) for one in connections if one not in self._busy
         }
         closed = 0
         for one, since in sorted(self._since.items(), key=lambda item: item[1]):
-            asked = one in self._asked
-            late = now - since >= (limits.idle_s if asked else limits.headers_s)
+            used = one in self._used
+            late = now - since >= (limits.idle_s if used else limits.headers_s)
             if not late and len(connections) - closed <= self._most:
                 continue
-            if late and not asked and one.transport is not None:
+            if late and not used and one.transport is not None:
                 one.transport.write(self._too_slow)
             if one.transport is not None:
                 self._closing[one] = (one.transport, now)
@@ -169,7 +169,7 @@ async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
 
 
 #: Minimum seconds between two lines of the same kind.
-_EVERY_S = 10.0
+_LOG_INTERVAL_S = 10.0
 
 
 class ErrorLog(logging.Handler):
@@ -180,10 +180,10 @@ class ErrorLog(logging.Handler):
     """
 
     def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._log = log
         self._clock = clock
         self._kinds: dict[
             str, tuple[int, float]
@@ -192,12 +192,12 @@ class ErrorLog(logging.Handler):
     def count(self, kind: str) -> None:
         """Count an occurrence, and log the number since the last line if the interval has passed."""
         now = self._clock()
-        count, said_at = self._kinds.get(kind, (0, now - _EVERY_S))
+        count, logged_at = self._kinds.get(kind, (0, now - _LOG_INTERVAL_S))
         count += 1
-        if now - said_at >= _EVERY_S:
-            self._say(f"{kind}: {count}")
-            count, said_at = 0, now
-        self._kinds[kind] = (count, said_at)
+        if now - logged_at >= _LOG_INTERVAL_S:
+            self._log(f"{kind}: {count}")
+            count, logged_at = 0, now
+        self._kinds[kind] = (count, logged_at)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count a record of a library without the arguments of its message."""

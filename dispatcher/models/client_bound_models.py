@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.control.pending_requests import when_ended
+from pytriton.dispatcher.control.pending_requests import when_exited
 from pytriton.dispatcher.models.registration import Registration
 
 _log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ class ClientBoundModels:
 
         loop = asyncio.get_running_loop()
         self._of[pid] = weakref.WeakSet([registration])
-        stop_watching = when_ended(pid, vanished)
+        stop_watching = when_exited(pid, vanished)
 
     def owner_of(self, registration: Registration) -> int | None:
         """Return the pid that a registration is bound to, or None."""

@@ -42,9 +42,9 @@ def main() -> int:
     parser.add_argument(
         "--state", type=int, required=True, help="descriptor of the daemon's socket"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        run(_serve(socket.socket(fileno=given.listen), socket.socket(fileno=given.state)))
+        run(_serve(socket.socket(fileno=arguments.listen), socket.socket(fileno=arguments.state)))
     except KeysError as error:
         _say(f"cannot start: {error}")
         return 2

@@ -341,9 +341,9 @@ class AnswerRelay:
         """Report an error within the stream."""
         if self._kind == "responses":
             # The number of events sent so far, numbered from 0.
-            said: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
-            said["type"] = "error"
-            await self._write(f"event: error\ndata: {json_text(said)}\n\n".encode())
+            event: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
+            event["type"] = "error"
+            await self._write(f"event: error\ndata: {json_text(event)}\n\n".encode())
         else:
             await self._write(f"data: {json_text(error.body())}\n\ndata: [DONE]\n\n".encode())
 

@@ -78,26 +78,26 @@ async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Respo
     return json_response({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
 
 
-def _texts(place: str, given: Sequence[_Text]) -> Sequence[_Text]:
+def _texts(place: str, texts: Sequence[_Text]) -> Sequence[_Text]:
     """Return the texts of a request. They are counted here, because a list of tokens is one text of any length.
 
     Raises:
         APIError: there are too many
     """
-    if len(given) > _MAX_TEXTS:
+    if len(texts) > _MAX_TEXTS:
         raise APIError(
-            f"'{place}' has {len(given)} texts, but at most {_MAX_TEXTS} are allowed. Split the request.",
+            f"'{place}' has {len(texts)} texts, but at most {_MAX_TEXTS} are allowed. Split the request.",
             param=place,
             code="invalid_value",
         )
-    return given
+    return texts
 
 
 async def _rows(
     frontend: ApiServer,
     call: ApiCall,
     model: ApiModel,
-    given: Sequence[str | list[int]],
+    prompts: Sequence[str | list[int]],
     dimensions: int | None = None,
 ) -> tuple[Any, int]:
     """Return the embeddings of texts, and the number of their tokens.
@@ -105,7 +105,7 @@ async def _rows(
     Raises:
         APIError: the model failed, or its embeddings have other dimensions
     """
-    texts = [packed(text) for text in given]
+    texts = [packed(text) for text in prompts]
     timeout_s = frontend.state.answering.timeout_s
     error = "cancelled"
     tokens = 0

@@ -65,12 +65,12 @@ class Bucket:
     """A token bucket that refills completely within a minute.
 
     Attributes:
-        held: part reserved for requests in progress
+        reserved: part reserved for requests in progress
     """
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
-        self.held = 0
+        self.reserved = 0
         self._clock = clock
         self._level = float(size)
         self._at = clock()
@@ -90,7 +90,7 @@ class Bucket:
     @property
     def free(self) -> float:
         """The part of the level that is not reserved."""
-        return self.level - self.held
+        return self.level - self.reserved
 
     def wait_s(self, amount: float) -> float:
         """Return the seconds until the amount is free, if all reservations are used up."""
@@ -125,8 +125,8 @@ class KeyOwner:
             wait_s = bucket.wait_s(amount) if bucket else 0.0
             if bucket and wait_s > 0:
                 others = (
-                    f", of which {bucket.held} are reserved for requests in progress"
-                    if bucket.held
+                    f", of which {bucket.reserved} are reserved for requests in progress"
+                    if bucket.reserved
                     else ""
                 )
                 raise APIError(
@@ -140,14 +140,14 @@ class KeyOwner:
             self._requests.take(1)
         if not self._tokens:
             return TokenReservation(self, 0)
-        held = min(max(1, tokens_of(round(self._typical))), self._tokens.size)
-        self._tokens.held += held
-        return TokenReservation(self, held)
+        reserved = min(max(1, tokens_of(round(self._typical))), self._tokens.size)
+        self._tokens.reserved += reserved
+        return TokenReservation(self, reserved)
 
-    def release(self, held: int) -> None:
+    def release(self, reserved: int) -> None:
         """Release reserved tokens."""
         if self._tokens:
-            self._tokens.held -= held
+            self._tokens.reserved -= reserved
 
     def used(self, tokens: int) -> None:
         """Count the tokens of an answer."""
@@ -175,7 +175,7 @@ class TokenReservation:
         self._tokens = tokens
 
     def settle(self, used: int | None) -> None:
-        """Replace the reservation by the tokens used; None if no model was asked. Only the first call has an effect."""
+        """Replace the reservation by the tokens used; None if no model was used. Only the first call has an effect."""
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.release(self._tokens)
@@ -295,7 +295,7 @@ def _entries(path: Path) -> list[KeyEntry]:
 
 #: Average characters per token in English; fewer in other languages. The real tokenizer belongs to the model.
 _CHARACTERS = 4
-#: Fields with a file in base64, whose number of tokens only the model knows.
+#: Fields with a file in base64, whose number of tokens only the model can tell.
 _FILES = ("data", "file_data")
 
 

@@ -52,7 +52,7 @@ class _RequestContext:
     reached: bool = False
 
     def settle(self) -> None:
-        """Release tokens that are still reserved, because no model was asked."""
+        """Release tokens that are still reserved, because no model was used."""
         if self.reservation is not None:
             self.reservation.settle(None)
 
@@ -264,9 +264,9 @@ class ApiServer:
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("x-request-id", "")
-        named = _REQUEST_ID.fullmatch(given) is not None
-        _context.set(_RequestContext(given if named else f"req_{secrets.token_hex(12)}"))
+        sent = request.headers.get("x-request-id", "")
+        is_valid = _REQUEST_ID.fullmatch(sent) is not None
+        _context.set(_RequestContext(sent if is_valid else f"req_{secrets.token_hex(12)}"))
         answer: web.StreamResponse
         self.connections.begins(request)
         try:
@@ -379,15 +379,15 @@ class ApiServer:
     async def _load(self, request: web.Request) -> web.Response:
         """Load or unload a model, as Triton's OpenAI frontend does; requires the access token."""
         caller = self.caller(request)
-        asked, verb = request.match_info["name"], request.match_info["verb"]
-        found = self._models.get(asked)
+        requested, verb = request.match_info["name"], request.match_info["verb"]
+        found = self._models.get(requested)
         if caller is not None:
             self._model_for(
-                caller, asked
+                caller, requested
             )  # a key restricted to some models must not control others
-        name = asked if found is None else found.name
+        name = requested if found is None else found.name
         await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
-        return json_response({"id": asked, "object": "model", "status": f"{verb}ed"})
+        return json_response({"id": requested, "object": "model", "status": f"{verb}ed"})
 
 
 def _models_by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
@@ -399,9 +399,9 @@ def _models_by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
     return found
 
 
-def _may_use(caller: KeyOwner | None, asked: str, model: ApiModel) -> bool:
+def _may_use(caller: KeyOwner | None, requested: str, model: ApiModel) -> bool:
     """Return whether a caller's key permits a model, by its name or by the requested alias."""
-    return caller is None or caller.may_use(model.name) or caller.may_use(asked)
+    return caller is None or caller.may_use(model.name) or caller.may_use(requested)
 
 
 def model_json(model: ApiModel, name: str) -> dict[str, Any]:

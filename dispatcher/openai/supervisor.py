@@ -70,7 +70,9 @@ class OpenAISupervisor:
         self._child: Child | None = None
         self._channel = -1  #: descriptor of the socket to the process
         self._writer: asyncio.StreamWriter | None = None  #: set once the process has sent READY
-        self._asked: asyncio.Future[list[MetricData]] | None = None  #: pending request for metrics
+        self._metrics_request: asyncio.Future[list[MetricData]] | None = (
+            None  #: pending request for metrics
+        )
         self._problem = ""
 
     @property
@@ -95,10 +97,10 @@ class OpenAISupervisor:
         """Return the process's metrics; an empty list if it does not run or does not answer in time."""
         if self._writer is None:
             return []
-        if self._asked is None:
-            self._asked = asyncio.get_running_loop().create_future()
+        if self._metrics_request is None:
+            self._metrics_request = asyncio.get_running_loop().create_future()
             self._writer.write(METRICS)
-        waiting = asyncio.shield(self._asked)  # other waiters share it
+        waiting = asyncio.shield(self._metrics_request)  # other waiters share it
         done, _ = await asyncio.wait([waiting], timeout=_METRICS_S)
         return waiting.result() if done else []
 
@@ -142,7 +144,7 @@ class OpenAISupervisor:
         return self.pid is not None and self._channel >= 0 and written
 
     def hand_over(self) -> OpenAIState | None:
-        """Return the state for the next version of the daemon; call it when settled."""
+        """Return the state for the next version of the daemon; call it when `is_quiescent`."""
         if self._listener is None or self._child is None:
             return None
         return OpenAIState(self._listener.fileno(), self._child.hand_over(), self._channel)
@@ -241,11 +243,11 @@ class OpenAISupervisor:
         try:
             while True:
                 changed = self._changed()
-                said = msgspec.json.encode(self._describe()) + b"\n"
-                if said != sent:
-                    writer.write(said)
+                state = msgspec.json.encode(self._describe()) + b"\n"
+                if state != sent:
+                    writer.write(state)
                     await writer.drain()
-                    sent = said
+                    sent = state
                 await changed
         except ConnectionError:
             return  # the process has exited, which is handled elsewhere
@@ -263,9 +265,9 @@ class OpenAISupervisor:
                 self._resolve_metrics([])
 
     def _resolve_metrics(self, metrics: list[MetricData]) -> None:
-        if self._asked is not None:
-            self._asked.set_result(metrics)
-            self._asked = None
+        if self._metrics_request is not None:
+            self._metrics_request.set_result(metrics)
+            self._metrics_request = None
 
     def _changed(self) -> asyncio.Future[None]:
         """Return a future that is done when the frontend's state may have changed."""

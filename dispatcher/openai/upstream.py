@@ -262,7 +262,7 @@ class AnswerTexts:
             with _reached():
                 data = await self._answer.read()
         except APIError:
-            self.relaying = False  # the process that wrote to the client is gone
+            self.relaying = False  # the process that wrote to the client has exited
             raise
         self.relaying = self.relaying and bool(data)
         return data
@@ -325,10 +325,10 @@ class AnswerTexts:
             self.relaying = (
                 False  # the frontend announces the end first, unless nothing was handed over
             )
-            said = _read_event(event[5:])
-            if said.error is not None:
-                return texts, said.error
-            texts.append(said.text_output or "")
+            received = _read_event(event[5:])
+            if received.error is not None:
+                return texts, received.error
+            texts.append(received.text_output or "")
         return texts, None
 
     def _note(self, event: bytes) -> None:
@@ -366,8 +366,8 @@ def _error_text(data: bytes) -> str:
 
 
 def _refused(status: int, data: bytes) -> APIError:
-    said = _error_text(data)
-    return error_of(said or f"the model server answered with status {status}", status)
+    text = _error_text(data)
+    return error_of(text or f"the model server answered with status {status}", status)
 
 
 def error_of(text: str, status: int = 500) -> APIError:

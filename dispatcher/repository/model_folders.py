@@ -138,7 +138,7 @@ def route(
         known = ", ".join(f"{one.files[0]} ({one.title})" for one in table.FORMATS)
         raise UnservableModel(
             f"model {model.name}: {model.folder} has no config.pbtxt that names a backend, and no version folder "
-            f"with a file that tells; known are {known} and model.py"
+            f"with a file of a known name ({known}, or model.py)"
         )
     raise UnservableModel(
         f"model {model.name}: this tritonserver has no backend {backend!r} ({_backend_list(backends)}), and "

@@ -100,7 +100,7 @@ class ModelLoader:
         """
         self.refuse_registered(name, record)
         if place == CLOUD:
-            await self._python.ensure_if_possible(name)  # only its cloud knows what it needs
+            await self._python.ensure_if_possible(name)  # the model is readable only there
             override = None if config is None else dict(config)
             try:
                 await self._load_counting_exits(name, record, override)
@@ -167,7 +167,7 @@ class ModelLoader:
         own_repository.link(self._models, model.name, model.folder)
         override = None if config is None else dict(config)
         if former is not None and former != model.folder:
-            override = own_repository.marked(override or model.config, str(model.folder))
+            override = own_repository.with_folder_mark(override or model.config, str(model.folder))
         try:
             await self._load_counting_exits(model.name, record, override)
         except BaseException as error:

@@ -38,7 +38,7 @@ class ModelRecord:
     loaded_at: float = 0.0
     loading_since: float = 0.0  #: 0 while it waits to be loaded, or is not being loaded
     uploaded: Path | None = None  #: the repository with the files of its load request
-    backend: str = ""  #: backend in tritonserver; "" if only its cloud knows
+    backend: str = ""  #: backend in tritonserver; "" if unknown, because it is in a cloud
     as_step: bool = False  #: loaded only for an ensemble
     server_exits: int = 0  #: consecutive exits of tritonserver during its load
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
@@ -184,7 +184,7 @@ class ModelRecords(dict[str, ModelRecord]):
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
         """Return the status of models that tritonserver itself serves, and of those that are not served (yet)."""
         registered = {one.spec.name for one in self._registry}
-        kept = self._registry.restoring
+        restoring = self._registry.restoring
         return [
             messages.ModelInfo(
                 name=name,
@@ -201,7 +201,7 @@ class ModelRecords(dict[str, ModelRecord]):
             for name, record in self.items()
             if record.served_by == TRITONSERVER
             or (record.state == "failed" and not record.served_by and name not in registered)
-            or (record.is_pending and name not in registered and not kept.comes(name))
+            or (record.is_pending and name not in registered and not restoring.comes(name))
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:

@@ -1,4 +1,4 @@
-"""Loads, unloads and reloads the models of the given repositories at run time.
+"""Loads, unloads and reloads the models of the configured repositories at run time.
 
 tritonserver has a single repository, the daemon's own. A model that it serves itself is linked into that repository;
 one whose backend it lacks is registered like any callable, but not persisted, since its folder persists it.
@@ -47,7 +47,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class RepositoryModels:
-    """The models of all given repositories: loads, unloads and lists them by name."""
+    """The models of all configured repositories: loads, unloads and lists them by name."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class RepositoryModels:
         return self.tried and not any(one.lock.locked() for one in self.records.values())
 
     def hand_over(self) -> RepositoriesState:
-        """Return the state for the next version of the daemon; all must be settled."""
+        """Return the state for the next version of the daemon; `is_quiescent` must hold."""
         python = self._python.is_there or self._needs_python  # it may be in progress
         return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 
@@ -390,12 +390,12 @@ class RepositoryModels:
             self._registry.restoring.ask_for(step)
             await self._registry.restoring.until_settled(step)
         ours = {registration.spec.name for registration in self._registry}
-        there = await self.names()
+        available = await self.names()
         for step in dict.fromkeys(steps):
             if (
                 step in parent_ensembles
                 or step in ours
-                or step not in there
+                or step not in available
                 or self.records.of(step).served_by
             ):
                 continue
@@ -413,11 +413,11 @@ class RepositoryModels:
                     f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
                 ) from failure
 
-    async def _follow(self, changed: list[str], gone: list[str]) -> None:
-        """Load models that have appeared or changed in the repositories; unload those that are gone."""
+    async def _follow(self, changed: list[str], removed: list[str]) -> None:
+        """Load models that have appeared or changed in the repositories; unload removed ones."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else {}
         await self._load_queue.reload(changed, ensembles)
-        for name in gone:
+        for name in removed:
             if self.records.serves(name):
                 await self._load_queue.wait_until_up()
                 await self._unload_or_log(name, self.unload(name))

@@ -108,7 +108,7 @@ def refuse_linked(models: Path, name: str) -> None:
         )
 
 
-def marked(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def with_folder_mark(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Return the configuration with the directory added as a parameter, so that it differs from the same model
     elsewhere.
 
@@ -153,13 +153,13 @@ def triton_config(
         parameters[VERSIONS_PARAMETER] = {"string_value": ",".join(map(str, spec.versions))}
     if mended:
         parameters[MENDED_PARAMETER] = {"string_value": str(mended)}
-    given = spec.config.get("instance_group") or [{}]
+    groups = spec.config.get("instance_group") or [{}]
     instances = spec.instances if native else max(spec.instances, proxied)
     config = {name: value for name, value in spec.config.items() if name != "model_warmup"}
     return {
         **config,
         "name": spec.name,
         "backend": NATIVE_BACKEND if native else BACKEND,
-        "instance_group": [{**given[0], "kind": "KIND_CPU", "count": instances * lanes}],
+        "instance_group": [{**groups[0], "kind": "KIND_CPU", "count": instances * lanes}],
         "parameters": parameters,
     }

@@ -143,9 +143,9 @@ def placeholder(config: Mapping[str, Any], text: str) -> dict[str, Any]:
     """Return the configuration of a model that answers every request with the error `text` (503)."""
     parameters = {**config.get("parameters", {}), STAND_IN_PARAMETER: {"string_value": text}}
     omitted = ("model_warmup", "response_cache", "instance_group")
-    kept = {name: value for name, value in config.items() if name not in omitted}
+    rest = {name: value for name, value in config.items() if name not in omitted}
     group = {"kind": "KIND_CPU", "count": 1}
-    return {**kept, "instance_group": [group], "parameters": parameters}
+    return {**rest, "instance_group": [group], "parameters": parameters}
 
 
 def _trivial_config(name: str, backend: str) -> dict[str, Any]:

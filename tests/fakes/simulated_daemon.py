@@ -29,7 +29,7 @@ from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher import handlers
-from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _Door
+from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _GuardedSocket
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.models.deployer import ModelDeployer
@@ -75,8 +75,8 @@ class FakeControlServer(ControlServer):
 
     def open(self, socket: _Socket, sender_of: Callable[[bytes], Sender]) -> None:
         guard: Any = SimpleNamespace(admit=lambda frame: sender_of(frame.bytes))
-        self._only = _Door(cast(Any, socket), guard)
-        self._doors.append(self._only)
+        self._only = _GuardedSocket(cast(Any, socket), guard)
+        self._sockets.append(self._only)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
         """Return the name that it has: the machine has other processes of these numbers."""

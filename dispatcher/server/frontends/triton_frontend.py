@@ -186,20 +186,20 @@ def tritonserver_arguments(
 
 def users_options(config: DaemonConfig) -> Options:
     """Return the user's own tritonserver options, without those that are not passed on."""
-    given = config.tritonserver_options
-    if str(given.get(_RETRIES, "0")) != "0":
+    options = config.tritonserver_options
+    if str(options.get(_RETRIES, "0")) != "0":
         _log.warning(
             "option not passed on to tritonserver: the daemon handles failed loads", option=_RETRIES
         )
-    return {name: value for name, value in given.items() if name not in _NOT_PASSED_ON}
+    return {name: value for name, value in options.items() if name not in _NOT_PASSED_ON}
 
 
 def merge(options: Options, users: Options) -> None:
     """Merge the user's own options into ours: they override ours, or are appended where an option may be repeated."""
     for name, value in users.items():
         former = options.get(name)
-        given = value if isinstance(value, list) else [value]
-        options[name] = [*former, *given] if isinstance(former, list) else value
+        added = value if isinstance(value, list) else [value]
+        options[name] = [*former, *added] if isinstance(former, list) else value
 
 
 def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str]) -> Options:

@@ -25,7 +25,7 @@ from pytriton.dispatcher.control.control_socket import (
     ControlServer,
     Peer,
 )
-from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY
+from pytriton.dispatcher.control.pending_requests import MAX_REQUESTS
 from pytriton.dispatcher.telemetry.events.events import current_actor
 
 HELD = messages.GetLogs("held")
@@ -309,18 +309,18 @@ def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
 def test_requests_under_way_are_limited_for_each_connection(short_dir: Path) -> None:
     async def test() -> None:
         async with serving(short_dir) as (service, client, other):
-            for number in range(MAX_UNDER_WAY):
+            for number in range(MAX_REQUESTS):
                 await client.send(number, messages.encode(HELD))
             await client.send(1000, messages.encode(QUICK))
             number, failure = await client.answer()
             assert number == 1000
             assert isinstance(failure, messages.Failure)
             assert failure.kind == "unavailable"
-            assert f"{MAX_UNDER_WAY} requests of this connection" in failure.text
+            assert f"{MAX_REQUESTS} requests of this connection" in failure.text
             await other.send(1, messages.encode(QUICK))
             assert await other.answer() == (1, messages.Done())
             service.release.set()
-            for _ in range(MAX_UNDER_WAY):
+            for _ in range(MAX_REQUESTS):
                 assert (await client.answer())[1] == messages.Done()
             await client.send(1001, messages.encode(QUICK))
             assert await client.answer() == (1001, messages.Done())
@@ -335,7 +335,7 @@ def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Pat
                 await client.send(7, messages.encode(HELD))
             _, failure = await client.answer()
             assert isinstance(failure, messages.Failure)
-            assert "is under way already" in failure.text
+            assert "is in progress already" in failure.text
             assert service.heard == [HELD]
 
     run(test)

@@ -11,7 +11,7 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind
 from pytriton.dispatcher.control.peers import MessageRefused
-from pytriton.dispatcher.control.pending_requests import MAX_UNDER_WAY, PendingRequests, when_ended
+from pytriton.dispatcher.control.pending_requests import MAX_REQUESTS, PendingRequests, when_exited
 
 ME, OTHER = b"me", b"other"
 
@@ -56,13 +56,13 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
 
 
 def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked: Asked) -> None:
-    for number in range(MAX_UNDER_WAY - 1):
+    for number in range(MAX_REQUESTS - 1):
         loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
-    with pytest.raises(MessageRefused, match="request 00 of this connection is under way already"):
+    with pytest.raises(MessageRefused, match="request 00 of this connection is in progress already"):
         asked.requests.check(ME, b"\0")
     loop.ask(lambda: asked.begin(b"last"))
     with pytest.raises(
-        MessageRefused, match=f"{MAX_UNDER_WAY} requests of this connection"
+        MessageRefused, match=f"{MAX_REQUESTS} requests of this connection"
     ) as caught:
         asked.requests.check(ME, b"one more")
     assert caught.value.kind is ErrorKind.UNAVAILABLE
@@ -117,8 +117,8 @@ def test_at_shutdown_all_are_cancelled_and_awaited(loop: VirtualLoop, asked: Ask
 def test_a_stopped_watch_reports_nothing(loop: VirtualLoop, processes: FakeProcesses) -> None:
     pid = processes.start()
     reported: list[str] = []
-    loop.ask(lambda: when_ended(pid, lambda: reported.append("stopped")))()
-    loop.ask(lambda: when_ended(pid, lambda: reported.append("watching")))
+    loop.ask(lambda: when_exited(pid, lambda: reported.append("stopped")))()
+    loop.ask(lambda: when_exited(pid, lambda: reported.append("watching")))
     processes.end(pid)
     loop.advance(1.0)
     assert reported == ["watching"]
@@ -132,7 +132,7 @@ def test_without_process_watching_nothing_is_reported(
 
     monkeypatch.setattr("pytriton._protocol.linux.pidfd_open", refuse)
     reported: list[str] = []
-    stop = loop.ask(lambda: when_ended(1, lambda: reported.append("")))
+    stop = loop.ask(lambda: when_exited(1, lambda: reported.append("")))
     loop.advance(1.0)
     stop()
     assert reported == []
