@@ -58,7 +58,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
 def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked: Asked) -> None:
     for number in range(MAX_REQUESTS - 1):
         loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
-    with pytest.raises(MessageRefused, match="request 00 of this connection is in progress already"):
+    with pytest.raises(
+        MessageRefused, match="request 00 of this connection is in progress already"
+    ):
         asked.requests.check(ME, b"\0")
     loop.ask(lambda: asked.begin(b"last"))
     with pytest.raises(
