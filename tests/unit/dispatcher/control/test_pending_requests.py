@@ -55,7 +55,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
     one.end_all()
 
 
-def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked: Asked) -> None:
+def test_requests_per_connection_are_limited_and_unique(loop: VirtualLoop, asked: Asked) -> None:
     for number in range(MAX_REQUESTS - 1):
         loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_a_connection_has_so_many_at_once_and_each_once(loop: VirtualLoop, asked
     asked.requests.check(ME, b"one more")
 
 
-def test_a_request_is_given_up_once_by_its_own_client(loop: VirtualLoop, asked: Asked) -> None:
+def test_a_request_is_cancelled_once_by_its_own_client(loop: VirtualLoop, asked: Asked) -> None:
     """It may be busy with undoing what it has done; what cannot be given up is not."""
     loop.ask(lambda: asked.begin(b"1"))
     loop.ask(lambda: asked.begin(b"2", abandonable=False))
@@ -84,7 +84,7 @@ def test_a_request_is_given_up_once_by_its_own_client(loop: VirtualLoop, asked: 
     assert asked.undone == [b"1"]
 
 
-def test_a_request_goes_with_its_clients_process(
+def test_a_request_is_cancelled_when_its_client_exits(
     loop: VirtualLoop, asked: Asked, processes: FakeProcesses
 ) -> None:
     """Unless it has been answered by then."""

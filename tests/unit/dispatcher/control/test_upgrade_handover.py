@@ -98,7 +98,7 @@ def test_another_version_listens_on_the_same_socket(endpoint: str) -> None:
     run(endpoint, test)
 
 
-def test_changes_wait_and_questions_do_not(endpoint: str) -> None:
+def test_changes_wait_during_an_upgrade_and_queries_do_not(endpoint: str) -> None:
     async def test(scene: Scene) -> None:
         scene.server.hold()
         change = scene.ask(CHANGE)
@@ -143,7 +143,7 @@ def test_a_pending_change_completes(endpoint: str) -> None:
     run(endpoint, test)
 
 
-def test_a_connection_that_breaks_is_seen_and_a_worker_is_known_again(endpoint: str) -> None:
+def test_a_broken_connection_is_noticed_and_the_worker_recognized(endpoint: str) -> None:
     async def test(scene: Scene) -> None:
         client = ControlClient(endpoint, watched=True, identity=identity_of("w1"))
         try:

@@ -39,7 +39,7 @@ def test_a_public_name_is_refused_only_at_a_loopback_address(
     assert found is (Foreign.REBOUND if refused else None)
 
 
-def test_a_name_without_a_port_is_of_the_default_ones() -> None:
+def test_a_host_without_a_port_means_the_default_port() -> None:
     headers = CIMultiDict({"host": "page.example.com"})
     assert foreign_request("GET", headers, ("127.0.0.1", 80)) is Foreign.REBOUND
     assert foreign_request("GET", headers, ("127.0.0.1", 443)) is Foreign.REBOUND

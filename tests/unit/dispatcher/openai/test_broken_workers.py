@@ -30,7 +30,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("said", NONSENSE, ids=repr)
-def test_nonsense_is_one_clear_error(said: str) -> None:
+def test_malformed_messages_raise_one_clear_error(said: str) -> None:
     """In the middle of a stream, too, and not a second head of an answer."""
 
     async def before(client: Client) -> None:
@@ -64,7 +64,7 @@ def test_the_error_of_a_response_has_the_next_number() -> None:
     OpenAIHarness([f"s{events}", {"error": "it broke"}]).run(test)
 
 
-def test_codes_of_workers_make_no_series_without_end() -> None:
+def test_error_codes_create_a_limited_number_of_series() -> None:
     rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:
@@ -95,7 +95,7 @@ def test_a_failure_is_one_short_line_of_the_log() -> None:
     rig.run(test)
 
 
-def test_a_client_that_goes_is_no_failure_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_client_is_not_a_server_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write to it fails before its task is cancelled: the log and the metrics blame nobody."""
 
     async def test(client: Client) -> None:
@@ -115,7 +115,7 @@ def test_a_client_that_goes_is_no_failure_of_the_server(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("ends", ["timeout", "error"])
-def test_a_client_that_does_not_read_the_end_does_not_keep_its_place(
+def test_a_client_that_does_not_read_the_end_frees_its_slot(
     ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytriton.dispatcher.openai.completions._END_S", 0.2)

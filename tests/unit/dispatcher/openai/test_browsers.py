@@ -54,7 +54,7 @@ def request(method: str = "POST", **headers: str) -> Any:
         ({"sec_fetch_site": "odd"}, (), True),
     ],
 )
-def test_whose_pages_may_have_models_work(
+def test_which_pages_may_run_models(
     asked: dict[str, str], allowed: tuple[str, ...], is_refused: bool
 ) -> None:
     refused = pytest.raises(APIError, match="are not permitted") if is_refused else nullcontext()
@@ -83,7 +83,7 @@ def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -
         ("", False),
     ],
 )
-def test_only_names_of_headers_are_given_back(asks: str, may: bool) -> None:
+def test_only_header_names_are_echoed(asks: str, may: bool) -> None:
     asked = request("OPTIONS", origin="https://a", access_control_request_headers=asks)
     reported = cors_headers(asked, ("https://a",))["Access-Control-Allow-Headers"]
     assert (reported == asks) is may
@@ -116,7 +116,7 @@ def test_a_page_may_send_the_headers_of_its_library() -> None:
 
 
 @pytest.mark.parametrize("allowed", [(), ("https://other",)])
-def test_other_pages_cannot_have_models_work(allowed: tuple[str, ...]) -> None:
+def test_pages_of_other_sites_cannot_run_models(allowed: tuple[str, ...]) -> None:
     """A browser sends this without asking: it is called plain text."""
     rig = OpenAIHarness([f"u{USAGE}\n{{}}"], cors_origins=allowed)
 

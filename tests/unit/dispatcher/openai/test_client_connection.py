@@ -78,7 +78,7 @@ def test_errors_do_not_echo_the_input(
     assert logged == [(request, 400, error, message)]  # as aiohttp does
 
 
-def test_an_answer_that_has_begun_gets_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_answer_is_not_followed_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(*_: object) -> None:
         raise ConnectionError("Response is sent already, cannot send another response")
 
@@ -173,7 +173,7 @@ def test_requests_of_a_closed_connection_are_cancelled() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", _ASK[:-1], _ASK[:10]])
-def test_without_a_whole_request_the_connection_ends(sent: bytes) -> None:
+def test_an_incomplete_request_ends_the_connection(sent: bytes) -> None:
     async def test(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(sent)
         await writer.drain()

@@ -79,7 +79,7 @@ def test_batches_go_out_a_few_at_a_time_and_come_back_in_order() -> None:
     assert (embedder.most, embedder.asked) == (8, 21)
 
 
-def test_a_batch_that_fails_ends_the_others() -> None:
+def test_a_failed_batch_cancels_the_others() -> None:
     embedder = Embedder(broken="7")
     with pytest.raises(APIError, match="broken"):
         answered(answer_tensors, tensors([f"t{n:04}" for n in range(8, 0, -1)] * 50), embedder)

@@ -85,7 +85,7 @@ class Paused:
         self.reading = True
 
 
-def test_an_answer_that_nobody_takes_is_not_read_on() -> None:
+def test_reading_pauses_while_the_answer_is_not_consumed() -> None:
     async def test() -> None:
         stream, transport = EventStream(), Paused()
         stream.connection_made(cast(asyncio.Transport, transport))

@@ -187,7 +187,7 @@ def headers_and_bodies_that_do_not_come(frontend: OpenAIProcess) -> None:
             trickling.join()
 
 
-def test_clients_that_do_not_read_are_not_read_for(frontend: OpenAIProcess) -> None:
+def test_reading_from_upstream_pauses_for_slow_clients(frontend: OpenAIProcess) -> None:
     """Streams without an end: the frontend takes some of each, the model has to wait, and nothing is left."""
     body = chat("endless", stream=True)
     request = (
@@ -223,7 +223,7 @@ def test_clients_that_do_not_read_are_not_read_for(frontend: OpenAIProcess) -> N
     assert max(stall() for _ in range(2)) < first + SLACK
 
 
-def test_a_frontend_that_cannot_follow_the_daemon_ends(tmp_path: Path) -> None:
+def test_a_frontend_exits_if_it_cannot_receive_updates(tmp_path: Path) -> None:
     process = OpenAIProcess(
         ApiState(ApiSettings(), Upstream("http://127.0.0.1:1")), tmp_path / "log"
     )

@@ -150,7 +150,7 @@ def test_a_frontend_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> No
     run(test)
 
 
-def test_a_line_of_which_half_is_written_is_not_handed_over() -> None:
+def test_a_partially_written_line_prevents_the_handover() -> None:
     """The next version of the dispatcher would go on in the middle of it."""
     line = bytes(4 << 20)  # more than a socket takes
 
@@ -167,7 +167,7 @@ def test_a_line_of_which_half_is_written_is_not_handed_over() -> None:
     run(test)
 
 
-def test_they_stand_among_the_metrics_of_callables() -> None:
+def test_they_appear_among_the_metrics_of_callables() -> None:
     meters = Meters(lambda: 1234.5)
     meters.answered("m", "chat", 0.5, first_s=0.1, prompt_tokens=3, completion_tokens=5)
     meters.refuse("overloaded")

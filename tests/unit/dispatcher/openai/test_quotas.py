@@ -76,7 +76,7 @@ def a_caller(folder: Path, tokens: int) -> KeyOwner:
     return found
 
 
-def test_one_that_asks_for_more_than_all_is_admitted_alone(tmp_path: Path) -> None:
+def test_a_request_larger_than_the_quota_is_admitted_alone(tmp_path: Path) -> None:
     caller = a_caller(tmp_path, 60)
     large = caller.admit(lambda usual: 1 << 40)
     with pytest.raises(APIError, match="Rate limit"):

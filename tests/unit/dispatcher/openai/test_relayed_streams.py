@@ -71,9 +71,7 @@ def test_events_are_passed_on_without_the_task(relayed: list[Any]) -> None:
     ],
     ids=str,
 )
-def test_an_error_behind_events_that_were_passed_on(
-    relayed: list[Any], last: Any, code: str
-) -> None:
+def test_an_error_after_relayed_events(relayed: list[Any], last: Any, code: str) -> None:
     rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:

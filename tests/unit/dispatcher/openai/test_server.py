@@ -125,7 +125,7 @@ def test_remote_urls_are_refused_unless_they_may_go_on() -> None:
 
 @pytest.mark.parametrize("kind", ["message", "function_call_output"])
 @pytest.mark.parametrize("read", ["content", "output"])
-def test_a_field_beside_it_hides_no_remote_url(kind: str, read: str) -> None:
+def test_other_fields_do_not_hide_a_remote_url(kind: str, read: str) -> None:
     """The item's type says which field the worker reads, whatever else the item has."""
     hidden = [{"type": "input_image", "image_url": "http://169.254.169.254/"}]
     item = {"type": kind, "role": "user", "content": [], "output": [], read: hidden}
@@ -303,7 +303,7 @@ class Clock:
         return self.now
 
 
-def test_quotas_fill_up_again(tmp_path: Path) -> None:
+def test_quotas_refill(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(
         f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 2\ntokens_per_minute = 60\n'
@@ -326,7 +326,7 @@ def test_quotas_fill_up_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["whole", "timeout", "gone"])
-def test_streams_that_are_cut_off_cost_what_came(
+def test_aborted_streams_count_the_events_sent(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "keys.toml"
@@ -354,7 +354,7 @@ def test_streams_that_are_cut_off_cost_what_came(
     rig.run(test)
 
 
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+def test_a_changed_key_file_is_reloaded(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text("")
     said: list[str] = []
@@ -418,7 +418,7 @@ def test_a_model_is_reached_by_its_aliases() -> None:
     rig.run(test)
 
 
-def test_a_key_may_name_a_model_or_one_of_its_aliases(tmp_path: Path) -> None:
+def test_a_key_may_name_a_model_or_an_alias(tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["{_ALIASES[1]}"]\n')
     rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=str(keys))

@@ -12,7 +12,7 @@ from pytriton.dispatcher.openai.state import ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 
 
-def test_a_frontend_that_could_reach_no_model_is_refused() -> None:
+def test_a_frontend_without_upstream_is_refused() -> None:
     anything: Any = None
     state = ApiState(ApiSettings(), Upstream(""))
     frontend = OpenAISupervisor(

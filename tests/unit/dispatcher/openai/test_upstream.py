@@ -37,12 +37,12 @@ def texts_in(pieces: Sequence[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 10_000])
-def test_events_are_put_together_of_any_pieces(size: int) -> None:
+def test_events_are_assembled_from_any_pieces(size: int) -> None:
     pieces = [SENT[start : start + size] for start in range(0, len(SENT), size)]
     assert texts_in(pieces) == SAID
 
 
-def test_an_end_may_stand_in_two_pieces() -> None:
+def test_the_end_of_an_event_may_be_split() -> None:
     end = SENT.index(b"\n\n") + 1
     assert texts_in([SENT[:end], SENT[end : end + 1], SENT[end + 1 :]]) == SAID
 
@@ -75,5 +75,5 @@ def test_the_pieces_of_a_large_text_are_looked_at_once() -> None:
         ("model m: no worker is there", 503),
     ],
 )
-def test_exceptions_of_a_callable_are_its_failure(text: str, status: int) -> None:
+def test_exceptions_of_a_callable_are_model_failures(text: str, status: int) -> None:
     assert error_of(text).status == status

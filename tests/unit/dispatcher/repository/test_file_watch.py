@@ -127,7 +127,7 @@ def test_changes_are_seen_by_the_next_poll(watched: Watched) -> None:
     assert watched.look("a3") == ""
 
 
-def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched) -> None:
+def test_suspended_polling_loses_no_change(watched: Watched) -> None:
     watched.begin()
     watched.run()
     watched.watch.hold()
@@ -137,7 +137,7 @@ def test_while_it_is_held_it_looks_at_nothing_and_loses_nothing(watched: Watched
     assert watched.reported == ["-a"]
 
 
-def test_the_next_version_goes_on_from_what_this_one_has_seen(watched: Watched) -> None:
+def test_the_next_version_continues_from_the_last_snapshot(watched: Watched) -> None:
     watched.begin()
     handed = msgspec.msgpack.encode(watched.watch.hand_over())
     next_one = FileWatch(cast(Repositories, watched.files), EVERY_S, watched._follow)
@@ -157,9 +157,7 @@ def states(sim: SimulatedDaemon) -> dict[str, str]:
     return {one.name: one.state for one in models}
 
 
-def test_a_model_that_comes_while_others_are_loaded_is_served(
-    start: Start, repository: Path
-) -> None:
+def test_a_model_added_during_other_loads_is_served(start: Start, repository: Path) -> None:
     sim = start(model_control_mode="poll", repository_poll_s=5.0, usual_plan="hangs")
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
     sim.usual_plan = "serves"
@@ -168,7 +166,7 @@ def test_a_model_that_comes_while_others_are_loaded_is_served(
     assert sim.is_served("late")
 
 
-def test_a_model_that_could_not_be_loaded_and_goes_keeps_nobody_from_being_ready(
+def test_a_failed_model_that_is_removed_does_not_prevent_readiness(
     start: Start, repository: Path
 ) -> None:
     sim = start(model_control_mode="poll", repository_poll_s=5.0)

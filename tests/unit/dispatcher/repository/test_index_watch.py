@@ -98,7 +98,7 @@ def test_an_unresponsive_tritonserver_contributes_no_metrics(
     assert watched.server.asked == (trouble != "down")
 
 
-def test_it_looks_now_and_then(loop: VirtualLoop) -> None:
+def test_the_index_is_polled_periodically(loop: VirtualLoop) -> None:
     watched = Watched()
     running = loop.create_task(watched.watch.run())
     loop.advance(21.0)

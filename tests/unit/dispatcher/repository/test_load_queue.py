@@ -122,7 +122,7 @@ def test_a_failed_load_affects_no_other_model(
     assert loads.tries == tries.split()
 
 
-def test_so_many_are_loaded_at_once_as_there_are_slots(loop: VirtualLoop) -> None:
+def test_concurrent_loads_are_limited_by_slots(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     at_start(loads, "a b c d e f")
     assert loads.most == 4
@@ -147,14 +147,14 @@ def test_an_ensemble_waits_for_its_steps_alone(loop: VirtualLoop) -> None:
     assert loads.tries[-1] == "stuck"
 
 
-def test_ensembles_in_a_circle_are_tried_and_hang_nobody(loop: VirtualLoop) -> None:
+def test_circular_ensembles_fail_without_hanging(loop: VirtualLoop) -> None:
     """tritonserver tells what is wrong with them."""
     loads = Loads(loop, {})
     at_start(loads, "chicken egg", {"chicken": ["egg"], "egg": ["chicken"]})
     assert sorted(loads.tries) == ["chicken", "egg"]
 
 
-def test_loads_that_hang_hold_up_nobody_for_long(loop: VirtualLoop) -> None:
+def test_hanging_loads_do_not_block_others(loop: VirtualLoop) -> None:
     """With all slots taken, one more begins every ten seconds, and those that end make room at once."""
     loads = Loads(loop, {})
     loads.hangs = set("abcdef")
@@ -185,7 +185,7 @@ def test_loads_waiting_for_memory_block_no_others(loop: VirtualLoop) -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.5, 3.5, 12.0])
-def test_none_is_loaded_any_more_once_it_is_given_up(loop: VirtualLoop, after_s: float) -> None:
+def test_cancelling_stops_all_loads(loop: VirtualLoop, after_s: float) -> None:
     """While some are loaded, while tritonserver is down, and while they are tried again."""
     loads = Loads(loop, {"a": ["serves"], "f": ["ends it"]})
     starting = loop.create_task(loads.loads.load_all(list("abcdefgh"), {}))
@@ -199,7 +199,7 @@ def test_none_is_loaded_any_more_once_it_is_given_up(loop: VirtualLoop, after_s:
     assert loads.tries == tried
 
 
-def test_those_that_have_changed_are_loaded_one_by_one(loop: VirtualLoop) -> None:
+def test_changed_models_are_loaded_one_by_one(loop: VirtualLoop) -> None:
     loads = Loads(loop, {"a": ["is refused"], "b": ["ends it"]})
     for name in ("a", "b"):
         loads.known.of(name).state, loads.known.of(name).served_by = "ready", TRITONSERVER

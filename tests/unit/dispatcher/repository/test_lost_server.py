@@ -24,7 +24,7 @@ def add_own(repository: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["own", "pair"])
-def test_it_ends_once_more_while_all_is_loaded_again(start: Start, name: str) -> None:
+def test_tritonserver_exits_again_during_the_reload(start: Start, name: str) -> None:
     sim = start()
     sim.server.end()
     sim.server.obstacles[name] = Obstacle("end")
@@ -34,7 +34,7 @@ def test_it_ends_once_more_while_all_is_loaded_again(start: Start, name: str) ->
     assert sim.server.starts == 3
 
 
-def test_the_model_that_ends_it_each_time_fails_alone(start: Start, repository: Path) -> None:
+def test_only_the_model_that_crashes_tritonserver_fails(start: Start, repository: Path) -> None:
     """And is not tried again by itself, but by who asks for it."""
     add_own(repository, "a", "z")
     sim = start()
@@ -60,7 +60,7 @@ def test_the_model_that_ends_it_each_time_fails_alone(start: Start, repository: 
     assert reason(sim, "own") == ""
 
 
-def test_a_client_asks_again_for_the_model_that_ends_it(start: Start) -> None:
+def test_a_client_may_retry_the_model_that_crashes_tritonserver(start: Start) -> None:
     """As often as the client does; the daemon itself loads it no more."""
     sim = start()
     sim.server.obstacles["own"] = Obstacle("end", times=2)
@@ -88,7 +88,7 @@ def test_a_model_that_is_refused_at_one_start_is_tried_at_the_next(start: Start)
 @pytest.mark.parametrize(
     ("times", "own", "starts"), [(1, OWN, 2), (99, "failed", 3)], ids=["once", "each time"]
 )
-def test_it_ends_at_the_first_loads(
+def test_tritonserver_exits_during_the_first_loads(
     start: Start,
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,7 +119,7 @@ def test_it_ends_at_the_first_loads(
         assert "tritonserver exited 2 times in a row while loading model own" in reason(sim, "pair")
 
 
-def test_it_ends_while_files_are_followed(start: Start, repository: Path) -> None:
+def test_tritonserver_exits_while_file_changes_are_loaded(start: Start, repository: Path) -> None:
     """What has changed is loaded anew by the one that is started next, and what comes meanwhile."""
     sim = start(model_control_mode="poll", repository_poll_s=5.0)
     sim.server.obstacles["own"] = Obstacle("end")
@@ -136,7 +136,7 @@ def test_it_ends_while_files_are_followed(start: Start, repository: Path) -> Non
     assert sim.server.history.count("load own") == 3
 
 
-def test_a_server_that_does_not_take_the_others_place_changes_nothing(start: Start) -> None:
+def test_a_failed_replacement_changes_nothing(start: Start) -> None:
     sim = start()
     models = sim.daemon.repository_models
     models.records.server_lost = True

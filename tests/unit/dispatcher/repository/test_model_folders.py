@@ -59,7 +59,7 @@ def test_workers_serve_what_tritonserver_lacks_the_backend_for(
 
 
 @pytest.mark.parametrize("config", [None, 'backend: "python"'])
-def test_python_models_are_workers_business(
+def test_workers_serve_python_models(
     tmp_path: Path, pip_backends: Path, config: str | None
 ) -> None:
     folder = write(tmp_path / "models", "m", "model.py", config)

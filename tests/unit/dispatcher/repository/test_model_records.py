@@ -56,13 +56,13 @@ def known() -> Known:
     return Known()
 
 
-def test_a_model_is_known_from_the_first_question_on(known: Known) -> None:
+def test_a_record_is_created_on_first_access(known: Known) -> None:
     assert known.records.of("new") is known.records.of("new")
     assert known.records.state_of("new") == "unloaded"
     assert known.records.parts("new") == []
 
 
-def test_whose_a_name_is(known: Known) -> None:
+def test_owners_of_names(known: Known) -> None:
     names = ("own", "workers", "failed", "unknown")
     assert [known.records.serves(name) for name in names] == [True, True, False, False]
     known.registry.clear()  # somebody has unregistered it
@@ -107,7 +107,7 @@ def test_an_ensemble_is_as_ready_as_its_steps(known: Known) -> None:
     assert set(known.states().values()) == {"not_ready"}
 
 
-def test_a_model_of_workers_is_as_its_registration_is(known: Known) -> None:
+def test_a_model_of_workers_has_the_state_of_its_registration(known: Known) -> None:
     assert known.records.state_of("workers") == "ready"
     known.records.of("workers").registration = registered("workers", unloaded=True)
     assert known.records.state_of("workers") == "unloaded"

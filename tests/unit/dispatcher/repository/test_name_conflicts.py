@@ -18,7 +18,7 @@ from pytriton.dispatcher.repository import model_loader
 Start = Callable[..., SimulatedDaemon]
 
 
-def test_a_name_that_somebody_has_registered_is_theirs(start: Start) -> None:
+def test_a_registered_name_belongs_to_its_client(start: Start) -> None:
     sim = start(model_control_mode="explicit")
     for name in ("py", "own"):
         sim.served(sim.client.register(name))
@@ -27,7 +27,7 @@ def test_a_name_that_somebody_has_registered_is_theirs(start: Start) -> None:
         assert load(sim, name) == ""
 
 
-def test_names_that_were_registered_count_before_those_of_repositories(start: Start) -> None:
+def test_registered_names_take_precedence_over_repositories(start: Start) -> None:
     sim = start(model_control_mode="explicit")
     sim.served(sim.client.register("py", b"registered"))
     sim = start()
@@ -37,7 +37,7 @@ def test_names_that_were_registered_count_before_those_of_repositories(start: St
 
 
 @pytest.mark.parametrize("how", ["replaces", "unregisters and registers"])
-def test_a_model_of_a_clients_in_the_place_of_a_repositorys_is_theirs(
+def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     start: Start, repository: Path, how: str
 ) -> None:
     sim = start(model_control_mode="poll", repository_poll_s=5.0)
@@ -86,7 +86,7 @@ def test_a_client_registers_a_model_while_the_repositorys_is_prepared(
     assert list(sim.persisted()) == ["py"]
 
 
-def test_unloading_leaves_what_a_client_has_kept_under_the_name(start: Start) -> None:
+def test_unloading_leaves_a_persisted_registration_of_the_same_name(start: Start) -> None:
     """A registration that could not be restored waits for another start, while the repository's has its name."""
     sim = start(model_control_mode="explicit")
     sim.served(sim.client.register("py"))
@@ -98,7 +98,7 @@ def test_unloading_leaves_what_a_client_has_kept_under_the_name(start: Start) ->
     assert list(sim.persisted()) == ["py"]
 
 
-def test_a_model_that_somebody_unregisters_is_unloaded(start: Start) -> None:
+def test_a_model_unregistered_by_a_client_is_unloaded(start: Start) -> None:
     """And can be loaded once more."""
     sim = start()
     sim.answered(sim.client.ask(messages.Unregister("py")))
@@ -107,7 +107,7 @@ def test_a_model_that_somebody_unregisters_is_unloaded(start: Start) -> None:
     assert sim.is_served("py")
 
 
-def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
+def test_owners_of_names_survive_an_upgrade(start: Start) -> None:
     """A client's model that has taken a repository model's place is not the repository's afterwards."""
     sim = start()
     sim.served(sim.client.register("py", replace=True))
@@ -121,7 +121,7 @@ def test_whose_a_name_is_stays_over_an_upgrade(start: Start) -> None:
     assert sim.is_served("py")
 
 
-def test_a_name_that_is_being_restored_is_waited_for_and_no_other(start: Start) -> None:
+def test_a_load_waits_only_for_a_restore_of_the_same_name(start: Start) -> None:
     """Who has the name depends on whether that can be restored; the repository's other models do not wait for it."""
     for can_be_restored in (True, False):
         sim = start(model_control_mode="explicit")

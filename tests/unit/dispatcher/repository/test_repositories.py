@@ -64,7 +64,7 @@ def exchanging(tmp_path: Path) -> Iterator[Path]:
     thread.join()
 
 
-def test_models_may_be_exchanged_while_they_are_looked_at(exchanging: Path) -> None:
+def test_models_may_be_replaced_during_a_snapshot(exchanging: Path) -> None:
     """Such a look sees what the former one did, or nothing of the model."""
     at = places(exchanging)
     seen = look(at, {})

@@ -169,7 +169,7 @@ def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> Non
     sim.served(sim.client.register("own"))
 
 
-def test_tritonserver_ends_and_has_all_of_them_again(start: Start) -> None:
+def test_a_restarted_tritonserver_reloads_all_models(start: Start) -> None:
     """Models first that ensembles are made of."""
     sim = start()
     sim.server.history.clear()
@@ -200,9 +200,7 @@ def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
     assert states(sim) == {**ALL, "other": "ready tritonserver", "third": "ready tritonserver"}
 
 
-def test_the_model_that_ends_tritonserver_at_each_start_is_found_among_many(
-    start: Start, repository: Path
-) -> None:
+def test_the_model_that_crashes_every_start_is_identified(start: Start, repository: Path) -> None:
     """The others, which it took along, are served."""
     for name in ("other", "third"):
         repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')

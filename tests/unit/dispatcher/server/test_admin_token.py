@@ -60,7 +60,7 @@ def test_the_options_of_tritonserver() -> None:
     assert admin_token.restrictions(DaemonConfig(access_token=TOKEN, restricted_endpoints=())) == {}
 
 
-def test_the_file_is_private_from_the_start_and_goes(rundir: RuntimeDir) -> None:
+def test_the_token_file_is_private_from_the_start_and_removed(rundir: RuntimeDir) -> None:
     rundir.access_token_file.write_text("of a daemon that was killed")
     rundir.access_token_file.chmod(0o644)
     before = os.umask(0)
@@ -80,7 +80,7 @@ def test_the_token_of_another_daemon_stays(rundir: RuntimeDir) -> None:
     assert rundir.access_token() == "of another daemon"
 
 
-def test_a_token_of_before_does_not_stay(rundir: RuntimeDir) -> None:
+def test_a_stale_token_is_removed(rundir: RuntimeDir) -> None:
     rundir.access_token_file.write_text("of a daemon that was killed")
     with admin_token.published(DaemonConfig(restricted_endpoints=()), rundir):
         assert rundir.access_token() is None
@@ -105,7 +105,7 @@ def test_only_the_token_is_blanked_out(shown: subprocess.Popen[bytes]) -> None:
     assert output.decode().split() == [f"--one=a:key={TOKEN}", "--two", TOKEN, "last"]
 
 
-def test_a_refusal_is_warned_of_without_the_token(shown: subprocess.Popen[bytes]) -> None:
+def test_a_failure_to_hide_the_token_is_logged_without_it(shown: subprocess.Popen[bytes]) -> None:
     shown.kill()
     os.waitid(os.P_PID, shown.pid, os.WEXITED | os.WNOWAIT)  # ended, and still there: no memory
     with capture_logs() as logs:

@@ -22,7 +22,7 @@ _ROUTES = {"AIP_HEALTH_ROUTE": "/health", "AIP_PREDICT_ROUTE": "/predict"}
         ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, "m"),
     ],
 )
-def test_it_takes_both_options(options: dict[str, str], model: str | None) -> None:
+def test_http_and_grpc_are_restricted(options: dict[str, str], model: str | None) -> None:
     assert cloud_frontends.vertex_model(options) == model
 
 
@@ -57,7 +57,7 @@ def test_where_they_listen(
     assert cloud_frontends.served(options, environment) == found
 
 
-def test_paths_that_vertex_ai_does_not_name() -> None:
+def test_missing_vertex_ai_paths_are_refused() -> None:
     with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE of"):
         cloud_frontends.served({"allow-vertex-ai": "true"}, {})
 
@@ -82,7 +82,7 @@ def test_the_settings_passed_to_the_native_frontend(
     )
 
 
-def test_an_inference_of_sagemaker_that_there_is_not() -> None:
+def test_an_unknown_sagemaker_inference_type_is_refused() -> None:
     environment = {"SAGEMAKER_TRITON_INFERENCE_TYPE": "chat"}
     with pytest.raises(PortError, match="'chat'; it takes one of infer, generate, generate_stream"):
         cloud_frontends.served({"allow-sagemaker": "true"}, environment)

@@ -82,7 +82,7 @@ def test_addresses_for_clients(settings: dict[str, Any], urls: tuple[str, ...]) 
         ("host.example", "host.example"),
     ],
 )
-def test_where_one_that_listens_is_reached(address: str, reached: str) -> None:
+def test_addresses_that_reach_a_listener(address: str, reached: str) -> None:
     assert reachable(address) == reached
 
 
@@ -99,7 +99,7 @@ def test_all_of_them_are_listened_on_and_again_with_the_same_wishes() -> None:
             listener.close()
 
 
-def test_of_several_that_are_listened_on_none_stays_when_one_cannot_be() -> None:
+def test_no_endpoint_stays_open_when_one_cannot_be_bound() -> None:
     free = lasting_port()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

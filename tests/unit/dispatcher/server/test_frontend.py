@@ -10,7 +10,7 @@ from fakes.triton.fake_frontend_place import PREFIX, fake_place
 from pytriton.dispatcher.server import frontend
 
 
-def test_an_undeletable_file_does_not_keep_the_others(
+def test_an_undeletable_region_does_not_prevent_removing_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody may make files in /dev/shm: a daemon that stumbled over one never started tritonserver again."""

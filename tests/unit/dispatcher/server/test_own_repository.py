@@ -62,7 +62,7 @@ def test_workers_warm_up_and_not_triton() -> None:
     assert loaded["max_batch_size"] == 2
 
 
-def test_the_folder_that_a_callable_runs_in_is_no_model_s(tmp_path: Path) -> None:
+def test_the_working_directory_of_a_callable_is_not_a_model_s_folder(tmp_path: Path) -> None:
     (tmp_path / "warmup").mkdir()
     world = messages.WorkerEnvironment("python", cwd=str(tmp_path))
     spec = messages.ModelSpec("m", 1, {"output": [{"name": "y"}]}, world)

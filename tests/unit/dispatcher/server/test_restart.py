@@ -83,7 +83,7 @@ async def _until_done(watch: ServerWatch, server: Unstable) -> None:
     running.cancel()
 
 
-def test_it_is_started_again_for_ever_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_are_unlimited_with_growing_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first time at once; a start that fails counts like an end."""
     pauses = Pauses(monkeypatch)
 
@@ -119,7 +119,7 @@ def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(0, 0), (2, 2)])
-def test_a_service_manager_may_be_meant_to_see_it(
+def test_the_restart_limit_makes_the_daemon_exit(
     monkeypatch: pytest.MonkeyPatch, limit: int, starts: int
 ) -> None:
     Pauses(monkeypatch)
@@ -177,7 +177,9 @@ def test_needless_reloads_are_undone(begins: bool) -> None:
     assert undone == [True] * begins
 
 
-def test_a_fault_while_models_are_loaded_again_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_during_a_reload_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It counts as a failed start: what serves nothing is started afresh."""
     Pauses(monkeypatch)
 

@@ -234,7 +234,7 @@ def test_created_files_are_private(tmp_path: Path) -> None:
 # ── how it ends ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
+def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         first = one.pid
@@ -258,7 +258,7 @@ def test_one_that_has_ended_is_started_again(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_one_that_hangs_is_killed_and_the_load_that_it_hung_in_is_lost(tmp_path: Path) -> None:
+def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
@@ -300,7 +300,7 @@ def test_shutdown_leaves_time_for_requests_in_flight(
     play(tmp_path, scene, "deaf")
 
 
-def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
+def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         await one.server.load("stub", _MODEL)
@@ -316,7 +316,7 @@ def test_all_that_it_started_ends_with_it(tmp_path: Path) -> None:
 # ── what it is asked ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_load_that_it_crashes_in_is_to_blame_if_it_is_the_only_one(tmp_path: Path) -> None:
+def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         how = rf"tritonserver \(pid {one.pid}\) was killed by signal 6 \(SIGABRT\) while it loaded model faulty"
@@ -343,7 +343,7 @@ def test_a_load_that_it_crashes_in_is_to_blame_if_it_is_the_only_one(tmp_path: P
         (None, 17, 18),
     ],
 )
-def test_a_model_that_takes_more_threads_than_there_may_be_is_not_loaded(
+def test_a_model_that_exceeds_the_thread_limit_is_not_loaded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any] | None,
@@ -388,7 +388,7 @@ def test_a_load_is_not_waited_for_when_the_daemon_stops(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_models_whose_threads_it_cannot_have_are_left_out_of_its_start(
+def test_models_beyond_the_thread_limit_are_not_preloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(40 + 2 * 18, ""))
@@ -428,7 +428,7 @@ def test_refused_loads_are_reported_and_crashes_are_different(
     play(tmp_path, scene)
 
 
-def test_a_failure_that_it_remembers_is_forgotten(tmp_path: Path) -> None:
+def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
     """Else it would never be ready again."""
 
     async def scene(one: Scene) -> None:
@@ -446,7 +446,7 @@ def test_a_failure_that_it_remembers_is_forgotten(tmp_path: Path) -> None:
     play(tmp_path, scene, readiness="server_up")
 
 
-def test_a_server_that_has_ended_has_nothing_to_unload(tmp_path: Path) -> None:
+def test_unloading_from_an_exited_server_succeeds(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         await one.server.load("m", _MODEL)
@@ -457,7 +457,7 @@ def test_a_server_that_has_ended_has_nothing_to_unload(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_load_that_is_given_up_returns_when_its_outcome_is_known(tmp_path: Path) -> None:
+def test_a_cancelled_load_returns_when_its_outcome_is_known(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         load = asyncio.ensure_future(one.server.load("slow", _MODEL))

@@ -61,7 +61,7 @@ def _http(answer: bytes) -> Any:
     asyncio.run(scene())
 
 
-def test_an_error_that_the_server_answers_is_its_refusal() -> None:
+def test_an_error_from_the_server_means_refused() -> None:
     body = b'{"error": "failed to load m"}'
     answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with pytest.raises(ServerRefused, match=r"^failed to load m$"):
@@ -75,7 +75,7 @@ def test_a_connection_that_ends_or_speaks_something_else_is_no_answer(answer: by
 
 
 @pytest.mark.parametrize("grpc", [False, True])
-def test_a_server_that_is_not_there_is_not_reached(grpc: bool) -> None:
+def test_an_absent_server_is_unreached(grpc: bool) -> None:
     async def scene() -> None:
         port = lasting_port()
         client = AdminClient(DaemonConfig(allow_grpc=grpc), port, port)

@@ -72,7 +72,7 @@ def play(folder: Path, answer: bytes, scene: Callable[[Scene], Awaitable[None]])
     asyncio.run(asyncio.wait_for(played(), 100))
 
 
-def test_a_model_s_name_is_no_path(tmp_path: Path) -> None:
+def test_a_model_s_name_is_not_a_path(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.admin.load("../a b", None)
         await one.admin.unload("m")
@@ -86,7 +86,7 @@ def test_a_model_s_name_is_no_path(tmp_path: Path) -> None:
     play(tmp_path, _http(200, b""), scene)
 
 
-def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Path) -> None:
+def test_unavailable_versions_do_not_hide_a_ready_one(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         assert await one.admin.repository_states() == {"m": "READY", "n": "", "o": "UNAVAILABLE"}
 
@@ -106,9 +106,7 @@ def test_versions_that_are_left_behind_do_not_hide_one_that_is_not(tmp_path: Pat
         (_http(404, b"[]"), "[]"),
     ],
 )
-def test_an_error_that_it_answers_is_its_refusal(
-    tmp_path: Path, answer: bytes, reported: str
-) -> None:
+def test_an_error_response_means_refused(tmp_path: Path, answer: bytes, reported: str) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(ServerRefused) as caught:
             await one.admin.load("m", "{}")
@@ -163,9 +161,7 @@ def test_nothing_is_asked_over_a_connection_that_was_closed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
-def test_a_question_does_not_outlast_the_process_or_the_connection(
-    tmp_path: Path, closed: bool
-) -> None:
+def test_a_request_ends_with_the_process_or_the_connection(tmp_path: Path, closed: bool) -> None:
     """The socket is the daemon's own: the end of a process ends no connection that waits in its backlog."""
 
     async def scene(one: Scene) -> None:
@@ -182,7 +178,7 @@ def test_a_question_does_not_outlast_the_process_or_the_connection(
     play(tmp_path, _SILENT, scene)
 
 
-def test_one_that_does_not_accept_connections_yet_is_not_asked(
+def test_a_process_that_does_not_accept_yet_is_not_probed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_frontend._ACCEPTING_S", 0.01)
@@ -199,7 +195,7 @@ def test_one_that_does_not_accept_connections_yet_is_not_asked(
 
 
 @pytest.mark.programs
-def test_the_frontend_of_another_daemon_is_asked_nothing(tmp_path: Path) -> None:
+def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
     """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
     path = tmp_path / "frontend.sock"
     program = (

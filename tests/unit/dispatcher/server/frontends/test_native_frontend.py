@@ -97,7 +97,7 @@ def play(
     asyncio.run(asyncio.wait_for(played(), 200))
 
 
-def test_it_starts_and_is_asked(tmp_path: Path) -> None:
+def test_it_starts_and_answers(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         await one.server.load("m", {"name": "m"})
@@ -177,7 +177,7 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_another_process_takes_its_place(tmp_path: Path) -> None:
+def test_another_process_replaces_it(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         await one.server.load("m", None)
@@ -211,7 +211,9 @@ def test_another_process_takes_its_place(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_one_that_ends_at_its_first_request_leaves_the_former_one_serving(tmp_path: Path) -> None:
+def test_a_successor_that_exits_at_its_first_request_leaves_the_former_serving(
+    tmp_path: Path,
+) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
@@ -261,7 +263,7 @@ def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
     play(tmp_path, scene, "begins")
 
 
-def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_time(
+def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -298,7 +300,7 @@ def test_one_that_has_requests_left_is_shown_follows_changes_and_is_ended_in_tim
 
 
 @pytest.mark.parametrize("behaviour", ["ends", "slow"])
-def test_one_that_cannot_take_its_place_leaves_it_there(tmp_path: Path, behaviour: str) -> None:
+def test_a_successor_that_fails_leaves_the_former_serving(tmp_path: Path, behaviour: str) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
@@ -314,7 +316,7 @@ def test_one_that_cannot_take_its_place_leaves_it_there(tmp_path: Path, behaviou
     play(tmp_path, scene)
 
 
-def test_one_that_ends_before_all_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
+def test_a_successor_that_exits_during_loads_does_not_take_over(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid

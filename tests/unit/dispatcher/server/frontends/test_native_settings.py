@@ -132,7 +132,7 @@ def test_limits_are_passed_by_name(tmp_path: Path) -> None:
     assert limits == {"headers": 32.0, "idle_s": 1.5, "total_body_bytes": 2e6}
 
 
-def test_nothing_is_restricted_where_nothing_is_to_be(tmp_path: Path) -> None:
+def test_nothing_is_restricted_without_restricted_endpoints(tmp_path: Path) -> None:
     assert _document(tmp_path, [], restricted_endpoints=())["restricted"] == {}
 
 
