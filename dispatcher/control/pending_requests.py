@@ -103,9 +103,7 @@ def when_exited(pid: int, then: Callable[[], None]) -> Callable[[], None]:
         ended = linux.pidfd_open(pid)
     except ProcessLookupError:
         return loop.call_soon(then).cancel
-    except (
-        OSError
-    ) as error:  # a kernel before 5.3, or a seccomp filter: only Cancel is noticed then
+    except OSError as error:  # a kernel before 5.3, or seccomp: only Cancel is noticed then
         _log.debug("cannot watch a client", client_pid=pid, reason=str(error))
         return lambda: None
 

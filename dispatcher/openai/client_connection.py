@@ -155,9 +155,8 @@ class RequestBodies:
             for piece in inflating.pieces(chunk):
                 self._add(request, data, piece, limits)
                 if not inflating.is_plain:
-                    await asyncio.sleep(
-                        0
-                    )  # yield to other tasks: a small chunk may have many pieces
+                    # Yield to other tasks: a small chunk may have many pieces.
+                    await asyncio.sleep(0)
         inflating.end()
         return bytes(data)
 

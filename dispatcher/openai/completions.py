@@ -155,9 +155,7 @@ class AnswerRelay:
             ) from None
         except (APIError, ConnectionError):
             raise
-        except (
-            Exception
-        ) as error:  # catch it here, since a stream that has started cannot send an error response
+        except Exception as error:  # here, since a started stream cannot send an error response
             raise self._frontend.fault(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
@@ -384,10 +382,8 @@ def _refuse_remote(body: Body) -> None:
         contents = [
             (f"input[{i}]", one.get(name))
             for i, one in enumerate(body.input if isinstance(body.input, list) else ())
-            for name in (
-                "content",
-                "output",
-            )  # the worker reads one of them, depending on the item's type
+            # The worker reads one of them, depending on the item's type.
+            for name in ("content", "output")
         ]
     for place, content in contents:
         for part in content if isinstance(content, list) else ():

@@ -140,9 +140,8 @@ class EventStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the connection."""
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's does not inherit from this class
+        # uvloop's does not inherit from this class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Pass received data to the tap, or store it for the reader."""

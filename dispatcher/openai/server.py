@@ -381,10 +381,8 @@ class ApiServer:
         caller = self.caller(request)
         requested, verb = request.match_info["name"], request.match_info["verb"]
         found = self._models.get(requested)
-        if caller is not None:
-            self._model_for(
-                caller, requested
-            )  # a key restricted to some models must not control others
+        if caller is not None:  # a key restricted to some models must not control others
+            self._model_for(caller, requested)
         name = requested if found is None else found.name
         await self.triton.control(name, verb, request.headers.get(ACCESS_HEADER, ""))
         return json_response({"id": requested, "object": "model", "status": f"{verb}ed"})

@@ -98,7 +98,7 @@ class ModelLoader:
         Raises:
             RemoteFailure, UnservableModel: it cannot be served.
         """
-        self.refuse_registered(name, record)
+        self._refuse_registered(name, record)
         if place == CLOUD:
             await self._python.ensure_if_possible(name)  # the model is readable only there
             override = None if config is None else dict(config)
@@ -126,9 +126,8 @@ class ModelLoader:
         if lacking:
             _log.warning("model needs a feature that workers lack", model=name, what=lacking)
         spec, payload = await specification(model, form, self._worker_setup, config)
-        self.refuse_registered(
-            name, record
-        )  # check again: it may have been registered in the meantime
+        # It may have been registered in the meantime.
+        self._refuse_registered(name, record)
         record.registration = await self._registry.register(
             messages.Register(spec, replace=record.served_by == WORKERS),
             [payload],
@@ -205,7 +204,7 @@ class ModelLoader:
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from lost
         record.server_exits = 0
 
-    def refuse_registered(self, name: str, record: ModelRecord) -> None:
+    def _refuse_registered(self, name: str, record: ModelRecord) -> None:
         """Raise RemoteFailure if the name belongs to a registered model."""
         present = {one.spec.name: one for one in self._registry}.get(name)
         is_lazy = present is None and self._registry.restoring.is_lazy(name)

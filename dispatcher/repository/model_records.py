@@ -218,9 +218,8 @@ class ModelRecords(dict[str, ModelRecord]):
     def _mark(self, record: ModelRecord) -> object:
         if record.served_by != TRITONSERVER or record.lock.locked() or self.server_lost:
             return None
-        if not self._ready().issuperset(
-            record.steps
-        ):  # the ensemble is unavailable because of a step
+        # An ensemble may be unavailable because of a step.
+        if not self._ready().issuperset(record.steps):
             return None
         return (record.state, record.loaded_at) if record.state in ("ready", "unloaded") else None
 

@@ -336,9 +336,8 @@ class NativeFrontend:
                 await asyncio.wait_for(self._answers(new), _STEP_S)
                 return await asyncio.wait_for(_retire(old, new, force=force), _STEP_S)
             except BaseException:
-                with contextlib.suppress(
-                    ServerRefused, Unreached, asyncio.TimeoutError
-                ):  # the process is exiting
+                # The process may be exiting.
+                with contextlib.suppress(ServerRefused, Unreached, asyncio.TimeoutError):
                     await asyncio.wait_for(old_admin.accept(True), _STEP_S)
                 raise
         finally:
