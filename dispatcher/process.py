@@ -52,7 +52,7 @@ def main() -> int:
         return ExitCode.USAGE
     except KeyboardInterrupt:
         if owner is not None:
-            owner.end_all()
+            owner.exit_now()
         return ExitCode.INTERRUPTED
     if owner is not None:
         return _run(config, owner, arguments.report, Origin(because=arguments.because))
@@ -84,7 +84,7 @@ def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin)
         code = run(config, lambda status: _report(report, state="ready"), owner, origin)
         end = exit_record.read(config.rundir)
     except KeyboardInterrupt:  # before there was an event loop to stop
-        owner.end_all()
+        owner.exit_now()
     finally:
         owner.remove_folders()
     _report(report, state="ended", code=code, reason=end.reason if end else "")

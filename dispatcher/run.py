@@ -176,7 +176,7 @@ async def _main(
     daemon.upgrade.parts.locks = (lock, store.lock)
     if owner is not None:
         daemon.upgrade.parts.is_private = owner.private
-        owner.then(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
+        owner.on_exit(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
     ending = daemon.ending
     watching = asyncio.create_task(
         RuntimeDirGuard(rundir, lock).watch(
@@ -228,7 +228,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
         try:
             yield lock.fileno()
         finally:
-            if RuntimeDirGuard(rundir, lock.fileno()).is_there:
+            if RuntimeDirGuard(rundir, lock.fileno()).exists:
                 rundir.control_socket.unlink(missing_ok=True)
             lock.truncate(0)
 

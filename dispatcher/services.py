@@ -34,7 +34,7 @@ from pytriton.dispatcher.repository.watch import IndexWatch
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.worker_library import lay_out_library
-from pytriton.dispatcher.scaling.autoscaler import Autoscaler, machine_room, queued_at
+from pytriton.dispatcher.scaling.autoscaler import Autoscaler, machine_resources, queued_at
 from pytriton.dispatcher.scaling.memory_budget import MemoryBudget, accounts_of
 from pytriton.dispatcher.server.frontend import (
     MODEL_CONTROL_SOCKET,
@@ -253,7 +253,7 @@ class Services(ABC):
         self._status.unkept = self._unkept
         self.autoscaler = Autoscaler(
             self.registry,
-            room=lambda: self.memory.room(machine_room()),
+            resources=lambda: self.memory.available(machine_resources()),
             queued=lambda: queued_at(self._metrics_url),
         )
         self._control = ControlServer(

@@ -127,7 +127,7 @@ class ShutdownController:
             self.request(why)
             return
         self._cut_short(why)
-        owner.end_all()
+        owner.exit_now()
 
     def write_down(self) -> None:
         """Write the exit record for later queries."""

@@ -10,10 +10,10 @@ from pytriton.exceptions import PyTritonDaemonError
 
 if TYPE_CHECKING:
     from pytriton._protocol import messages
-    from pytriton.daemon import DaemonClient
+    from pytriton.daemon_client import DaemonClient
 
 #: States of an instance that will not become "ready" any more.
-_AT_AN_END = ("failed", "stopping", "stopped")
+_FINAL_STATES = ("failed", "stopping", "stopped")
 
 
 class Model:
@@ -78,7 +78,7 @@ class Model:
             states = [instance.state for instance in self._info.instances]
             if self._info.served_by == "tritonserver":  # no instances of ours to check
                 states = [self._info.state]
-            changing = [state for state in states if state not in ("ready", *_AT_AN_END)]
+            changing = [state for state in states if state not in ("ready", *_FINAL_STATES)]
             changing += [self._info.state] if self._info.state in ("restoring", "loading") else []
             if status.server.state == "ready" and self._info.state == "suspended":
                 return
@@ -86,15 +86,17 @@ class Model:
             if up and not changing and "ready" in states:
                 return
             if "ready" not in states and not changing:
-                raise PyTritonDaemonError(f"Model {self.name!r} will not be ready: {self._story()}")
+                raise PyTritonDaemonError(
+                    f"Model {self.name!r} will not be ready: {self._describe_instances()}"
+                )
             if time.monotonic() > deadline:
                 raise PyTritonDaemonError(
                     f"Model {self.name!r} is not ready after {timeout_s:g} s: tritonserver is "
-                    f"{status.server.state}, the model is {self._info.state}; {self._story()}"
+                    f"{status.server.state}, the model is {self._info.state}; {self._describe_instances()}"
                 )
             time.sleep(0.05)  # the daemon does not push state changes
 
-    def _story(self) -> str:
+    def _describe_instances(self) -> str:
         instances = ", ".join(
             f"instance {one.index} is {one.state}"
             + (f" ({one.last_exit})" if one.last_exit else "")

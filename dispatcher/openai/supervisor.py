@@ -17,7 +17,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.openai.state import METRICS, READY, ApiState, MetricData
 from pytriton.dispatcher.runtime import logs
-from pytriton.dispatcher.runtime.child import Child, bound_to_us, describe_exit
+from pytriton.dispatcher.runtime.child import Child, describe_exit, with_parent_death_signal
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.runtime.upgrade_snapshot import OpenAIState
@@ -223,7 +223,7 @@ class OpenAISupervisor:
         try:
             with theirs:
                 child = await Child.start(
-                    bound_to_us(argv),
+                    with_parent_death_signal(argv),
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
                     cwd=str(self._library),  # `-m` searches there first; it contains nothing else
                     on_line=self._log_line,

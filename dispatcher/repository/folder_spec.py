@@ -25,7 +25,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack
 from pytriton.autoscale import autoscale_in
 from pytriton.dispatcher.repository.model_folders import FoundModel, UnservableModel, files_of
-from pytriton.dispatcher.runtime.child import bound_to_us
+from pytriton.dispatcher.runtime.child import with_parent_death_signal
 from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.formats import complete, table
@@ -36,7 +36,7 @@ REQUIREMENTS = "requirements.txt"
 #: Variable of the worker; see pytriton/_register/environments.py.
 _PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 #: The module whose `main` inspects a model: it reads a JSON object from stdin and prints one as its last line.
-_INSPECTOR = "pytriton._register.python_models.model_dir"
+_INSPECTOR = "pytriton._register.python_models.prepare_folder"
 #: Time limit: importing a framework, loading a model or creating an environment may take long.
 _INSPECTION_LIMIT_S = 600.0
 #: How long to wait for a killed inspector.
@@ -203,7 +203,7 @@ async def inspect(
     code = f"import sys; sys.path[0] = {path!r}; from {_INSPECTOR} import main; main()"
     try:
         process = await asyncio.create_subprocess_exec(
-            *bound_to_us([sys.executable, "-c", code]),
+            *with_parent_death_signal([sys.executable, "-c", code]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Foundations of the dispatcher: child processes, signals, ports, log files, states.
+"""Foundations of the dispatcher: child processes, signals, log files, states, and the snapshot of an upgrade.
 
-Belongs here: code that does not depend on models, tritonserver or workers. May import: the settings.
+Belongs here: code that does not depend on models, tritonserver or workers. May import: the settings, and `scaling.memory_policy`.
 """

@@ -10,34 +10,33 @@ from types import FrameType
 
 
 @contextmanager
-def waiting(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
-    """Block signals for the duration of this block, in the main thread.
+def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
+    """Block signals in the main thread for the duration of this context.
 
     Only this thread blocks them: another one may receive a signal for the process. Python then records it for the main
     thread, and execve would lose the record.
 
-    Gives:
-        a function to call just before execve; it makes received signals pending for the next program
+    Yields:
+        A function to call just before execve; it makes received signals pending for the next program.
     """
-    came: set[int] = set()
+    received: set[int] = set()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        came.add(number)
+    def record(number: int, frame: FrameType | None) -> None:
+        received.add(number)
 
-    def leave() -> None:
-        for number in came:
-            signal.pthread_kill(
-                threading.get_ident(), number
-            )  # blocked in this thread, it stays pending across execve
+    def make_pending() -> None:
+        for number in received:
+            # Blocked in this thread, it stays pending across execve.
+            signal.pthread_kill(threading.get_ident(), number)
 
-    former = {number: signal.signal(number, note) for number in numbers}
+    handlers = {number: signal.signal(number, record) for number in numbers}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
-        yield leave
+        yield make_pending
     finally:
         # There was no execve. Watchers of signal.set_wakeup_fd have been notified already.
-        for number in came & signal.sigpending():
+        for number in received & signal.sigpending():
             signal.sigtimedwait([number], 0)
-        for number, handler in former.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

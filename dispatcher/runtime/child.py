@@ -1,4 +1,7 @@
-"""A child process: start it, log its lines, detect its exit, and stop it with escalating signals."""
+"""A child process: started, its output logged line by line, its exit detected, and stopped with its process group.
+
+Top to bottom: `Child`, the reading of its output (`ChildOutput`), and the end of its process group.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ class Child:
     """A running child process, in a process group of its own.
 
     Attributes:
-        pid: its process id.
-        exited: done once the child has exited; the result is the return code as in `subprocess` (negative: a signal).
-        peak_memory: the largest resident size of the child, or of one process that it waited for, in bytes; known once
+        pid: Its process id.
+        exited: Done once the child has exited; the result is the return code as in `subprocess` (negative: a signal).
+        peak_memory: The largest resident size of the child, or of one process that it waited for, in bytes; known once
             it has exited.
     """
 
@@ -47,7 +50,7 @@ class Child:
     ) -> None:
         """Supervise a child. On an error, close `output`.
 
-        `state` is given for a child that a previous version of this process started.
+        `state`: The state of a child that a previous version of this process started.
 
         Raises:
             OSError: for example, too many open descriptors; the child is not supervised.
@@ -60,7 +63,7 @@ class Child:
         self._kill_on_death = kill_on_death
         lines = [] if state is None else state.lines
         self._last_lines: collections.deque[str] = collections.deque(lines, maxlen=_MAX_LAST_LINES)
-        self._awaited: list[tuple[bytes, asyncio.Future[bytes]]] = []
+        self._line_waiters: list[tuple[bytes, asyncio.Future[bytes]]] = []
         with contextlib.ExitStack() as undo:
             undo.callback(output.close)
             self._pidfd = linux.pidfd_open(pid)
@@ -125,18 +128,18 @@ class Child:
         return ChildState(self.pid, output, rest, self.recent_lines())
 
     def recent_lines(self) -> list[str]:
-        """The lines that the child printed last."""
+        """Return the lines that the child printed last."""
         return list(self._last_lines)
 
     def last_lines(self) -> str:
-        """The lines that the child printed last, joined into one text."""
+        """Return the lines that the child printed last, as one text."""
         return "\n".join(self._last_lines)
 
     def next_line_with(self, text: bytes) -> asyncio.Future[bytes]:
         """Return a future for the next line that contains `text`. Cancel it if you stop waiting."""
         printed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._awaited = [one for one in self._awaited if not one[1].done()]
-        self._awaited.append((text, printed))
+        self._line_waiters = [one for one in self._line_waiters if not one[1].done()]
+        self._line_waiters.append((text, printed))
         return printed
 
     def signal_group(self, number: int) -> None:
@@ -155,7 +158,7 @@ class Child:
 
         A child that exits by itself releases what only it can (tritonserver: its shared memory; a worker: its
         callable's clean-up). Trackers that remove leftover shared memory of the child and its children may finish
-        (process_group.py).
+        (`end_group`).
         """
         if not self.exited.done():
             os.kill(self.pid, first)
@@ -181,14 +184,14 @@ class Child:
 
     def _printed(self, line: bytes) -> None:
         record = decoded(line)
-        said = (
+        text = (
             line.decode(errors="backslashreplace").rstrip() if record is None else record.exception
         )
-        self._last_lines.extend(said.split("\n"))
+        self._last_lines.extend(text.split("\n"))
         self._on_line(self.pid, line.rstrip(b"\r"))
-        for text, printed in self._awaited:
-            if text in line and not printed.done():
-                printed.set_result(line)
+        for wanted, future in self._line_waiters:
+            if wanted in line and not future.done():
+                future.set_result(line)
 
 
 def kill_and_reap(pid: int) -> None:
@@ -197,7 +200,7 @@ def kill_and_reap(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def bound_to_us(argv: Sequence[str]) -> list[str]:
+def with_parent_death_signal(argv: Sequence[str]) -> list[str]:
     """Return a command that runs `argv` and is killed by the kernel when this process exits, for whatever reason.
 
     A small Python wrapper sets PR_SET_PDEATHSIG with prctl and then executes `argv`. Doing this after fork in this
@@ -232,22 +235,22 @@ def signal_name(code: int) -> str | None:
 #: Pipe size, to buffer output while the event loop is busy. The kernel may allow less.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
-_MAX_WAITING = 4 << 20
+_MAX_QUEUED = 4 << 20
 #: How long lines are logged before the event loop gets to run other callbacks.
 _TURN_S = 0.003
 #: After a child's exit: timeouts for the arrival of its last lines (a grandchild may hold the pipe open), and for
 #: logging the queued ones.
-_ARRIVE_S, _LOGGED_S = 0.5, 10.0
+_ARRIVAL_TIMEOUT_S, _LOGGING_TIMEOUT_S = 0.5, 10.0
 
 
-class LeftOut:
+class DroppedLines:
     """The number of dropped lines of all children since this process started."""
 
     def __init__(self) -> None:
-        self.lines = 0
+        self.count = 0
 
 
-LEFT_OUT = LeftOut()
+DROPPED_LINES = DroppedLines()
 
 
 class ChildOutput:
@@ -265,12 +268,12 @@ class ChildOutput:
         self._loop = asyncio.get_running_loop()
         self._blocks: deque[bytes] = deque()
         self._lines: deque[bytes] = deque()  #: of the first block
-        self._waiting = 0
+        self._queued_bytes = 0
         self._rest = rest  #: an incomplete line
-        self._left_out = 0
-        self._handing_on = False
+        self._dropped_bytes = 0
+        self._is_scheduled = False
         self._at_end = asyncio.Event()
-        self._all_handed_on = asyncio.Event()
+        self._all_logged = asyncio.Event()
         os.set_blocking(pipe.fileno(), False)
         with contextlib.suppress(OSError):  # may exceed the user's limit for all pipes
             fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE_BYTES)
@@ -282,12 +285,15 @@ class ChildOutput:
         The descriptor is -1 if the child has closed its output.
         """
         while self._lines or self._blocks:
-            self._hand_on()
+            self._log_queued()
         return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
         """Wait until all lines of a child that has exited have been passed on. Then stop reading."""
-        for event, limit_s in ((self._at_end, _ARRIVE_S), (self._all_handed_on, _LOGGED_S)):
+        for event, limit_s in (
+            (self._at_end, _ARRIVAL_TIMEOUT_S),
+            (self._all_logged, _LOGGING_TIMEOUT_S),
+        ):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(event.wait(), limit_s)
             self._end()
@@ -312,29 +318,29 @@ class ChildOutput:
 
     def _take(self, block: bytes) -> None:
         """Queue whole lines for the log, or count them as dropped."""
-        if self._left_out or self._waiting >= _MAX_WAITING:
-            self._left_out += len(block)
-            LEFT_OUT.lines += block.count(b"\n")
+        if self._dropped_bytes or self._queued_bytes >= _MAX_QUEUED:
+            self._dropped_bytes += len(block)
+            DROPPED_LINES.count += block.count(b"\n")
             return
         self._blocks.append(block)
-        self._waiting += len(block)
-        self._hand_on_soon()
+        self._queued_bytes += len(block)
+        self._log_soon()
 
-    def _note(self) -> None:
-        left_out, self._left_out = self._left_out, 0
-        note = f"[… {left_out:,} bytes dropped: the child prints faster than the log can write …]\n"
+    def _log_dropped(self) -> None:
+        dropped_bytes, self._dropped_bytes = self._dropped_bytes, 0
+        note = f"[… {dropped_bytes:,} bytes dropped: the child prints faster than the log can write …]\n"
         self._blocks.append(note.encode())
-        self._waiting += len(note.encode())
-        self._hand_on_soon()
+        self._queued_bytes += len(note.encode())
+        self._log_soon()
 
-    def _hand_on_soon(self) -> None:
-        if not self._handing_on:
-            self._handing_on = True
-            self._loop.call_soon(self._hand_on)
+    def _log_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._log_queued)
 
-    def _hand_on(self) -> None:
+    def _log_queued(self) -> None:
         until = time.monotonic() + _TURN_S
-        self._handing_on = False
+        self._is_scheduled = False
         try:
             while self._lines or self._blocks:
                 if not self._lines:
@@ -344,18 +350,18 @@ class ChildOutput:
                     self._lines.appendleft(line[MAX_LINE_LENGTH:])
                     line = line[:MAX_LINE_LENGTH]
                 else:
-                    self._waiting -= 1  # its line ending
-                self._waiting -= len(line)
+                    self._queued_bytes -= 1  # its line ending
+                self._queued_bytes -= len(line)
                 self._on_line(line)
                 if time.monotonic() > until:
                     break
         finally:
-            if self._left_out and self._waiting <= _MAX_WAITING // 2:
-                self._note()
+            if self._dropped_bytes and self._queued_bytes <= _MAX_QUEUED // 2:
+                self._log_dropped()
             if self._lines or self._blocks:
-                self._hand_on_soon()
+                self._log_soon()
             elif self._at_end.is_set():
-                self._all_handed_on.set()
+                self._all_logged.set()
 
     def _end(self) -> None:
         """Close the pipe, because the child has closed its end or no more output is wanted."""
@@ -366,10 +372,10 @@ class ChildOutput:
         if self._rest:
             self._take(self._rest + b"\n")
             self._rest = b""
-        if self._left_out:
-            self._note()
+        if self._dropped_bytes:
+            self._log_dropped()
         self._at_end.set()
-        self._hand_on_soon()
+        self._log_soon()
 
 
 def ended_output() -> int:
@@ -379,7 +385,7 @@ def ended_output() -> int:
     return reader
 
 
-# ── Ends process groups: kill all processes, but leave time for resource trackers to clean up ──
+# ── The end of a process group: kill all processes, but leave time for resource trackers to clean up ──
 
 #: Identifies the command line of a tracker, including that of joblib.
 TRACKER = b"resource_tracker import main"
@@ -391,7 +397,7 @@ async def end_group(group: int) -> None:
     """Kill the rest of a group whose leader has exited. Return when its trackers have exited, too."""
     trackers = kill_group(group)
     if trackers:
-        await _ended(trackers)
+        await _wait_for_exit(trackers)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 
@@ -437,7 +443,7 @@ def _is_tracker(pid: int) -> bool:
         return False
 
 
-async def _ended(pids: Sequence[int]) -> None:
+async def _wait_for_exit(pids: Sequence[int]) -> None:
     """Wait up to `CLEAN_UP_S` seconds for processes to exit; they need not be our children."""
     loop = asyncio.get_running_loop()
     ends: list[asyncio.Future[None]] = []

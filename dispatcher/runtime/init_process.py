@@ -37,9 +37,7 @@ def be_init(run: Callable[[], int]) -> int:
     If a signal killed the child, return 128 plus the signal's number, as a shell does. In the child, this returns the
     result of `run`.
     """
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # if it were ignored, children could not be reaped
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children could not be reaped
     awaited = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = os.fork()
@@ -53,9 +51,8 @@ def be_init(run: Callable[[], int]) -> int:
             if status is not None:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-        elif (
-            caught.si_code <= 0
-        ):  # sent by a process: signals from a terminal reach the child directly
+        elif caught.si_code <= 0:
+            # Sent by a process. Signals from a terminal reach the child directly.
             os.kill(child, caught.si_signo)
 
 

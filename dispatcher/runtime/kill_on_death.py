@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 VARIABLE = "PYTRITON_KILL_ON_DEATH"
 
 #: $1 is the prefix of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, the name is followed by the
-#: process's state, parent and group. Trackers (process_group.py) get two seconds; a shell cannot wait for others'
+#: process's state, parent and group. Trackers (child.py: `end_group`) get two seconds; a shell cannot wait for others'
 #: children.
 _SCRIPT = """
 groups= trackers= with= others=
@@ -133,5 +133,5 @@ class KillOnDeath:
             self._input.write(line.encode())
         except BrokenPipeError:
             _log.error(
-                "pytriton-kill-on-death was killed: if this process is killed, too, others may stay"
+                "pytriton-kill-on-death was killed: if this process is killed, too, its children may stay"
             )

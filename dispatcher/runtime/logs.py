@@ -45,7 +45,7 @@ _GLOG = re.compile(
     r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
     re.DOTALL,
 )
-_NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_LEVEL_NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 #: "V" is the level of `pb_utils.Logger.log_verbose` in a worker; tritonserver itself logs such messages as "I".
 _LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
 #: Logged at each load of a model whose configuration came with the request. Harmless.
@@ -201,12 +201,14 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
     close()
     terminal = sys.stderr is not None and sys.stderr.isatty()
     journal = is_journal(sys.stderr)
-    people = terminal or journal
-    pretty = config.log_format in ("console", "plain") or (config.log_format == "auto" and people)
+    for_people = terminal or journal
+    pretty = config.log_format in ("console", "plain") or (
+        config.log_format == "auto" and for_people
+    )
     rundir = RuntimeDir(logs_dir.parent)
     console = structlog.dev.ConsoleRenderer(colors=terminal) if pretty else None
     file = LogFile(rundir.log_file(), config.log_file_size, _BACKUPS)
-    _sinks = _Sinks(config, rundir, console, file, _number(config.log_level), journal)
+    _sinks = _Sinks(config, rundir, console, file, _level_number(config.log_level), journal)
     structlog.configure(
         processors=[
             _drop_below_level,
@@ -233,7 +235,7 @@ def open_file(path: Path) -> LogFile:
 def set_level(level: str) -> None:
     """Set the minimum log level for all loggers."""
     if _sinks is not None:
-        _sinks.level = _number(level)
+        _sinks.level = _level_number(level)
 
 
 def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
@@ -309,25 +311,25 @@ def log_child_line(
     labels = {} if stream is None else {"stream": stream}
     match = _GLOG.fullmatch(text)
     if match is None:
-        quiet = of_triton and (text.startswith(_TABLE) or _is_about_no_gpu(text))
-        (logger.debug if quiet else logger.info)(text, **labels)
+        is_noise = of_triton and (text.startswith(_TABLE) or _is_about_missing_gpu(text))
+        (logger.debug if is_noise else logger.info)(text, **labels)
         return
-    short, short_iso, place, said = match.groups()
-    letter = short or short_iso
+    letter_glog, letter_iso, place, message = match.groups()
+    letter = letter_glog or letter_iso
     level = _LEVELS[letter]
     if _triton_log_settings is not None and not of_triton and _PYTHON_PLACE.fullmatch(place):
         if letter == "V":  # tritonserver logs its own verbose lines at the level info, too
             level = "info" if _triton_log_settings.allows(letter) else "debug"
         elif not _triton_log_settings.allows(letter):
             return
-    said = unquoted(said)
-    if said.startswith(_NOISE) or (of_triton and _is_about_no_gpu(said)):
+    message = unquoted(message)
+    if message.startswith(_NOISE) or (of_triton and _is_about_missing_gpu(message)):
         level = "debug"
-    if said:  # otherwise a table follows on its own lines
-        getattr(logger, level)(said, at=place, **labels)
+    if message:  # otherwise a table follows on its own lines
+        getattr(logger, level)(message, at=place, **labels)
 
 
-def _is_about_no_gpu(text: str) -> bool:
+def _is_about_missing_gpu(text: str) -> bool:
     return text.startswith(_NO_GPU_NOISE) and not _GPU_DRIVER.exists()
 
 
@@ -340,7 +342,7 @@ def close_model_log(model: str) -> None:
         file.delete()
     except OSError as error:
         structlog.get_logger().warning(
-            "cannot delete a log file", file=file.baseFilename, reason=str(error)
+            "could not delete a log file", file=file.baseFilename, reason=str(error)
         )
 
 
@@ -366,7 +368,7 @@ _triton_log_settings: TritonLogSettings | None = None
 
 
 def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:
-    if _sinks is not None and _NUMBERS.get(method, logging.ERROR) < _sinks.level:
+    if _sinks is not None and _LEVEL_NUMBERS.get(method, logging.ERROR) < _sinks.level:
         raise structlog.DropEvent
     return event
 
@@ -398,18 +400,18 @@ def _text(line: bytes) -> str:
     return f"{text} [… {more} bytes more were cut]" if more > 0 else text
 
 
-def unquoted(said: str) -> str:
+def unquoted(message: str) -> str:
     """Return the message of a tritonserver log line, unquoted if it is a quoted text."""
-    if said.startswith('"'):
+    if message.startswith('"'):
         try:
-            text = json.loads(said, strict=False)
+            text = json.loads(message, strict=False)
         except ValueError:
-            return said.strip('"')
-        return text if isinstance(text, str) else said
-    return said
+            return message.strip('"')
+        return text if isinstance(text, str) else message
+    return message
 
 
-def _number(level: str) -> int:
+def _level_number(level: str) -> int:
     number = logging.getLevelName(level.upper())
     assert isinstance(number, int)  # the declaration allows only names of the standard library
     return number

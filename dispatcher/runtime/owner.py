@@ -25,7 +25,7 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.log_lines import print_error
 
 #: Time for the steps of a graceful shutdown other than answering in-flight requests.
-_MARGIN_S = 15.0
+_SHUTDOWN_MARGIN_S = 15.0
 
 
 class OwnerError(ValueError):
@@ -36,8 +36,8 @@ def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
     """Return the process that this daemon depends on, or None.
 
     Args:
-        script: the process that it is private to
-        environ: may name another one in $PYTRITON_DAEMON_OWNER
+        script: the process of the script that started this daemon for itself, if any
+        environ: may name another process in $PYTRITON_DAEMON_OWNER
 
     Raises:
         OwnerError: the variable is not a process id.
@@ -60,7 +60,7 @@ class Owner:
         pids: the processes, which must be ancestors of this one
 
     Attributes:
-        pid: the one that has exited; the first one until then
+        pid: the process that has exited; the first one until then
         private: whether this process, and its folders, belong to the owner
     """
 
@@ -69,7 +69,7 @@ class Owner:
         self._folders: Sequence[Path] = ()
         self.private = False
         self._notify: Callable[[], object] = _interrupt_main_thread
-        self._patience_s = _MARGIN_S
+        self._exit_timeout_s = _SHUTDOWN_MARGIN_S
         self._pidfds = {}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -81,7 +81,7 @@ class Owner:
                 print_error(
                     f"pytriton-daemon: process {pid}, the owner of this daemon, has exited or is not its ancestor"
                 )
-                self.end_all()
+                self.exit_now()
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
@@ -104,17 +104,17 @@ class Owner:
         self._folders = [runtime_dir, workspace]
         (workspace / "run").symlink_to(runtime_dir)  # so that people can find it
 
-    def then(
-        self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, patience_s: float
+    def on_exit(
+        self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, exit_timeout_s: float
     ) -> None:
         """Make the loop call `act` at the owner's exit, instead of interrupting the main thread.
 
-        If this process still runs `patience_s` seconds (and a margin) after that, it exits at once.
+        If this process still runs `exit_timeout_s` seconds (and a margin) after that, it exits at once.
         """
         self._notify = lambda: loop.call_soon_threadsafe(act, self)
-        self._patience_s = patience_s + _MARGIN_S
+        self._exit_timeout_s = exit_timeout_s + _SHUTDOWN_MARGIN_S
 
-    def end_all(self) -> NoReturn:
+    def exit_now(self) -> NoReturn:
         """Exit at once. The kernel and the helper of kill_on_death.py end what this process started."""
         self.remove_folders()
         os._exit(ExitCode.INTERRUPTED)
@@ -131,12 +131,10 @@ class Owner:
             poll.register(pidfd, select.POLLIN)
         ended, _ = poll.poll()[0]
         self.pid = self._pidfds[ended]
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the loop is closed, so this process is exiting anyway
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process is exiting
             self._notify()
-        threading.Event().wait(self._patience_s)
-        self.end_all()
+        threading.Event().wait(self._exit_timeout_s)
+        self.exit_now()
 
 
 def _interrupt_main_thread() -> None:

@@ -30,7 +30,7 @@ class RuntimeDirGuard:
         self._lock = lock
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the directory still exists. If that cannot be determined, assume so."""
         try:
             return os.path.samestat(os.stat(self._rundir.lock_file), os.fstat(self._lock))
@@ -41,10 +41,10 @@ class RuntimeDirGuard:
 
     @property
     def holder(self) -> int | None:
-        """Return the pid of a daemon that holds another directory of this name, or None."""
+        """Return the pid of the daemon that has created another directory of this name, or None."""
         with contextlib.suppress(OSError):
             pid = self._rundir.running_pid()
-            return None if self.is_there else pid
+            return None if self.exists else pid
         return None
 
     async def watch(
@@ -62,7 +62,7 @@ class RuntimeDirGuard:
         """
         was_reported = False
         while True:
-            if not self.is_there:
+            if not self.exists:
                 pid = self.holder
                 if pid is not None:
                     taken(

@@ -54,7 +54,7 @@ class ServerState(enum.Enum):
 
 
 #: States of an instance that has no worker until another one has been loaded.
-LACKING = (
+WITHOUT_WORKER = (
     InstanceState.BACKOFF,
     InstanceState.FAILED,
     InstanceState.STARTING,

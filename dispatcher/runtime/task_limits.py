@@ -38,11 +38,11 @@ def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom
         proc: where proc(5) is mounted
         cgroups: where the control groups are mounted
     """
-    found = [*_of_control_groups(pid, proc, cgroups), *_of_user(pid, proc), *_of_kernel(proc)]
+    found = [*_in_control_groups(pid, proc, cgroups), *_of_user(pid, proc), *_of_kernel(proc)]
     return min(found, default=None)
 
 
-def _of_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom]:
+def _in_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom]:
     """Yield the headroom in each control group of a process that limits tasks."""
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "cgroup").read_text().splitlines():
@@ -52,10 +52,10 @@ def _of_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom
                 continue
             mounts = [cgroups / "pids"] if names != [""] else [cgroups, cgroups / "unified"]
             for mount in mounts:
-                yield from _of_control_group(mount, path.strip("/"))
+                yield from _in_control_group(mount, path.strip("/"))
 
 
-def _of_control_group(mount: Path, path: str) -> Iterator[Headroom]:
+def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
     group = mount / path
     while True:
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file in the root

@@ -1,4 +1,4 @@
-"""Work that must not be left half done."""
+"""Work that must not be left half done, and a signal for tasks that wait for a change."""
 
 from __future__ import annotations
 

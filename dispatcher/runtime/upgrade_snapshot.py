@@ -1,4 +1,4 @@
-"""The document that one version of the daemon leaves for the next one, which the same process becomes by execve(2).
+"""The snapshot that one version of the daemon leaves for the next one, which the same process becomes by execve(2).
 
     running daemon ──▶ HandOver, in an anonymous file ──▶ execve ──▶ the next version reads it, and adopts the state
 
@@ -304,20 +304,20 @@ def decode(data: bytes) -> HandOver:
         state = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableHandOver(f"it cannot be read: {error}") from error
-    if strangers := "; ".join(_strangers(state)):
+    if unsupported := "; ".join(_unsupported_processes(state)):
         raise UnusableHandOver(
-            f"{strangers}; this version serves protocol {_known()}. Upgrade to a version in between first, or reload "
+            f"{unsupported}; this version serves protocol {_protocols_text()}. Upgrade to a version in between first, or reload "
             "all models (pytriton-daemon restart)"
         )
     if state.page != stats_page.LAYOUT:
         raise UnusableHandOver(
-            "the running workers count in another way than this version reads: their models must be reloaded "
+            "the statistics pages of the running workers have another layout than this version reads: their models must be reloaded "
             "(pytriton-daemon restart)"
         )
     return state
 
 
-def _strangers(state: HandOver) -> Iterator[str]:
+def _unsupported_processes(state: HandOver) -> Iterator[str]:
     """Yield a description of each process whose protocol this version does not serve."""
     if state.server.protocol not in PROTOCOLS:
         yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
@@ -338,7 +338,7 @@ def remains(data: bytes) -> Remains:
         raise UnusableHandOver(f"it cannot be read: {error}") from error
 
 
-def _known() -> str:
+def _protocols_text() -> str:
     return " and ".join(map(str, PROTOCOLS))
 
 
@@ -360,15 +360,15 @@ def read(descriptor: int) -> bytes:
 def descriptors(state: HandOver) -> list[int]:
     """Return all descriptors that are handed over."""
     found = [*state.locks, state.control, state.helper[1], *state.management]
-    found += _of_child(state.server.child)
+    found += _output_of(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
     found += [one for one in (state.server.asked, state.server.regions) if one >= 0]
     if state.openai is not None:
-        found += [state.openai.listener, state.openai.channel, *_of_child(state.openai.child)]
+        found += [state.openai.listener, state.openai.channel, *_output_of(state.openai.child)]
     for registration in state.registrations:
         for one in registration.pool.supervised:
             if one.worker is not None:
-                found += [one.worker.stats, *_of_child(one.worker.child)]
+                found += [one.worker.stats, *_output_of(one.worker.child)]
     return found
 
 
@@ -382,7 +382,7 @@ def children(state: HandOver) -> list[int]:
     return found
 
 
-def _of_child(child: ChildState) -> list[int]:
+def _output_of(child: ChildState) -> list[int]:
     return [] if child.output < 0 else [child.output]
 
 

@@ -40,21 +40,21 @@ def library_of(library: Path, python: str) -> Path:
     if program == os.path.realpath(sys.executable):
         return library
     digest = hashlib.sha256(os.fsencode(program)).hexdigest()[:16]
-    own = library.with_name(OTHER_LIBRARIES) / digest
-    for folder in (own.parent, own):
+    links = library.with_name(OTHER_LIBRARIES) / digest
+    for folder in (links.parent, links):
         folder.mkdir(mode=0o700, exist_ok=True)
-    _link_sources(library / "pytriton", own / "pytriton")
-    return own
+    _link_sources(library / "pytriton", links / "pytriton")
+    return links
 
 
 #: Packages that workers do not import.
-_OF_OTHER_PROCESSES = frozenset({"__pycache__", "_cli", "_host", "dispatcher", "proxy_backend"})
+_NOT_FOR_WORKERS = frozenset({"__pycache__", "_cli", "_host", "dispatcher", "proxy_backend"})
 
 
 def _link_sources(package: Path, target: Path) -> None:
     """Mirror a package with folders and links to its modules. Existing ones are kept."""
     for place, folders, files in os.walk(package, followlinks=True):
-        folders[:] = [name for name in folders if name not in _OF_OTHER_PROCESSES]
+        folders[:] = [name for name in folders if name not in _NOT_FOR_WORKERS]
         folder = target / Path(place).relative_to(package)
         folder.mkdir(exist_ok=True)
         for name in files:

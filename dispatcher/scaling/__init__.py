@@ -1,5 +1,6 @@
-"""Scaling: the daemon's automatic changes of models, according to their load and the available memory.
+"""Scaling: the autoscaler and the memory budget, which change models by themselves.
 
-Belongs here: code that measures, and carries out the decisions of `elastic`. May import: telemetry and the packages
-below it.
+Each has its rules as pure functions (`policy`, `memory_policy`), and a loop that measures and carries them out
+(`autoscaler`, `memory_budget`). The rules import nothing of the dispatcher; the loops may import telemetry and the
+packages below it.
 """

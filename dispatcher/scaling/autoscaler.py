@@ -1,7 +1,7 @@
 """The autoscaler: a loop that samples the load of models, decides, and scales them.
 
-    gauges of workers  ──▶ samples ──▶ elastic/policy.py: how many instances each model should have
-    tritonserver's queue ─┘       ──▶ elastic/machine_share.py: how many fit on the machine ──▶ BackgroundChanges.follow_load
+    statistics pages ─────┬──▶ samples ──▶ policy.decide: how many instances each model should have
+    tritonserver's queue ─┘           └──▶ policy.share_out: how many the machine has resources for ──▶ BackgroundChanges
 
 It reads shared memory and /proc, and queries tritonserver's metrics while a model is busy; no batch waits for it. Each
 decision is emitted as an event with its figures, and shown by `status`.
@@ -62,7 +62,7 @@ class ResourceUse(NamedTuple):
     memory: int
 
 
-class _Followed:
+class _ScaledModel:
     """One autoscaled registration, with its samples and measured cost."""
 
     def __init__(self, registration: Registration, rules: messages.Autoscale) -> None:
@@ -72,22 +72,22 @@ class _Followed:
         self.cost = Cost()
         self.decision: Decision | None = None
         self.grant = Grant(registration.spec.instances)
-        self.changing: asyncio.Task[None] | None = None
+        self.change_task: asyncio.Task[None] | None = None
         self.pause_s = 0.0
-        self.paused_until = float("-inf")
-        self._slept = False
-        self.idle = True  #: whether the last sample had no requests
+        self.retry_at = float("-inf")
+        self._was_suspended = False
+        self.is_idle = True  #: whether the last sample had no requests
         self._before: tuple[float, Counts, ResourceUse] | None = None
 
-    def look(self, at: float, counts: Counts, taken: ResourceUse, queued: int = 0) -> None:
+    def add_sample(self, at: float, counts: Counts, use: ResourceUse, queued: int = 0) -> None:
         """Add a sample of the load since the last call; `queued` requests are waiting in tritonserver."""
-        before, self._before = self._before, (at, counts, taken)
+        before, self._before = self._before, (at, counts, use)
         if before is None or at <= before[0]:
             return
-        then, former, took = before
-        if self.registration.pool.suspension.now or self._slept:
+        then, former, former_use = before
+        if self.registration.pool.suspension.now or self._was_suspended:
             self.window.changed_at = at
-        self._slept = self.registration.pool.suspension.now
+        self._was_suspended = self.registration.pool.suspension.now
         elapsed = at - then
         ready = len(self.registration.pool.ready_workers())
         worked_s = max(0, counts.busy_ns - former.busy_ns) / 1e9
@@ -106,11 +106,11 @@ class _Followed:
             waited_s,
             worked_s,
         )
-        self.idle = sample.idle
+        self.is_idle = sample.idle
         self.window.add(sample)
-        self._weigh(worked_s, max(0.0, taken.cpu_s - took.cpu_s), taken.memory)
+        self._measure_cost(worked_s, max(0.0, use.cpu_s - former_use.cpu_s), use.memory)
 
-    def _weigh(self, worked_s: float, cpu_s: float, memory: int) -> None:
+    def _measure_cost(self, worked_s: float, cpu_s: float, memory: int) -> None:
         cpus = self.cost.cpus
         if worked_s >= _MIN_WORK_S:
             cpus += (cpu_s / worked_s - cpus) * (_SMOOTHING if cpus else 1.0)
@@ -124,16 +124,16 @@ class _Followed:
         if self.window.since(float("-inf")):
             self.decision = decide(self.rules, self.window, now)
             load = self.decision.load
-            if self.changing is None and at >= self.paused_until:
+            if self.change_task is None and at >= self.retry_at:
                 wanted = self.decision.instances
-        if not wanted and not self.may_sleep:
+        if not wanted and not self.may_suspend:
             wanted = now
         least = min(max(1, self.rules.least), wanted)
         return Want(spec.name, now, wanted, least, load, self.rules.weight, self.cost)
 
     @property
-    def may_sleep(self) -> bool:
-        """Whether it is not resuming and runs no batch, including batches that the gauges have not counted yet."""
+    def may_suspend(self) -> bool:
+        """Whether it is not resuming and runs no batch, including batches that the samples have not counted yet."""
         pool = self.registration.pool
         return not pool.suspension.resuming and not pool.busy
 
@@ -163,8 +163,8 @@ class Autoscaler:
     Args:
         registry: The models.
         counts: Returns the work done by the workers of a model.
-        taken: Returns the resources that they use.
-        room: Returns the resources of the machine.
+        resource_use: Returns the resources that they use.
+        resources: Returns the resources of the machine.
         queued: Returns the number of requests in tritonserver's queues, by model.
     """
 
@@ -173,16 +173,16 @@ class Autoscaler:
         registry: Registry,
         *,
         counts: Callable[[Registration], Counts] | None = None,
-        taken: Callable[[Registration], ResourceUse] | None = None,
-        room: Callable[[], MachineResources] | None = None,
+        resource_use: Callable[[Registration], ResourceUse] | None = None,
+        resources: Callable[[], MachineResources] | None = None,
         queued: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
         self.counts = counts or self._counts
-        self.taken = taken or taken_by
-        self.room = room or machine_room
+        self.resource_use = resource_use or resource_use_of
+        self.resources = resources or machine_resources
         self.queued = queued
         self._registry = registry
-        self._followed: dict[str, _Followed] = {}
+        self._models: dict[str, _ScaledModel] = {}
 
     async def run(self) -> None:
         """Sample, decide and scale periodically until cancelled."""
@@ -194,15 +194,15 @@ class Autoscaler:
                 except Exception:
                     _log.exception("internal error in the autoscaler; models were not scaled")
         finally:
-            for one in self._followed.values():
-                if one.changing is not None:
-                    one.changing.cancel()
+            for one in self._models.values():
+                if one.change_task is not None:
+                    one.change_task.cancel()
 
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Do not query it if all models are idle."""
         resuming = any(one.pool.suspension.resuming for one in self._registry)
         if self.queued is None or not (
-            resuming or any(not one.idle for one in self._followed.values())
+            resuming or any(not one.is_idle for one in self._models.values())
         ):
             return {}
         queued = await self.queued()
@@ -214,49 +214,49 @@ class Autoscaler:
 
     def tick(self, queued: Mapping[str, int]) -> None:
         """Sample, decide and scale once; `queued` is the number of requests waiting in tritonserver, by model."""
-        self._update_followed()
-        if not self._followed:
+        self._update_models()
+        if not self._models:
             return
         now = asyncio.get_running_loop().time()
-        for one in self._followed.values():
-            if (
-                not one.idle and one.registration.pool.can_serve
-            ):  # a standby worker may serve while it is suspended
+        for one in self._models.values():
+            if not one.is_idle and one.registration.pool.can_serve:
+                # A standby worker may serve while the model is suspended.
                 one.registration.pool.wake_up()
             waiting = queued.get(one.registration.spec.name, 0)
-            one.look(now, self.counts(one.registration), self.taken(one.registration), waiting)
-        grants = share_out([one.want(now) for one in self._followed.values()], self.room())
-        for one in self._followed.values():
-            self._use(one, grants[one.registration.spec.name])
+            use = self.resource_use(one.registration)
+            one.add_sample(now, self.counts(one.registration), use, waiting)
+        grants = share_out([one.want(now) for one in self._models.values()], self.resources())
+        for one in self._models.values():
+            self._apply(one, grants[one.registration.spec.name])
 
-    def _update_followed(self) -> None:
-        """Follow the autoscaled models that are served now, and forget the others."""
-        followed: dict[str, _Followed] = {}
+    def _update_models(self) -> None:
+        """Keep the autoscaled models that are served now, and forget the others."""
+        models: dict[str, _ScaledModel] = {}
         for registration in self._registry:
             rules = registration.spec.autoscale
             if rules is None:
                 suspension = registration.pool.suspension
                 registration.scaling = suspension.text() if suspension.suspended else ""
                 continue
-            known = self._followed.get(registration.key)
+            known = self._models.get(registration.key)
             if known is None or known.rules != rules:
-                known = _Followed(registration, rules)
+                known = _ScaledModel(registration, rules)
             if registration.ready:
-                followed[registration.key] = known
-        self._followed = followed
+                models[registration.key] = known
+        self._models = models
 
-    def _use(self, one: _Followed, grant: Grant) -> None:
+    def _apply(self, one: _ScaledModel, grant: Grant) -> None:
         spec, now = one.registration.spec, one.registration.instances
         if grant.limit and not one.grant.limit:
             _log.warning("not enough resources to scale up", model=spec.name, why=grant.limit)
         one.grant = grant
         one.registration.scaling = one.text()
-        if grant.instances == now or one.changing is not None:
+        if grant.instances == now or one.change_task is not None:
             return
         task = asyncio.get_running_loop().create_task(self._change(one, grant.instances))
-        one.changing = task
+        one.change_task = task
 
-    async def _change(self, one: _Followed, instances: int) -> None:
+    async def _change(self, one: _ScaledModel, instances: int) -> None:
         registration, before = one.registration, one.registration.instances
         clock = asyncio.get_running_loop().time
         why = one.decision._replace(instances=instances).text(before) if one.decision else ""
@@ -275,16 +275,16 @@ class Autoscaler:
                 )
         except RemoteFailure as failure:
             one.pause_s = min(_MAX_BACKOFF_S, 2 * one.pause_s or _BACKOFF_S)
-            one.paused_until = clock() + one.pause_s
+            one.retry_at = clock() + one.pause_s
             registration.events.emit(
                 kinds.SCALE_FAILED,
                 who=_WHO,
-                reason=f"{failure.text}; it is tried again in {one.pause_s:.0f} s",
+                reason=f"{failure.text}; next attempt in {one.pause_s:.0f} s",
                 numbers={"instances": instances, "before": before},
             )
         finally:
             one.window.changed_at = clock()
-            one.changing = None
+            one.change_task = None
 
     def _counts(self, registration: Registration) -> Counts:
         counters = self._registry.counter_registry.get(registration.spec.name)
@@ -299,7 +299,7 @@ async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
     return await asyncio.get_running_loop().run_in_executor(None, where)
 
 
-def taken_by(registration: Registration) -> ResourceUse:
+def resource_use_of(registration: Registration) -> ResourceUse:
     """Return the resources used by a model's worker processes."""
     pids = [info.pid for info in registration.pool.infos() if info.pid is not None]
     seen = [memory for memory in map(memory_of, pids) if memory is not None]
@@ -307,7 +307,7 @@ def taken_by(registration: Registration) -> ResourceUse:
     return ResourceUse(sum(map(_cpu_s, pids)), own // len(seen) if seen else 0)
 
 
-def machine_room() -> MachineResources:
+def machine_resources() -> MachineResources:
     """Return the resources of this machine, or of the part of it that the daemon may use."""
     free = linux.available_memory()
     return MachineResources(usable_cpus(), int(free * (1 - _RESERVE)))

@@ -254,7 +254,7 @@ class MemoryBudget:
         used[MEMORY] += sum(self.memory(worker.pid).memory for worker in self._prestarted.workers())
         return used
 
-    def room(self, machine: MachineResources) -> MachineResources:
+    def available(self, machine: MachineResources) -> MachineResources:
         """Return the resources for more instances: of the machine, limited by the budgets with idle models suspended."""
         if not self._accounts.limits:
             return machine

@@ -1,4 +1,6 @@
-"""The autoscaling policy: how many instances a model should have, given its observed load. A pure function.
+"""The autoscaling policy: how many instances a model should have for its load, and how many the machine allows.
+
+Pure functions. `decide` looks at the load of one model:
 
     up     the load over `up_after_s`, and that of the newest sample, need more instances than there are
     down   no period of `up_after_s` within `down_after_s` would have needed all current instances
@@ -7,6 +9,9 @@
 The load is measured in instances: the busy ones, plus those needed to drain the queue within `up_after_s`. The right
 number of instances is the load divided by `target`. Scaling down leaves some slack below the target, so that the same
 load does not scale the model up again.
+
+`share_out` divides a machine that cannot run all the instances that models want: each gets its minimum first, then one
+instance at a time goes to the model with the fewest in proportion to its weight, as long as CPUs and memory last.
 """
 
 from __future__ import annotations
@@ -37,20 +42,20 @@ class Decision(NamedTuple):
         instances: Number of instances.
         why: "steady", "load", "saturated", "quiet", "idle" or "bounds".
         load: Number of instances that the load would keep permanently busy.
-        seen: The figures behind the decision.
+        stats: The figures behind the decision.
     """
 
     instances: int
     why: str
     load: float
-    seen: SampleStats
+    stats: SampleStats
 
     def text(self, now: int) -> str:
         """Describe the decision; `now` is the current number of instances."""
-        seen = self.seen
+        stats = self.stats
         figures = (
-            f"load {self.load:.1f} instances, busy {seen.share:.0%}, {seen.waiting:.1f} batches wait, queue "
-            f"{seen.queue_ms:.1f} ms, compute {seen.compute_ms:.1f} ms"
+            f"load {self.load:.1f} instances, busy {stats.share:.0%}, {stats.waiting:.1f} batches wait, queue "
+            f"{stats.queue_ms:.1f} ms, compute {stats.compute_ms:.1f} ms"
         )
         return f"{now} → {self.instances} instances ({self.why}): {figures}"
 
@@ -82,15 +87,15 @@ def _up(rules: Autoscale, window: Window, now: int, newest: Sample) -> Decision 
     samples = window.since(max(newest.at - rules.up_after_s, window.changed_at))
     if now >= rules.most or not _covers(samples, rules.up_after_s):
         return None
-    seen = figures(samples)
-    load = _load(rules, seen)
-    wanted, why = _whole(load / rules.target), "load"
-    if seen.share >= _SATURATED and seen.waiting >= now and wanted < now * _GROWTH:
+    stats = stats_of(samples)
+    load = _load(rules, stats)
+    wanted, why = _round_up(load / rules.target), "load"
+    if stats.share >= _SATURATED and stats.waiting >= now and wanted < now * _GROWTH:
         wanted, why = now * _GROWTH, "saturated"
     # After a burst is over, the newest sample shows no load.
-    if wanted <= now or _load(rules, figures([newest])) <= now * rules.target:
+    if wanted <= now or _load(rules, stats_of([newest])) <= now * rules.target:
         return None
-    return Decision(min(wanted, rules.most), why, load, seen)
+    return Decision(min(wanted, rules.most), why, load, stats)
 
 
 def _to_zero(rules: Autoscale, window: Window, newest: Sample) -> Decision | None:
@@ -110,34 +115,34 @@ def _down(rules: Autoscale, window: Window, now: int, newest: Sample) -> Decisio
     if not _covers(samples, rules.down_after_s):
         return None
     peak = max(_loads(rules, samples))
-    wanted = max(_whole(peak / (rules.target * _SLACK)), least)
+    wanted = max(_round_up(peak / (rules.target * _SLACK)), least)
     if wanted >= now:
         return None
-    return Decision(wanted, "quiet", peak, figures(samples))
+    return Decision(wanted, "quiet", peak, stats_of(samples))
 
 
-def _whole(instances: float) -> int:
+def _round_up(instances: float) -> int:
     return math.ceil(instances - _ROUNDING)
 
 
-def _load(rules: Autoscale, seen: SampleStats) -> float:
+def _load(rules: Autoscale, stats: SampleStats) -> float:
     """Return the instances needed for the current load plus draining the queue on time.
 
     Waiting batches need at most one instance each, however long they take.
     """
-    return seen.busy + seen.waiting * min(1.0, seen.batch_s / rules.up_after_s)
+    return stats.busy + stats.waiting * min(1.0, stats.batch_s / rules.up_after_s)
 
 
 def _loads(rules: Autoscale, samples: Sequence[Sample]) -> Iterator[float]:
     """Yield the load of each consecutive period of `up_after_s`."""
-    stretch: list[Sample] = []
+    period: list[Sample] = []
     for sample in samples:
-        stretch.append(sample)
-        if _covers(stretch, rules.up_after_s):
-            yield _load(rules, figures(stretch))
-            stretch = []
-    if stretch:
-        yield _load(rules, figures(stretch))
+        period.append(sample)
+        if _covers(period, rules.up_after_s):
+            yield _load(rules, stats_of(period))
+            period = []
+    if period:
+        yield _load(rules, stats_of(period))
 
 
 def _covers(samples: Sequence[Sample], span_s: float) -> bool:
@@ -145,8 +150,8 @@ def _covers(samples: Sequence[Sample], span_s: float) -> bool:
 
 
 def _decided(instances: int, why: str, rules: Autoscale, samples: Sequence[Sample]) -> Decision:
-    seen = figures(samples)
-    return Decision(instances, why, _load(rules, seen), seen)
+    stats = stats_of(samples)
+    return Decision(instances, why, _load(rules, stats), stats)
 
 
 # ── The observed load of a model: samples, a window of samples, and figures computed from them ──
@@ -203,8 +208,8 @@ class SampleStats(NamedTuple):
     compute_ms: float
 
 
-def figures(samples: Sequence[Sample]) -> SampleStats:
-    """Compute the figures of one or more samples."""
+def stats_of(samples: Sequence[Sample]) -> SampleStats:
+    """Compute the key figures of one or more samples."""
     elapsed = sum(one.elapsed_s for one in samples) or 1.0
     work = sum(one.busy * one.elapsed_s for one in samples)
     places = sum(one.instances * one.elapsed_s for one in samples)
@@ -259,14 +264,14 @@ class Window:
         return newest_first[::-1]
 
 
-# ── Fair sharing of a machine that does not have resources for all instances that models want. A pure function ──
+# ── Fair sharing of a machine that does not have resources for all instances that models want ──
 
 #: Share of all CPUs. A model whose instances keep this much busy gains nothing from more instances.
 _FULL = 0.95
 #: Share of all CPUs by which an existing instance may exceed the rest, as measurements fluctuate.
 _KEEP_TOLERANCE = 0.1
 #: Tolerance for rounding errors in sums of fractions.
-_MACHINE_SHARE_ROUNDING = 1e-6
+_SUM_ROUNDING = 1e-6
 
 
 class Cost(NamedTuple):
@@ -336,38 +341,38 @@ class Grant(NamedTuple):
     limit: str = ""
 
 
-def share_out(wants: Sequence[Want], room: MachineResources) -> dict[str, Grant]:
+def share_out(wants: Sequence[Want], machine: MachineResources) -> dict[str, Grant]:
     """Return the grant of each model.
 
     A model does not lose instances only because other processes fill the machine. It loses those that it no longer
     wants, and those that another model needs for its fair share.
     """
-    left = _FreeResources(wants, room)
-    had = {want.model: want.now for want in wants}
+    left = _FreeResources(wants, machine)
+    current = {want.model: want.now for want in wants}
     granted = {want.model: min(want.least, want.wanted) for want in wants}
     limits = dict.fromkeys(granted, "")
     for want in wants:
         for instance in range(granted[want.model]):
             left.take(want, instance)
-    open_ = {want.model: want for want in wants if granted[want.model] < want.wanted}
-    while open_:
+    unsatisfied = {want.model: want for want in wants if granted[want.model] < want.wanted}
+    while unsatisfied:
         want = min(
-            open_.values(),
+            unsatisfied.values(),
             key=lambda one: (
                 granted[one.model] / one.weight,
-                granted[one.model] >= had[one.model],
+                granted[one.model] >= current[one.model],
                 one.model,
             ),
         )
         name = want.model
         limits[name] = left.lacks(want, granted[name])
         if limits[name]:
-            del open_[name]
+            del unsatisfied[name]
             continue
         left.take(want, granted[name])
         granted[name] += 1
         if granted[name] == want.wanted:
-            del open_[name]
+            del unsatisfied[name]
     return {name: Grant(count, limits[name]) for name, count in granted.items()}
 
 
@@ -378,10 +383,10 @@ class _FreeResources:
     what the machine has. Then running instances stay, as stopping them gains nothing, but none is added.
     """
 
-    def __init__(self, wants: Sequence[Want], room: MachineResources) -> None:
-        self._all_cpus = self._cpus = room.cpus
-        self._memory = None if room.memory is None else max(0, room.memory)
-        self._gpu_memory = {gpu: max(0, free) for gpu, free in room.gpu_memory.items()}
+    def __init__(self, wants: Sequence[Want], machine: MachineResources) -> None:
+        self._all_cpus = self._cpus = machine.cpus
+        self._memory = None if machine.memory is None else max(0, machine.memory)
+        self._gpu_memory = {gpu: max(0, free) for gpu, free in machine.gpu_memory.items()}
         for want in wants:
             if self._memory is not None:
                 self._memory += want.now * want.cost.memory
@@ -403,10 +408,10 @@ class _FreeResources:
         """Describe the resource that is insufficient for one more instance of a model; "" if none is."""
         cost, gpu = want.cost, want.gpu(instance)
         more = want.cpus(instance + 1) - want.cpus(instance)
-        there = instance < want.now
-        full = not there and instance * cost.cpus >= self._all_cpus * _FULL
-        spare = self._all_cpus * (_KEEP_TOLERANCE if there else 0)
-        if full or more > self._cpus + spare + _MACHINE_SHARE_ROUNDING:
+        exists = instance < want.now
+        full = not exists and instance * cost.cpus >= self._all_cpus * _FULL
+        spare = self._all_cpus * (_KEEP_TOLERANCE if exists else 0)
+        if full or more > self._cpus + spare + _SUM_ROUNDING:
             return (
                 f"CPUs: an instance uses {cost.cpus:.1f}, and {max(0.0, self._cpus):.1f} of {self._all_cpus:g} "
                 "are left"

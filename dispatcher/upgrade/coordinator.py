@@ -32,7 +32,7 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.runtime import upgrade_snapshot
-from pytriton.dispatcher.runtime.blocked_signals import waiting
+from pytriton.dispatcher.runtime.blocked_signals import blocked_signals
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, WorkerState
 from pytriton.dispatcher.server.restart import ServerWatch
@@ -341,7 +341,7 @@ class UpgradeCoordinator:
         Raises:
             RemoteFailure: a change is under way.
         """
-        with waiting(SIGNALS) as leave_signals:
+        with blocked_signals(SIGNALS) as leave_signals:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
             self._refuse_impossible()

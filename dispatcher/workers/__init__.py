@@ -1,9 +1,7 @@
 """Workers: how one starts and ends, the supervision, scaling and suspension of a pool, and the routing of proxies.
 
-Belongs here: the lifecycle of a registration's pool. Its layers, each of which imports only those below it:
-
-    pool ▶ routing ▶ instances ▶ supervisor ▶ prestarted, model_counters, memory_account ▶ worker_factory
-    ▶ worker_process, hosted_worker ▶ fork_servers, worker, slots
-
-May import: server and the packages below it.
+Belongs here: the lifecycle of a registration's workers. A `Pool` has `Instances`, each with a `Supervisor`, which gets
+its workers from the `WorkerFactory`: a `WorkerProcess` (forked by one of the `ForkServers`, if possible) or a
+`HostedWorker`. The contract "workers" in pyproject.toml has the order of imports. May import: server and the packages
+below it.
 """

@@ -28,7 +28,7 @@ def instance_of(spec: messages.ModelSpec, slot: int) -> int:
     return slot // max(1, len(versions(spec)))
 
 
-def taken_by(spec: messages.ModelSpec, slot: int) -> tuple[messages.ModelSpec, int]:
+def worker_spec(spec: messages.ModelSpec, slot: int) -> tuple[messages.ModelSpec, int]:
     """Return the declaration for the worker in a slot, reduced to its own version, and its instance number."""
     own = versions(spec)
     if own:

@@ -27,7 +27,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.runtime.states import LACKING, InstanceState, StateMachine
+from pytriton.dispatcher.runtime.states import WITHOUT_WORKER, InstanceState, StateMachine
 from pytriton.dispatcher.runtime.tasks import uninterrupted
 from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState
 from pytriton.dispatcher.telemetry.events import kinds
@@ -105,7 +105,7 @@ class Supervisor:
             account: The pool's memory account.
         """
         self.index = slots.instance_of(spec, slot)
-        self.version = slots.taken_by(spec, slot)[0].version if slots.versions(spec) else None
+        self.version = slots.worker_spec(spec, slot)[0].version if slots.versions(spec) else None
         self.worker: Worker | None = None
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()
@@ -434,7 +434,7 @@ class Supervisor:
         """Whether no worker serves until another one is loaded."""
         if self._immediate_retry.is_over:
             return self.worker is None or not self.worker.alive
-        return self.state in LACKING
+        return self.state in WITHOUT_WORKER
 
     @property
     def is_crash_looping(self) -> bool:

@@ -84,7 +84,7 @@ class WorkerFactory:
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
         """Adopt a worker that was started before an upgrade; raises as `WorkerProcess.adopt`."""
-        spec, instance = slots.taken_by(spec, slot)
+        spec, instance = slots.worker_spec(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(
             state, spec, instance, context=self._context, on_line=on_line, peer=peer
@@ -94,7 +94,7 @@ class WorkerFactory:
     async def _start_process(
         self, name: str, spec: messages.ModelSpec, slot: int, lane_path: Path
     ) -> WorkerProcess:
-        spec, instance = slots.taken_by(spec, slot)
+        spec, instance = slots.worker_spec(spec, slot)
         on_line = _log_lines(name, spec.name, instance)
         worker = await WorkerProcess.start(
             name, spec, instance, context=self._context, lane_path=lane_path, on_line=on_line

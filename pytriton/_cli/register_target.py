@@ -52,16 +52,16 @@ def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
     Raises:
         CliError: as `register_target`.
     """
-    from pytriton._register import environments, in_other_python
+    from pytriton._register import environments, target
     from pytriton._register.environment import find_interpreter
 
     with errors_of_clients():
         python = find_interpreter(command.options["python"])
         packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
         options = {name: value for name, value in command.options.items() if name != "python"}
-        request = in_other_python.RegisterRequest(command.target, str(rundir.path), options)
+        request = target.RegisterRequest(command.target, str(rundir.path), options)
         served = {}
-        for served in in_other_python.run(python, packages, request):
+        for served in target.register_elsewhere(python, packages, request):
             if "progress" in served:
                 say(f"  {served['progress']}")
     return f"{served['name']} is ready: {served['url']}"

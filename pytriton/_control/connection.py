@@ -1,4 +1,4 @@
-"""Requests to the dispatcher: each returns the answer, or raises one of our exceptions.
+"""Connections to a daemon, on this machine or over TCP: each request returns the answer, or raises one of our exceptions.
 
 Each request opens its own socket and closes it after the answer (0.3 ms, measured). A client can therefore be
 used by many threads and after a fork, holds no resources, and never sends a message to a later daemon.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +32,51 @@ if TYPE_CHECKING:
 
 #: Interval between checks of the daemon's lock file while waiting for an answer.
 _POLL_INTERVAL_S = 0.5
+#: Interval between checks of a connection over TCP.
+_REMOTE_POLL_INTERVAL_S = 0.1
 
 #: Maximum number of attempts. A connection that breaks more often is not explained by an upgrade.
 _MAX_ATTEMPTS = 4
 
 MessageT = TypeVar("MessageT", bound=messages.Message)
+
+OnProgress = Callable[[messages.Progress], None]
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """A message to the dispatcher.
+
+    Args:
+        message: the request
+        payloads: frames that are sent with it
+        silence_s: maximum silence in seconds; None waits for as long as the daemon lives
+        on_progress: called with every progress report before the answer
+        on_unsolicited: called with messages that the dispatcher sends unprompted
+    """
+
+    message: messages.AnyMessage
+    payloads: Sequence[bytes] = ()
+    silence_s: float | None = None
+    on_progress: OnProgress | None = None
+    on_unsolicited: control.OnUnsolicited | None = None
+
+
+@dataclass(frozen=True)
+class LivenessCheck:
+    """The liveness check of a silent daemon.
+
+    Args:
+        daemon: its name in error texts
+        interval_s: interval between checks, in seconds
+        is_alive: the check
+        no_answer: returns the exception for a request without an answer, whether the daemon lives or not
+    """
+
+    daemon: str
+    interval_s: float
+    is_alive: Callable[[], bool]
+    no_answer: Callable[[control.ControlTimeout], PyTritonDaemonError]
 
 
 class Connection:
@@ -76,7 +117,7 @@ class Connection:
                 "access_token to be set to a token that you know."
             ) from error
 
-    def ask(self, question: ControlRequest) -> messages.AnyMessage:
+    def ask(self, request: ControlRequest) -> messages.AnyMessage:
         """Return the answer to a request; raise as `request.ask` does, and if no daemon runs."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
@@ -84,7 +125,7 @@ class Connection:
         for left in reversed(range(_MAX_ATTEMPTS)):
             with control.ControlClient(self.endpoint, watched=True) as channel:
                 try:
-                    return self.ask_on(channel, pid, question)
+                    return self.ask_on(channel, pid, request)
                 except DaemonNotRunningError:
                     # During an upgrade, the daemon only finishes earlier requests and drops new ones: retry.
                     if not left or not channel.broken or not self._runs(pid):
@@ -92,28 +133,143 @@ class Connection:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def ask_on(
-        self, channel: control.ControlClient, pid: int, question: ControlRequest
+        self, channel: control.ControlClient, pid: int, request: ControlRequest
     ) -> messages.AnyMessage:
         """Return the answer on a channel that is open to the daemon with this pid; raise as `request.ask` does."""
 
         def no_answer(silence: control.ControlTimeout) -> DaemonNotRunningError:
             if not self._runs(pid):
-                return DaemonNotRunningError(_went_away(self.rundir, pid, question.message))
+                return DaemonNotRunningError(_exited(self.rundir, pid, request.message))
             if channel.broken:
-                return DaemonNotRunningError(_hung_up(self.rundir, pid, question.message))
-            return DaemonNotRunningError(_silent(self.rundir, pid, question.silence_s))
+                return DaemonNotRunningError(_disconnected(self.rundir, pid, request.message))
+            return DaemonNotRunningError(_unresponsive(self.rundir, pid, request.silence_s))
 
         def is_alive() -> bool:
             return self._runs(pid) and not channel.broken
 
-        watch = LivenessCheck("The daemon", _POLL_INTERVAL_S, is_alive, no_answer)
-        return ask(channel, question, watch)
+        liveness = LivenessCheck("The daemon", _POLL_INTERVAL_S, is_alive, no_answer)
+        return ask(channel, request, liveness)
 
     def _runs(self, pid: int) -> bool:
         try:
             return self.rundir.running_pid() == pid
         except OSError:  # its directory was deleted
             return False
+
+
+class RemoteConnection:
+    """A client's connection to a daemon over TCP (CurveZMQ); it holds no resources but the keys.
+
+    There is no lock file that shows whether the daemon lives. ZeroMQ's heartbeats detect a broken connection, and the
+    request on it has failed then.
+
+    Args:
+        endpoint: tcp://HOST:PORT
+        key_file: the file written by `pytriton-daemon keys add`
+        timeout_s: seconds that the handshake may take
+
+    Raises:
+        PyTritonDaemonError: the key file is missing or invalid.
+    """
+
+    def __init__(self, endpoint: str, key_file: str | Path | None, timeout_s: float) -> None:
+        self.name = endpoint
+        self._timeout_s = timeout_s
+        self._keys = _read_keys(endpoint, key_file)
+
+    def access_token(self) -> str | None:
+        """Raise: the access token never leaves the daemon's machine.
+
+        Raises:
+            PyTritonDaemonError: always.
+        """
+        raise PyTritonDaemonError(
+            f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine: "
+            "print it there with `pytriton-daemon access-token`, or have the setting access_token set to a token that "
+            "you know."
+        )
+
+    def ask(self, request: ControlRequest) -> messages.AnyMessage:
+        """Return the answer to a request; raise as `request.ask` does."""
+        from pytriton._protocol import control  # the first use of ZeroMQ
+
+        begun = time.monotonic()
+        with control.ControlClient(self.name, self._keys) as channel:
+
+            def is_alive() -> bool:
+                channel.watch()
+                late = not channel.agreed and time.monotonic() - begun > self._timeout_s
+                return channel.trouble is None and not late
+
+            liveness = LivenessCheck(
+                f"The daemon at {self.name}",
+                _REMOTE_POLL_INTERVAL_S,
+                is_alive,
+                lambda silence: self._failed(channel, silence),
+            )
+            return ask(channel, request, liveness)
+
+    def _failed(self, channel: control.ControlClient, silence: Exception) -> PyTritonDaemonError:
+        channel.watch()
+        if not channel.agreed and channel.trouble is not None:
+            return PyTritonDaemonError(
+                f"The daemon at {self.name} refuses this client: {channel.trouble}. Ask its administrator for a key "
+                "file (`pytriton-daemon keys add NAME`), and pass it with connect(..., key_file=...)."
+            )
+        if not channel.agreed:
+            return DaemonNotRunningError(
+                f"No daemon answers at {self.name} within {self._timeout_s:g} s. Check there with `pytriton-daemon "
+                "status` where it listens (control_tcp), and whether a firewall is in between."
+            )
+        return DaemonNotRunningError(
+            f"The daemon at {self.name} did not answer: {channel.trouble or silence}. Check there whether it still "
+            "runs (`pytriton-daemon status`, `pytriton-daemon logs`)."
+        )
+
+
+def ask(
+    channel: control.ControlClient, request: ControlRequest, liveness: LivenessCheck
+) -> messages.AnyMessage:
+    """Return the answer to a request.
+
+    Raises:
+        PyTritonValidationError: a value in the request has a wrong type; nothing was sent
+        RemoteFailure: the dispatcher answered with a failure; see `exception_of`
+        DaemonNotRunningError: the daemon exited before it answered, or was silent too long
+        PyTritonDaemonError: it refuses this client, or is another version
+    """
+    from pytriton._protocol.control import ControlTimeout
+
+    _check_types(request.message)
+    try:
+        return channel.ask(
+            request.message,
+            request.payloads,
+            timeout_s=request.silence_s,
+            on_progress=request.on_progress,
+            life_sign_s=liveness.interval_s,
+            is_alive=liveness.is_alive,
+            on_unsolicited=request.on_unsolicited,
+        )
+    except ControlTimeout as silence:
+        raise liveness.no_answer(silence) from None
+    except messages.MalformedMessage as error:
+        raise PyTritonDaemonError(
+            f"{liveness.daemon} sent an answer that this version of pytriton-daemon does not understand ({error}). "
+            "Install the same version on both sides, then run `pytriton-daemon restart` there."
+        ) from error
+
+
+def _check_types(message: messages.AnyMessage) -> None:
+    """Refuse a message that the dispatcher could not decode: it would drop it, and the client would wait forever."""
+    try:
+        messages.decode(messages.encode(message))
+    except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
+        what, _, place = str(error).replace("`", "").partition(" - at $.")
+        argument = f"{place}: " if place else ""
+        raise PyTritonValidationError(
+            f"Invalid request to the daemon ({type(message).__name__}): {argument}{what}."
+        ) from None
 
 
 def expected(
@@ -149,6 +305,9 @@ def exception_of(
     return kind(failure.text, model_name=model_name, remote_traceback=failure.traceback)
 
 
+# ── what to say when no daemon answers ──────────────────────────────────────────────────────────
+
+
 def _not_running(rundir: RuntimeDir) -> str:
     text = (
         f"No daemon runs in the runtime directory {rundir.path}. Start one with `pytriton-daemon "
@@ -179,7 +338,7 @@ def _runs_in(path: Path) -> bool:
         return False
 
 
-def _went_away(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
+def _exited(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
     return (
         f"The daemon (pid {pid}) in {rundir.path} exited before it answered "
         f"{type(message).__name__}. Its last messages are in {rundir.log_file()}; start it again "
@@ -187,14 +346,14 @@ def _went_away(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> st
     )
 
 
-def _hung_up(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
+def _disconnected(rundir: RuntimeDir, pid: int, message: messages.AnyMessage) -> str:
     return (
         f"The daemon (pid {pid}) in {rundir.path} repeatedly closed the connection before it answered "
         f"{type(message).__name__}. Its last messages are in {rundir.log_file()}."
     )
 
 
-def _silent(rundir: RuntimeDir, pid: int, silence_s: float | None) -> str:
+def _unresponsive(rundir: RuntimeDir, pid: int, silence_s: float | None) -> str:
     return (
         f"The daemon (pid {pid}) in {rundir.path} runs, but did not answer within {silence_s:g} s. "
         f"It may be starting or stopping: see {rundir.log_file()}, or allow more time with "
@@ -202,87 +361,16 @@ def _silent(rundir: RuntimeDir, pid: int, silence_s: float | None) -> str:
     )
 
 
-# ── A request on a channel to the dispatcher: how long a client waits for the answer, and the error if none comes ──
+def _read_keys(endpoint: str, key_file: str | Path | None) -> control.CurveKeys:
+    from pytriton._protocol.control import CurveKeys
 
-OnProgress = Callable[[messages.Progress], None]
-
-
-@dataclass(frozen=True)
-class ControlRequest:
-    """A message to the dispatcher.
-
-    Args:
-        message: the request
-        payloads: frames that are sent with it
-        silence_s: maximum silence in seconds; None waits for as long as the daemon lives
-        on_progress: called with every progress report before the answer
-        on_unsolicited: called with messages that the dispatcher sends unprompted
-    """
-
-    message: messages.AnyMessage
-    payloads: Sequence[bytes] = ()
-    silence_s: float | None = None
-    on_progress: OnProgress | None = None
-    on_unsolicited: control.OnUnsolicited | None = None
-
-
-@dataclass(frozen=True)
-class LivenessCheck:
-    """The liveness check of a silent daemon.
-
-    Args:
-        daemon: its name in error texts
-        look_s: interval between checks, in seconds
-        is_alive: the check
-        no_answer: returns the exception for a request without an answer, whether the daemon lives or not
-    """
-
-    daemon: str
-    look_s: float
-    is_alive: Callable[[], bool]
-    no_answer: Callable[[control.ControlTimeout], PyTritonDaemonError]
-
-
-def ask(
-    channel: control.ControlClient, question: ControlRequest, watch: LivenessCheck
-) -> messages.AnyMessage:
-    """Return the answer to a request.
-
-    Raises:
-        PyTritonValidationError: a value in the request has a wrong type; nothing was sent
-        RemoteFailure: the dispatcher answered with a failure; see `exception_of`
-        DaemonNotRunningError: the daemon exited before it answered, or was silent too long
-        PyTritonDaemonError: it refuses this client, or is another version
-    """
-    from pytriton._protocol.control import ControlTimeout
-
-    _check_types(question.message)
-    try:
-        return channel.ask(
-            question.message,
-            question.payloads,
-            timeout_s=question.silence_s,
-            on_progress=question.on_progress,
-            life_sign_s=watch.look_s,
-            is_alive=watch.is_alive,
-            on_unsolicited=question.on_unsolicited,
-        )
-    except ControlTimeout as silence:
-        raise watch.no_answer(silence) from None
-    except messages.MalformedMessage as error:
+    if key_file is None:
         raise PyTritonDaemonError(
-            f"{watch.daemon} sent an answer that this version of pytriton-daemon does not understand ({error}). "
-            "Install the same version on both sides, then run `pytriton-daemon restart` there."
-        ) from error
-
-
-def _check_types(message: messages.AnyMessage) -> None:
-    """Refuse a message that the dispatcher could not decode: it would drop it, and the client would wait forever."""
+            f"{endpoint} accepts only clients with a key: connect({endpoint!r}, key_file=...). The daemon's "
+            "administrator creates the file with `pytriton-daemon keys add NAME`."
+        )
+    path = Path(key_file).expanduser()
     try:
-        messages.decode(messages.encode(message))
-    except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
-        what, _, place = str(error).replace("`", "").partition(" - at $.")
-        argument = f"{place}: " if place else ""
-        raise PyTritonValidationError(
-            f"Invalid request to the daemon ({type(message).__name__}): {argument}{what}."
-        ) from None
+        return CurveKeys.read(str(path))
+    except (OSError, ValueError) as error:
+        raise PyTritonDaemonError(f"The key file {path} cannot be used: {error}.") from error

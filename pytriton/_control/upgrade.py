@@ -12,8 +12,8 @@ _POLL_INTERVAL_S = 0.1
 #: Time that the next version gets to take over, even on an overloaded machine.
 _TIMEOUT_S = 120.0
 #: Time during which no daemon may be running, between the exit of the old one and a restart.
-_GONE_S = 30.0
-_UPGRADED, _NOT, _AFRESH = "upgraded", "upgrade_failed", "started"
+_MAX_GONE_S = 30.0
+_UPGRADED, _FAILED, _RESTARTED = "upgraded", "upgrade_failed", "started"
 
 Ask = Callable[[messages.AnyMessage], messages.AnyMessage]
 
@@ -37,13 +37,13 @@ def upgrade(
     """
     before = max((event.serial for event in _events(ask, messages.GetEvents(limit=1))), default=0)
     ask(request)
-    question = messages.GetEvents(kinds=[_UPGRADED, _NOT, _AFRESH], after=before)
+    query = messages.GetEvents(kinds=[_UPGRADED, _FAILED, _RESTARTED], after=before)
     deadline = time.monotonic() + _TIMEOUT_S
-    gone_until = time.monotonic() + _GONE_S
+    gone_until = time.monotonic() + _MAX_GONE_S
     while time.monotonic() < deadline:
         try:
-            found = _events(ask, question)
-            gone_until = time.monotonic() + _GONE_S
+            found = _events(ask, query)
+            gone_until = time.monotonic() + _MAX_GONE_S
         except Exception as error:
             if not is_gone(error) or time.monotonic() > gone_until:
                 raise
@@ -51,7 +51,7 @@ def upgrade(
         for event in found:
             if event.kind == _UPGRADED:
                 return event
-            if event.kind == _AFRESH:
+            if event.kind == _RESTARTED:
                 raise NotUpgraded(
                     "the next version could not take over the running state, so the daemon was restarted, and serves the models "
                     f"persisted in the state directory: {event.reason}"
@@ -63,8 +63,8 @@ def upgrade(
     )
 
 
-def _events(ask: Ask, question: messages.GetEvents) -> list[messages.Event]:
-    answer = ask(question)
+def _events(ask: Ask, query: messages.GetEvents) -> list[messages.Event]:
+    answer = ask(query)
     # The answer to GetEvents, see _protocol/messages/.
     assert isinstance(answer, messages.EventList)
     return answer.events

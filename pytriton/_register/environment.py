@@ -1,21 +1,35 @@
-"""The registrant's environment: the interpreter, search path, folder and variables that its workers get, too."""
+"""The registrant's environment, which its workers get, too: interpreter, search path, folder and variables.
+
+Also warns of variables that a callable reads and its workers do not get.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
+import inspect
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pytriton._protocol import env_variables as rules
 from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register.environments import is_archive, unpacked
-from pytriton._register.worker_imports import Probe
+from pytriton._register.worker_modules import Probe, first_outside, is_installed
 from pytriton.exceptions import PyTritonBadParameterError
 
 if TYPE_CHECKING:
     from pytriton.run_options import Env, StrPath
+
+#: Code that reads a variable contains one of these names.
+_READERS = frozenset({"environ", "environb", "getenv"})
+#: Maximum number of objects to examine: a callable may refer to a whole program.
+_MAX_OBJECTS = 2000
 
 
 def capture_environment(
@@ -172,3 +186,107 @@ def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str)
     # path in its environment uses nothing else.
     with Probe(WorkerEnvironment(interpreter, [], folder, dict(variables))) as probe:
         return probe.search_path
+
+
+# ── variables that a callable reads ─────────────────────────────────────────────────────────────
+
+
+def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[str]) -> None:
+    """Warn of variables that the callables read, that are set here, and that are not forwarded."""
+    missing = sorted(variables_read(targets).intersection(stayed))
+    if not missing:
+        return
+    words = ", ".join(missing)
+    several = len(missing) > 1
+    warnings.warn(
+        f"Model {model_name!r} reads {words} from its environment. {'They are' if several else 'It is'} set here, but "
+        f"{'are' if several else 'is'} not forwarded, because {'they look' if several else 'it looks'} like a secret or "
+        f"{'belong' if several else 'belongs'} to this session: register(..., env={missing}) sends "
+        f"{'them' if several else 'it'}, and env={{{missing[0]!r}: None}} declares it unnecessary.",
+        stacklevel=first_outside(),
+    )
+
+
+def variables_read(targets: Iterable[Any]) -> set[str]:
+    """Return the strings in the code of callables, and of what they use, that may be names of variables.
+
+    Only strings in functions that use os.environ or os.getenv count. Code of installed packages is skipped.
+    """
+    found: set[str] = set()
+    waiting = list(targets)
+    seen: set[int] = set()
+    while waiting and len(seen) < _MAX_OBJECTS:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        for part in _parts(thing):
+            if isinstance(part, CodeType):
+                found |= _strings(part)
+            else:
+                waiting.append(part)
+    return found
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """Yield an object's code, and other objects that may run when it is called."""
+    if isinstance(thing, functools.partial):
+        yield thing.func
+    elif inspect.ismethod(thing):
+        yield thing.__func__
+        yield thing.__self__
+    elif inspect.isfunction(thing):
+        if _is_foreign(thing):
+            return
+        yield thing.__code__
+        yield from _values(thing)
+    elif inspect.isclass(thing):
+        if not _is_foreign(thing):
+            members = (inspect.getattr_static(thing, name) for name in dir(thing))
+            yield from (getattr(member, "__func__", member) for member in members)
+    elif not isinstance(thing, ModuleType) and not _is_foreign(type(thing)):
+        yield type(thing)
+        yield from getattr(thing, "__dict__", {}).values()
+
+
+def _values(function: Any) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not assigned yet
+            yield cell.cell_contents
+    for name in globals_used(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is not None:
+        yield wrapped
+
+
+def _is_foreign(thing: Any) -> bool:
+    """Return True if code is not the user's own: built in, or from an installed package."""
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    if module is None or module.__name__ == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or module.__name__.split(".")[0] == "pytriton" or is_installed(file)
+
+
+def _strings(code: CodeType) -> set[str]:
+    """Return the strings of the code objects, nested ones included, that name a reader."""
+    inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    found = set().union(*map(_strings, inside)) if inside else set()
+    if not _READERS.isdisjoint(code.co_names) or not _READERS.isdisjoint(code.co_freevars):
+        found |= {constant for constant in code.co_consts if isinstance(constant, str)}
+    return found
+
+
+def globals_used(code: CodeType) -> set[str]:
+    """Return the names of global variables in a function's code, including nested functions."""
+    names = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+    }
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= globals_used(constant)
+    return names

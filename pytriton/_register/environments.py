@@ -78,7 +78,7 @@ def unpacked(archive: str | os.PathLike[str], say: Say = lambda text: None) -> s
         if unpack.exists():
             _run([str(folder / "bin" / "python"), str(unpack)], f"conda-unpack of {path.name}")
 
-    _once(folder, make)
+    _create_once(folder, make)
     return str(folder / "bin" / "python")
 
 
@@ -119,7 +119,7 @@ def with_requirements(
             ]
         _run(command, f"installing {', '.join(wanted)}", say)
 
-    _once(folder, make)
+    _create_once(folder, make)
     return interpreter
 
 
@@ -149,7 +149,7 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
             say,
         )
 
-    _once(folder, make)
+    _create_once(folder, make)
     return str(folder)
 
 
@@ -199,7 +199,7 @@ def lacking(python: str, modules: Sequence[str]) -> list[str]:
         "import importlib.util, json, sys\n"
         "print(json.dumps([n for n in sys.argv[1:] if importlib.util.find_spec(n) is None]))"
     )
-    found: list[str] = json.loads(_ask(python, code, *modules))
+    found: list[str] = json.loads(_run_python(python, code, *modules))
     return found
 
 
@@ -215,16 +215,16 @@ def check_version(python: str) -> None:
     Raises:
         PyTritonBadParameterError: states its version, or its output.
     """
-    _ask(python, "")
+    _run_python(python, "")
 
 
 def _version_of(python: str) -> str:
-    return _ask(
+    return _run_python(
         python, "import sys, sysconfig; print(sys.version, sysconfig.get_config_var('SOABI'))"
     )
 
 
-def _ask(python: str, code: str, *arguments: str) -> str:
+def _run_python(python: str, code: str, *arguments: str) -> str:
     # -c puts the working directory on the search path, where packages must not be found
     try:
         done = subprocess.run(
@@ -250,8 +250,8 @@ def _ask(python: str, code: str, *arguments: str) -> str:
 
 def plain_environment() -> dict[str, str]:
     """Return this process's variables without those specific to its own interpreter."""
-    mine = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-    return {name: value for name, value in os.environ.items() if name not in mine}
+    own = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def _installer(python: str) -> list[str]:
@@ -265,7 +265,7 @@ def _installer(python: str) -> list[str]:
 
 def _has_pip(python: str) -> bool:
     with contextlib.suppress(PyTritonBadParameterError):
-        _ask(python, "import pip")
+        _run_python(python, "import pip")
         return True
     return False
 
@@ -339,7 +339,7 @@ def _folder(kind: str, key: str) -> Path:
     return Path(root).expanduser().absolute() / "environments" / f"{kind}-{key[:24]}"
 
 
-def _once(folder: Path, make: Callable[[], None]) -> None:
+def _create_once(folder: Path, make: Callable[[], None]) -> None:
     """Create a folder unless it exists and is complete; one process at a time."""
     if (folder / _COMPLETE).exists():
         with contextlib.suppress(OSError):

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 
 from pytriton._model_names import validate_model_name
-from pytriton._protocol import messages
+from pytriton._protocol import messages, trace_config
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.errors import sendable
-from pytriton._register.env_usage import warn_of_missing
 from pytriton._register.environment import (
     capture_environment,
     find_interpreter,
     own_interpreter,
+    warn_of_missing,
 )
 from pytriton._register.environments import provide_worker_packages, with_requirements
 from pytriton._register.options import (
@@ -33,7 +33,7 @@ from pytriton._register.options import (
     spec_fields,
 )
 from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of
 from pytriton.decorators.checking import factory_misfit, misfit
@@ -41,13 +41,12 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.openai.card import card_of
-from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
 
-__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan", "prepare"]
+__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan"]
 
 Target = Callable[..., Any]
 
@@ -78,28 +77,11 @@ class RegistrationPlan(NamedTuple):
             return [b""] * len(self.targets)
         checks = [] if self.check is None else [self.check]
         warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
-        with WorkerImports(spec.world, own_interpreter=self.own_interpreter) as imports:
+        with WorkerModules(spec.world, own_interpreter=self.own_interpreter) as imports:
             return [
                 *(pack_callable(one, imports, spec.name) for one in self.targets),
                 *(pack_callable(one, imports, spec.name, is_check=True) for one in checks),
             ]
-
-
-def prepare(
-    infer_fn: Target | Sequence[Target],
-    model_name: str | None,
-    inputs: Sequence[Tensor] | None,
-    outputs: Sequence[Tensor] | None,
-    config: ModelConfig | None,
-    given: Mapping[str, Any],
-) -> tuple[messages.Register, list[bytes]]:
-    """Return the message of a registration and its payloads. Arguments and exceptions are those of `plan`.
-
-    Raises:
-        PicklingError: a callable cannot be pickled
-    """
-    planned = plan(infer_fn, model_name, inputs, outputs, config, given)
-    return planned.message, planned.payloads()
 
 
 def plan(
@@ -158,7 +140,7 @@ def plan(
         name=name,
         version=version,
         config=document,
-        world=_world(options, python),
+        world=_worker_environment(options, python),
         instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
         autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
@@ -188,14 +170,16 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
             raise PyTritonValidationError(f"Model {name!r}: {why}")
 
 
-def _world(options: RegisterOptions, python: StrPath | None) -> messages.WorkerEnvironment:
+def _worker_environment(
+    options: RegisterOptions, python: StrPath | None
+) -> messages.WorkerEnvironment:
     """Return the environment of the workers: interpreter, variables, folders, arguments."""
     if options["isolation"] == "thread":
         world = messages.WorkerEnvironment(sys.executable or "")
     else:
         world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
         world = world if python is None else provide_worker_packages(world)
-    world.env.update(trace_environment(options["trace_config"]))
+    world.env.update(trace_config.environment(options["trace_config"] or ()))
     return msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
 
 

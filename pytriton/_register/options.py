@@ -28,9 +28,9 @@ MAX_CONCURRENCY = 64
 _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
 
 
-def check_names(function: str, given: Collection[str], known: Collection[str]) -> None:
+def check_names(function: str, passed: Collection[str], known: Collection[str]) -> None:
     """Raise TypeError, as Python does, for an option that a function does not have."""
-    for name in given:
+    for name in passed:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
@@ -38,14 +38,14 @@ def check_names(function: str, given: Collection[str], known: Collection[str]) -
 
 
 def merge_options(
-    declaration: Declaration | None, given: Mapping[str, Any], per_instance: int | None = None
+    declaration: Declaration | None, passed: Mapping[str, Any], per_instance: int | None = None
 ) -> RegisterOptions:
     """Return the value of every option: as passed, else as declared, else the default.
 
     Raises:
         PyTritonValidationError: a declared option does not exist, or a value is invalid
     """
-    said = {name: value for name, value in given.items() if value is not None}
+    passed = {name: value for name, value in passed.items() if value is not None}
     options = declaration.options if declaration else {}
     declared = {name: value for name, value in options.items() if value is not None}
     for name in declared:
@@ -58,12 +58,12 @@ def merge_options(
             )
     if declaration and declaration.strict:
         declared["strict"] = True
-    if per_instance is not None or said.keys() & {"instances", "devices"}:
+    if per_instance is not None or passed.keys() & {"instances", "devices"}:
         # The number of instances is one decision: options passed here replace all declared ones.
         declared.pop("instances", None)
         declared.pop("devices", None)
     defaults = {name: option.default for name, option in OPTIONS.items()}
-    merged = {name: plain(value) for name, value in {**defaults, **declared, **said}.items()}
+    merged = {name: plain(value) for name, value in {**defaults, **declared, **passed}.items()}
     for name, value in merged.items():
         if value is not None:
             OPTIONS[name].check(name, value)
@@ -86,16 +86,16 @@ def spec_fields(options: RegisterOptions) -> dict[str, Any]:
 def _check_isolation(merged: Mapping[str, Any]) -> None:
     if merged["isolation"] == "process":
         return
-    wrong = [
+    unsupported = [
         f"{name}={merged[name]!r}"
         for name, option in OPTIONS.items()
         if option.of_process and merged[name] != option.default
     ]
-    if wrong:
+    if unsupported:
         raise PyTritonValidationError(
             "isolation='thread' runs the callable in this process and does not support "
-            f"{', '.join(wrong)}: a thread cannot be killed or limited, and shares its process's "
-            f"environment. Omit {'it' if len(wrong) == 1 else 'them'}, or use isolation='process'."
+            f"{', '.join(unsupported)}: a thread cannot be killed or limited, and shares its process's "
+            f"environment. Omit {'it' if len(unsupported) == 1 else 'them'}, or use isolation='process'."
         )
 
 
@@ -158,12 +158,12 @@ def count_instances(
                 "Pass one callable."
             )
         return max(1, autoscale.least)
-    said = {
+    passed = {
         "instances": cast(Optional[int], instances),
         "the number of devices": len(devices) or None,
         "the number of callables": per_instance,
     }
-    counts = {what: count for what, count in said.items() if count is not None}
+    counts = {what: count for what, count in passed.items() if count is not None}
     if len(set(counts.values())) > 1:
         words = ", ".join(f"{what} is {count}" for what, count in counts.items())
         raise PyTritonValidationError(

@@ -7,34 +7,64 @@ whether there are any.
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
+import inspect
 import io
+import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import tokenize
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
 
+from pytriton._protocol.arguments import with_article
 from pytriton._protocol.control import MAX_FRAME_BYTES
+from pytriton._protocol.env_variables import looks_secret
 from pytriton._protocol.errors import sendable
-from pytriton._protocol.payload import Header, pack
-from pytriton._register.definitions import definitions_of
-from pytriton._register.pickler import Pickler, describe, find_offender
-from pytriton._register.project_sources import imported_by, sources_of
-from pytriton._register.target import lines_of_all
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._protocol.payload import (
+    BIT_GENERATORS,
+    Definition,
+    Header,
+    Lines,
+    MemoryModule,
+    make_bit_generator,
+    memory_module,
+    pack,
+)
+from pytriton._register.environment import globals_used
+from pytriton._register.worker_modules import WorkerModules, imported_by, is_installed, sources_of
 from pytriton.exceptions import PicklingError
 
 #: cloudpickle has one process-wide set of modules to pickle by value.
-_one_at_a_time = threading.Lock()
+_registry_lock = threading.Lock()
+PROTOCOL = 5
+#: Position of the file name among the arguments of `types.CodeType`, in Python 3.8 and newer.
+_FILE_NAME_INDEX = 10
+#: Attributes of a module set by its import machinery.
+_IMPORT_ATTRIBUTES = frozenset({"__builtins__", "__cached__", "__loader__", "__name__", "__spec__"})
+#: Maximum size in bytes of one definition, and of all definitions of a registration.
+MAX_DEFINITION_BYTES = 256 << 10
+MAX_DEFINITIONS_BYTES = 2 << 20
+_TOO_LARGE = (
+    f"over {MAX_DEFINITION_BYTES >> 10} KiB, or {MAX_DEFINITIONS_BYTES >> 20} MiB with all others"
+)
+#: Maximum size of the source lines of a registration.
+MAX_LINES_BYTES = 2 << 20
+#: Not file names, but shared by all code compiled from a string without a name, such as `__init__` of a dataclass.
+_NAMELESS = ("<string>", "<stdin>")
 
 
 def pack_callable(
-    target: Callable[..., Any], imports: WorkerImports, model_name: str, *, is_check: bool = False
+    target: Callable[..., Any], imports: WorkerModules, model_name: str, *, is_check: bool = False
 ) -> bytes:
     """Return the payload of a callable.
 
@@ -49,14 +79,14 @@ def pack_callable(
         PicklingError: an object that the callable refers to cannot be pickled, or the payload is too large
     """
     buffer = io.BytesIO()
-    with _one_at_a_time, _registering_by_value(imports) as (see, modules):
-        pickler = Pickler(buffer, see, in_modules=not is_check)
+    with _registry_lock, _registering_by_value(imports) as (can_import, modules):
+        pickler = Pickler(buffer, can_import, in_modules=not is_check)
         try:
             pickler.dump(target)
             if pickler.defined and not is_check:
                 pickler.dump(pickler.defined)
         except Exception as error:  # anything that a user's __reduce__ raises
-            offender, reason = find_offender(target, lambda part: _try_to_pickle(part, see))
+            offender, reason = find_offender(target, lambda part: _try_to_pickle(part, can_import))
             raise PicklingError.naming(
                 describe(target), offender, str(reason or error), model_name=model_name
             ) from error
@@ -64,7 +94,7 @@ def pack_callable(
         imported = (name for code in pickler.codes for name in imported_by(code))
         named = {*modules.named, *imported}
         in_memory = {"__main__": sys.modules["__main__"], **modules.sent}
-        defined = [] if is_check else definitions_of(in_memory.values(), see)
+        defined = [] if is_check else definitions_of(in_memory.values(), can_import)
         sources = sources_of(
             named, imports.search_path, model_name, further=modules.named.difference(named)
         )
@@ -81,7 +111,7 @@ def pack_callable(
     if len(payload) > MAX_FRAME_BYTES:
         raise PicklingError(
             f"Cannot send {describe(target)}: it has {len(payload):,} bytes and the "
-            f"daemon accepts at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
+            f"daemon accepts at max_bytes {MAX_FRAME_BYTES:,}. Register a class or function that loads "
             "the model in the worker, with factory=True.",
             model_name=model_name,
         )
@@ -111,45 +141,552 @@ class _Modules(NamedTuple):
 
 @contextmanager
 def _registering_by_value(
-    imports: WorkerImports,
+    imports: WorkerModules,
 ) -> Iterator[tuple[Callable[[ModuleType], bool], _Modules]]:
     """Yield a function that marks modules for pickling by value if the worker cannot import them, and its record.
 
     The function returns whether the worker can import the module.
     """
-    ours = _Modules({}, set())
+    met = _Modules({}, set())
     registered = []
 
-    def see(module: ModuleType) -> bool:
+    def can_import(module: ModuleType) -> bool:
         name = module.__name__
         if sys.modules.get(name) is not module:
             return False  # cloudpickle itself pickles modules no longer in sys.modules by value
         if imports.finds(module):
-            ours.named.add(name)
+            met.named.add(name)
             return True
         if name not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
             registered.append(module)
-        ours.sent[name] = module
+        met.sent[name] = module
         return False
 
     try:
-        yield see, ours
+        yield can_import, met
     finally:
         for module in registered:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Nowhere:
+class _NullFile:
     """A file that discards a pickle."""
 
     def write(self, data: Any) -> int:
         return len(data)
 
 
-def _try_to_pickle(thing: Any, see: Callable[[ModuleType], bool]) -> Exception | None:
+def _try_to_pickle(thing: Any, can_import: Callable[[ModuleType], bool]) -> Exception | None:
     try:
-        Pickler(_Nowhere(), see).dump(thing)
+        Pickler(_NullFile(), can_import).dump(thing)
     except Exception as error:  # anything that a user's __reduce__ raises
         return error
     return None
+
+
+# ── the pickler ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+    """A pickler that decides for each module, when it meets one of its objects, whether to pickle its code by value.
+
+    Functions of a module pickled by value use the namespace of the worker's module of that name as their globals
+    (`pytriton.worker.memory_modules`), so they also find what they use by name there.
+
+    Attributes:
+        codes: code pickled by value; if there is any, only this version of Python can read the pickle
+        functions: functions pickled by value
+        defined: for each module pickled by value, the pickled functions and classes that can be found in it by their
+            own name
+    """
+
+    def __init__(
+        self, file: Any, can_import: Callable[[ModuleType], bool], *, in_modules: bool = True
+    ) -> None:
+        """Create a pickler.
+
+        Args:
+            file: receives the pickle
+            can_import: called with the module of each object; returns whether the worker can import it
+            in_modules: functions share the namespaces of the worker's modules; otherwise they have their own
+        """
+        # Before pickle's own __init__, which reads it.
+        self.dispatch_table: ChainMap[type, Callable[[Any], Any]] = ChainMap(
+            _of_numpy_random(), cloudpickle.CloudPickler.dispatch_table
+        )
+        super().__init__(file, protocol=PROTOCOL)
+        self._can_import = can_import
+        self._in_modules = in_modules
+        self.codes: list[CodeType] = []
+        self.functions: list[FunctionType] = []
+        self.defined: dict[str, dict[str, Any]] = {}
+        #: Functions by the id of their code, which is pickled after them.
+        self._functions_by_code: dict[int, FunctionType] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce an object. pickle calls this for every object except those of basic types (documented in `pickle`)."""
+        if isinstance(obj, CodeType):
+            self.codes.append(obj)
+            if id(obj) in self._functions_by_code:
+                self.functions.append(self._functions_by_code.pop(id(obj)))
+            return self._reduce_code(obj)
+        if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send the current content, without the name.
+            raise TypeError("cannot pickle an open file: open it in the worker")
+        if isinstance(obj, _Namespace):
+            return vars, (Named(obj["name"]),)
+        if isinstance(obj, Named):
+            return memory_module, (obj.module,)
+        if isinstance(obj, ModuleType):
+            if not self._can_import(obj) and self._in_modules and _is_current(obj):
+                return _reduce_module(obj)
+        elif isinstance(obj, (FunctionType, type)):
+            module = sys.modules.get(_module_name(obj))
+            if isinstance(module, ModuleType) and not self._can_import(module):
+                self._define(module, obj)
+            if isinstance(obj, FunctionType):
+                self._functions_by_code[id(obj.__code__)] = obj
+                self._share_namespace(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            reduced[2][0]["__qualname__"] = (
+                obj.__qualname__
+            )  # cloudpickle loses that of a nested class
+        return reduced
+
+    def _define(self, module: ModuleType, obj: Any) -> None:
+        """Record that the worker's module must define a function or class under its name."""
+        if is_found_by_name(module, obj):
+            self.defined.setdefault(module.__name__, {})[obj.__qualname__] = obj
+
+    def _share_namespace(self, function: FunctionType) -> None:
+        """Make a function of a module pickled by value use the globals of the worker's module."""
+        module = module_of_globals(function)
+        if self._in_modules and module is not None and not self._can_import(module):
+            # cloudpickle pickles this instead of the globals of all functions of the module.
+            self.globals_ref.setdefault(id(function.__globals__), _Namespace(name=module.__name__))
+
+    def _reduce_code(self, code: CodeType) -> Any:
+        """Reduce code as cloudpickle does, but keep its file name.
+
+        Since 3.1.3, cloudpickle writes "<dynamic-code>" instead: tracebacks would show neither files nor source.
+        """
+        make, arguments = self.dispatch_table[CodeType](code)
+        if make is CodeType:
+            after = _FILE_NAME_INDEX + 1
+            arguments = (*arguments[:_FILE_NAME_INDEX], code.co_filename, *arguments[after:])
+        return make, arguments
+
+
+class Named:
+    """A placeholder for the worker's module of that name; only the name is pickled."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+
+class _Namespace(dict[str, str]):
+    """A placeholder for the globals of the worker's module of that name: pickled as `vars(module)`."""
+
+
+def module_of_globals(function: FunctionType) -> ModuleType | None:
+    """Return the module whose namespace is a function's globals; None if there is none."""
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    is_own = isinstance(module, ModuleType) and vars(module) is function.__globals__
+    return module if is_own else None
+
+
+def is_found_by_name(module: ModuleType, obj: Any) -> bool:
+    """Return True if a module has a function or class under its own name, so that an ordinary pickle refers to it."""
+    name = getattr(obj, "__qualname__", None)
+    return isinstance(name, str) and vars(module).get(name) is obj
+
+
+def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
+    """Return the reducers of random generators: numpy's own differ between its major versions."""
+    random: Any = sys.modules.get("numpy.random")
+    if random is None:
+        return {}
+    generators = (getattr(random, name, None) for name in BIT_GENERATORS)
+    return {
+        **{kind: _reduce_bit_generator for kind in generators if kind is not None},
+        random.Generator: lambda one: (type(one), (one.bit_generator,)),
+        random.RandomState: lambda one: (
+            type(one),
+            (one._bit_generator,),
+            one.get_state(legacy=False),
+        ),
+    }
+
+
+def _reduce_bit_generator(one: Any) -> Any:
+    seed = getattr(one, "seed_seq", None) or getattr(one, "_seed_seq", None)
+    return make_bit_generator, (type(one).__name__, seed, one.state)
+
+
+def _is_current(module: ModuleType) -> bool:
+    return sys.modules.get(module.__name__) is module
+
+
+def _reduce_module(module: ModuleType) -> Any:
+    """Reduce a module pickled by value to the worker's module of that name, with the content of this one.
+
+    `__main__` is only referenced by name: not everything in a script is meant for a worker, or can be pickled.
+    """
+    make = (memory_module, (module.__name__,))
+    if module.__name__ == "__main__":
+        return make
+    return (
+        *make,
+        {name: value for name, value in vars(module).items() if name not in _IMPORT_ATTRIBUTES},
+    )
+
+
+def _module_name(thing: Any) -> str:
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else ""
+
+
+# ── modules that the worker cannot import ───────────────────────────────────────────────────────
+#
+# A pickled pipeline refers to `__main__.MyTransformer`, a process pool to `__main__.square`. The callable itself need not
+# refer to either. So every function and class of such a module is pickled separately, and loaded in the worker when it is
+# looked up. Of the module's other values, those used by such code are sent if they are small and not secret; everything
+# that the callable uses is sent with the callable.
+
+
+class _Refused(Exception):
+    """A definition is not sent; the text says why."""
+
+
+def definitions_of(
+    modules: Iterable[ModuleType], can_import: Callable[[ModuleType], bool]
+) -> list[MemoryModule]:
+    """Return modules with their functions and classes, and the small values that these use.
+
+    Args:
+        modules: modules that the worker cannot import
+        can_import: as for `Pickler`
+    """
+    left = MAX_DEFINITIONS_BYTES
+    found = []
+    for module in modules:
+        definitions = list(_Definitions(module, can_import, left).all())
+        left -= sum(len(one.pickled) for one in definitions)
+        found.append(
+            MemoryModule(
+                module.__name__,
+                sendable(getattr(module, "__file__", None) or ""),
+                getattr(module, "__package__", None) or "",
+                definitions,
+            )
+        )
+    return found
+
+
+class _Definitions:
+    """Pickles the definitions of one module, each separately."""
+
+    def __init__(
+        self, module: ModuleType, can_import: Callable[[ModuleType], bool], left: int
+    ) -> None:
+        self._module = module
+        self._can_import = can_import
+        self._left = left
+
+    def all(self) -> Iterable[Definition]:
+        """Yield every function and class of the module, and every global that their code uses."""
+        names = deque(
+            name
+            for name, value in list(vars(self._module).items())
+            if _is_defined_in(self._module, value) and value.__qualname__ == name
+        )
+        seen = set(names)
+        while names:
+            definition = self._definition(names.popleft())
+            yield definition
+            fresh = [name for name in definition.uses if name not in seen]
+            seen.update(fresh)
+            names.extend(fresh)
+
+    def _definition(self, name: str) -> Definition:
+        value = vars(self._module)[name]
+        buffer = _Bounded(min(MAX_DEFINITION_BYTES, self._left))
+        pickler = _DefinitionPickler(buffer, self._can_import, self._module, value)
+        try:
+            if not isinstance(value, (FunctionType, BuiltinFunctionType, type, ModuleType)):
+                _refuse_secret(name, value)
+            pickler.dump(value)
+        except Exception as error:  # anything that a user's __reduce__ raises
+            why = str(error) if isinstance(error, _Refused) else f"{type(error).__name__}: {error}"
+            return Definition(name, missing=sendable(why[:300]))
+        self._left -= buffer.tell()
+        return Definition(name, buffer.getvalue(), sorted(pickler.uses))
+
+
+class _DefinitionPickler(Pickler):
+    """Pickles one definition. Refers to others in its module by name, and leaves functions' globals to be looked up.
+
+    Attributes:
+        uses: the globals of the module that its code reads
+    """
+
+    def __init__(
+        self, file: Any, can_import: Callable[[ModuleType], bool], module: ModuleType, root: Any
+    ) -> None:
+        super().__init__(file, can_import)
+        self._module = module
+        self._root = root
+        self.uses: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce an object. pickle calls this for every object except those of basic types."""
+        if isinstance(obj, (FunctionType, type)):
+            if obj is not self._root and _is_defined_in(self._module, obj):
+                return getattr, (Named(self._module.__name__), obj.__qualname__)
+            reduced = super().reducer_override(obj)
+            if isinstance(obj, FunctionType) and module_of_globals(obj) is self._module:
+                return self._without_globals(reduced)
+            return reduced
+        if isinstance(obj, ModuleType) and not self._can_import(obj):
+            return memory_module, (obj.__name__,)
+        size = getattr(
+            obj, "nbytes", 0
+        )  # arrays and tensors, which may copy all their data to be pickled
+        if isinstance(size, int) and size > MAX_DEFINITION_BYTES:
+            raise _Refused(_TOO_LARGE)
+        return super().reducer_override(obj)
+
+    def _without_globals(self, reduced: Any) -> Any:
+        """Remove the values of globals from a function's state as cloudpickle creates it, and record their names."""
+        if not isinstance(reduced, tuple):
+            return reduced  # by reference
+        make, arguments, (attributes, slots), *more = reduced
+        self.uses.update(slots["__globals__"])
+        return make, arguments, (attributes, {**slots, "__globals__": {}}), *more
+
+
+def _is_defined_in(module: ModuleType, value: Any) -> bool:
+    """Return True if a function or class is defined in a module under its own name."""
+    is_either = isinstance(value, (FunctionType, type))
+    own = is_either and getattr(value, "__module__", None) == module.__name__
+    return own and is_found_by_name(module, value)
+
+
+def _refuse_secret(name: str, value: Any) -> None:
+    """Refuse a value that looks like a secret: registrations are stored on disk, and the callable did not request it."""
+    if looks_secret(name, value if isinstance(value, str) else ""):
+        raise _Refused("it looks like a secret, and the callable does not use it")
+
+
+class _Bounded(io.BytesIO):
+    """An in-memory file for a pickle, with a maximum size."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+
+    def write(self, data: Any) -> int:
+        """Write, or refuse if the file would become too large."""
+        if self.tell() + memoryview(data).nbytes > self._max_bytes:
+            raise _Refused(_TOO_LARGE)
+        return super().write(data)
+
+
+# ── source lines of functions, which a worker shows in tracebacks ───────────────────────────────
+
+
+def lines_of_all(functions: Iterable[FunctionType]) -> list[Lines]:
+    """Return the lines of functions, in order, as far as they are known and up to a maximum size."""
+    found: list[Lines] = []
+    size = 0
+    for function in functions:
+        lines = _lines_of(function)
+        if lines is None:
+            continue
+        size += len(lines.text)
+        if size > MAX_LINES_BYTES:
+            break
+        found.append(lines)
+    return found
+
+
+def _lines_of(function: FunctionType) -> Lines | None:
+    code = function.__code__
+    file, first = code.co_filename, code.co_firstlineno
+    if file in _NAMELESS or is_installed(file):
+        return None
+    # With its globals: for modules imported from an archive, their loader reads the source.
+    lines = linecache.getlines(file, function.__globals__)[max(0, first - 1) :]
+    if not lines:
+        return None
+    # A block contains lines without code, such as the end of a call; for a lambda within a statement it may be
+    # incomplete.
+    count = max(_length_of_block(lines), max(_numbers(code)) - first + 1)
+    return Lines(sendable(file), first, sendable("".join(lines[:count])))
+
+
+def _length_of_block(lines: list[str]) -> int:
+    try:
+        return len(inspect.getblock(lines))
+    except (SyntaxError, tokenize.TokenError):  # the lines begin within a statement
+        return 1
+
+
+def _numbers(code: CodeType) -> Iterator[int]:
+    """Yield the line numbers of code and its nested code."""
+    yield code.co_firstlineno
+    yield from (number for _, number in dis.findlinestarts(code) if number is not None)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _numbers(constant)
+
+
+# ── the object that cannot be pickled, so that users find it in their own code ──────────────────
+
+
+#: A longer chain is not helpful.
+_MAX_DEPTH = 12
+_Part = tuple[str, Any]
+#: Returns the exception raised by pickling an object, or None if it can be pickled.
+TryToPickle = Callable[[Any], "Exception | None"]
+
+
+def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exception | None]:
+    """Describe the smallest part of `thing` that cannot be pickled, and return its exception.
+
+    Descends from each object into the first of its parts that cannot be pickled by itself.
+    """
+    words = [describe(thing)]
+    reason: Exception | None = None
+    seen = {id(thing)}
+    for _ in range(_MAX_DEPTH):
+        for label, part in _parts(thing):
+            if id(part) in seen:
+                continue
+            error = try_to_pickle(part)
+            if error is not None:
+                words += [label] if label else []
+                seen.add(id(part))
+                thing, reason = part, error
+                break
+        else:
+            break
+    kind = f" {_kind(thing)}" if len(words) > 1 else ""
+    return " of ".join(reversed(words)) + kind, reason
+
+
+def describe(thing: Any) -> str:
+    """Describe a callable: its kind, its name, and where it is defined."""
+    if isinstance(thing, functools.partial):
+        return f"functools.partial of {describe(thing.func)}"
+    if inspect.ismethod(thing):
+        return f"method {thing.__qualname__}{_location(thing.__func__)}"
+    if inspect.isclass(thing):
+        return f"class {thing.__module__}.{thing.__qualname__}"
+    if inspect.isroutine(thing):
+        name = getattr(thing, "__name__", repr(thing))
+        what = "lambda" if name == "<lambda>" else f"function {name}"
+        return f"{what}{_location(thing)}"
+    return f"object {_kind(thing)}"
+
+
+def _location(function: Any) -> str:
+    code = getattr(
+        inspect.unwrap(function), "__code__", None
+    )  # the user does not know a decorator's code
+    if not isinstance(code, CodeType):
+        return ""
+    return f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _kind(thing: Any) -> str:
+    if inspect.isroutine(thing) or inspect.isclass(thing):
+        return f"({describe(thing)})"
+    kind = type(thing)
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return f"({with_article(name)})"
+
+
+def _parts(thing: Any) -> Iterator[_Part]:
+    """Yield the parts that are pickled along with an object."""
+    if inspect.ismethod(thing):
+        yield "the object", thing.__self__
+        yield "the function", thing.__func__
+    elif inspect.isfunction(thing):
+        yield from _function_parts(thing)
+    elif inspect.ismodule(thing):
+        yield from ((f"`{name}`", part) for name, part in vars(thing).items() if name[:2] != "__")
+    elif inspect.isclass(thing):
+        yield from ((f"base class {base.__qualname__}", base) for base in thing.__bases__)
+        skipped = ("__dict__", "__weakref__", "__module__", "__doc__")
+        yield from (
+            (f"class attribute `{name}`", part)
+            for name, part in vars(thing).items()
+            if name not in skipped
+        )
+    elif isinstance(thing, (staticmethod, classmethod)):
+        yield "the function", thing.__func__
+    elif type(thing) in (list, tuple, set, frozenset):
+        yield from ((f"item {index}", part) for index, part in enumerate(thing))
+    elif type(thing) is dict:
+        yield from _dict_parts("item", thing)
+    else:
+        yield from _object_parts(thing)
+
+
+def _function_parts(function: Any) -> Iterator[_Part]:
+    if hasattr(function, "__wrapped__"):
+        yield "", function.__wrapped__
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            yield f"closure variable `{name}`", cell.cell_contents
+    for name in sorted(globals_used(function.__code__)):
+        if name in function.__globals__:
+            yield f"global variable `{name}`", function.__globals__[name]
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    yield from _dict_parts("default of parameter", defaults)
+    yield from _dict_parts("attribute", vars(function))
+
+
+def _object_parts(thing: Any) -> Iterator[_Part]:
+    """Yield what the object itself passes to pickle: its __getstate__ may omit attributes."""
+    try:
+        reduced = thing.__reduce_ex__(5)
+    except Exception:  # the object itself cannot be pickled
+        return
+    if not isinstance(reduced, tuple):
+        return
+    _, arguments, state, items, pairs = (*reduced[:5], None, None, None)[:5]
+    if isinstance(thing, functools.partial):
+        yield "the function", thing.func
+        yield from ((f"argument {index}", part) for index, part in enumerate(thing.args))
+        yield from _dict_parts("argument", thing.keywords)
+    # A state is a dict, or with __slots__ a pair of dicts.
+    for layer in state if isinstance(state, tuple) else (state,):
+        if isinstance(layer, dict):
+            yield from _dict_parts("attribute", layer)
+        elif layer is not None:
+            yield "the state", layer
+    yield from (
+        ("the class", part) if part is type(thing) else (f"constructor argument {index}", part)
+        for index, part in enumerate(arguments or ())
+    )
+    yield from ((f"item {index}", part) for index, part in enumerate(items or ()))
+    yield from ((f"item {key!r:.40}", part) for key, part in pairs or ())
+
+
+def _dict_parts(what: str, parts: dict[Any, Any]) -> Iterator[_Part]:
+    for key, part in parts.items():
+        name = f"`{key}`" if isinstance(key, str) else f"{key!r:.40}"
+        yield f"{what} {name}", part

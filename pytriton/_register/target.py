@@ -1,25 +1,28 @@
-"""Loads a declared callable by its name, MODULE:ATTRIBUTE, for the command line."""
+"""Registers a declared callable by its name, MODULE:ATTRIBUTE, for the command line.
+
+The command line's own interpreter may lack what the module imports, so the workers' interpreter may do it::
+
+    command line ── RegisterRequest ──▶ process of that interpreter: import, pickle ──▶ daemon
+                 ◀── one JSON object per line: progress, then the result ──
+"""
 
 from __future__ import annotations
 
-import dis
+import dataclasses
 import importlib
-import inspect
-import linecache
+import json
 import os
+import subprocess
 import sys
-import tokenize
 import traceback
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pytriton._protocol.errors import sendable
-from pytriton._protocol.payload import Lines
-from pytriton._register.project_sources import MAX_BYTES
-from pytriton._register.worker_imports import is_installed
+from pytriton._register import environments
+from pytriton.autoscale import Autoscale
 from pytriton.declaration import declaration_of
-from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError, PyTritonError
 
 
 def load_target(text: str) -> Any:
@@ -99,53 +102,98 @@ def _import_failed(module_name: str) -> PyTritonBadParameterError:
     return PyTritonBadParameterError(text)
 
 
-# ── The source lines of functions pickled by value, which a worker shows in tracebacks ──
-
-#: Not file names, but shared by all code compiled from a string without a name, such as `__init__` of a dataclass.
-_NAMELESS = ("<string>", "<stdin>")
+# ── in another interpreter ──────────────────────────────────────────────────────────────────────
 
 
-def lines_of_all(functions: Iterable[FunctionType]) -> list[Lines]:
-    """Return the lines of functions, in order, as far as they are known and up to a maximum size."""
-    found: list[Lines] = []
-    size = 0
-    for function in functions:
-        lines = _lines_of(function)
-        if lines is None:
-            continue
-        size += len(lines.text)
-        if size > MAX_BYTES:
-            break
-        found.append(lines)
-    return found
+@dataclass(frozen=True)
+class RegisterRequest:
+    """A registration to be made by another interpreter.
+
+    Args:
+        target: MODULE:ATTRIBUTE
+        runtime_dir: the daemon's
+        options: keyword arguments of `DaemonClient.register`
+    """
+
+    target: str
+    runtime_dir: str
+    options: Mapping[str, Any]
 
 
-def _lines_of(function: FunctionType) -> Lines | None:
-    code = function.__code__
-    file, first = code.co_filename, code.co_firstlineno
-    if file in _NAMELESS or is_installed(file):
-        return None
-    # With its globals: for modules imported from an archive, their loader reads the source.
-    lines = linecache.getlines(file, function.__globals__)[max(0, first - 1) :]
-    if not lines:
-        return None
-    # A block contains lines without code, such as the end of a call; for a lambda within a statement it may be
-    # incomplete.
-    count = max(_length_of_block(lines), max(_numbers(code)) - first + 1)
-    return Lines(sendable(file), first, sendable("".join(lines[:count])))
+def register_elsewhere(
+    python: str, packages: str | None, request: RegisterRequest
+) -> Iterator[dict[str, Any]]:
+    """Yield `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
+
+    Args:
+        python: an interpreter, Python 3.9 or newer
+        packages: a folder with packages it lacks; see `environments.worker_packages`
+        request: the registration
+
+    Raises:
+        DaemonNotRunningError: no daemon is running
+        PyTritonBadParameterError: the callable does not exist, or an argument is invalid
+        PyTritonError: the registration failed
+    """
+    code = f"from {__name__} import main; main()"
+    with subprocess.Popen(
+        [python, "-c", environments.code_with_our_library(code, packages)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environments.plain_environment(),
+    ) as process:
+        assert process.stdin is not None  # pipes, see above
+        assert process.stdout is not None
+        with process.stdin as stdin:
+            stdin.write(
+                json.dumps(dataclasses.asdict(request), default=dataclasses.asdict).encode()
+            )
+        for line in process.stdout:
+            answer: dict[str, Any] = json.loads(line)
+            if "error" in answer:
+                raise _ERRORS[answer["kind"]](answer["error"])
+            yield answer
+    if process.returncode != 0:
+        raise PyTritonError(
+            f"{python} exited with status {process.returncode} before {request.target} was registered."
+        )
 
 
-def _length_of_block(lines: list[str]) -> int:
+_ERRORS: dict[str, type[PyTritonError]] = {
+    one.__name__: one for one in (DaemonNotRunningError, PyTritonBadParameterError, PyTritonError)
+}
+
+
+def main() -> None:
+    """Read the request, register, and report the outcome."""
+    # Output of the module must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def emit(**answer: Any) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    request = json.load(sys.stdin)
     try:
-        return len(inspect.getblock(lines))
-    except (SyntaxError, tokenize.TokenError):  # the lines begin within a statement
-        return 1
+        model = _register(request, lambda progress: emit(progress=progress.text))
+    except PyTritonError as error:
+        kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
+        emit(error=str(error), kind=kind)
+    else:
+        emit(name=model.name, url=model.url)
 
 
-def _numbers(code: CodeType) -> Iterator[int]:
-    """Yield the line numbers of code and its nested code."""
-    yield code.co_firstlineno
-    yield from (number for _, number in dis.findlinestarts(code) if number is not None)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _numbers(constant)
+def _register(request: Mapping[str, Any], report: Any) -> Any:
+    from pytriton.daemon import connect
+
+    options = {**request["options"], "python": sys.executable}
+    instances = options.get("instances")
+    if isinstance(instances, dict):
+        options["instances"] = Autoscale(**instances)
+    elif isinstance(instances, list):
+        options["instances"] = tuple(instances)
+    target = load_target(request["target"])
+    check_declared(target, request["target"])
+    with connect(runtime_dir=request["runtime_dir"]) as client:
+        return client.register(target, progress=report, **options)

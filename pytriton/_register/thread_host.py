@@ -27,11 +27,11 @@ from pytriton._control.connection import (
     Connection,
     ControlRequest,
     OnProgress,
+    RemoteConnection,
     exception_of,
     expected,
 )
-from pytriton._control.daemon_view import Report, reporter
-from pytriton._control.remote_connection import RemoteConnection
+from pytriton._control.progress import Report, reporter
 from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register.message import RegistrationPlan
@@ -42,9 +42,9 @@ from pytriton.worker.thread import Load, WorkerThread
 _logger = logging.getLogger("pytriton._register.thread_host")
 
 #: Time for current batches to finish when this process exits, in seconds.
-_AT_EXIT_S = 5.0
+_EXIT_TIMEOUT_S = 5.0
 #: How long a failed registration waits for a thread that is still loading; the thread ends by itself later.
-_LEFT_S = 1.0
+_FAILED_LOAD_TIMEOUT_S = 1.0
 
 #: Of this process, not inherited from a parent.
 _hosts: set[ThreadHost] = set()
@@ -102,9 +102,9 @@ class ThreadHost:
         self._threads: dict[str, WorkerThread] = {}
         self._released: str | None = None
         self._exiting = False
-        self._woken, self._wake = socket.socketpair()
+        self._wakeup, self._wake = socket.socketpair()
         self._thread = threading.Thread(
-            target=self._keep, name=f"pytriton {self.model}", daemon=True
+            target=self._run, name=f"pytriton {self.model}", daemon=True
         )
 
     @property
@@ -131,15 +131,15 @@ class ThreadHost:
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)
         try:
-            question = ControlRequest(
-                message, payloads, on_progress=on_progress, on_unsolicited=self._hear
+            request = ControlRequest(
+                message, payloads, on_progress=on_progress, on_unsolicited=self._handle
             )
-            answer = self._connection.ask_on(self._channel, daemon, question)
+            answer = self._connection.ask_on(self._channel, daemon, request)
         except BaseException:
-            self._end_threads(_LEFT_S)
+            self._end_threads(_FAILED_LOAD_TIMEOUT_S)
             self._close()
             raise
-        _prepare_exit()
+        _end_all_at_exit()
         _hosts.add(self)
         self._thread.start()
         return answer
@@ -156,10 +156,10 @@ class ThreadHost:
 
     # ── in the caller's thread until it has registered, in the host's own from then on ───────────
 
-    def _hear(self, message: messages.AnyMessage) -> None:
+    def _handle(self, message: messages.AnyMessage) -> None:
         if isinstance(message, messages.StartWorker):
             self._threads = {name: one for name, one in self._threads.items() if one.alive}
-            load = self._noting(self._load(message.instance))
+            load = self._record_error(self._load(message.instance))
             self._threads[message.worker] = WorkerThread(
                 message, self._spec, load, self._connection.endpoint
             )
@@ -168,39 +168,39 @@ class ThreadHost:
         elif isinstance(message, messages.Released):
             self._released = message.why
 
-    def _noting(self, load: Load) -> Load:
+    def _record_error(self, load: Load) -> Load:
         """Wrap a loader to record its exception, which this process can raise without translation."""
 
-        def noting() -> Any:
+        def recorded() -> Any:
             try:
                 return load()
             except BaseException as error:
                 self.load_error = error
                 raise
 
-        return noting
+        return recorded
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         """Handle the dispatcher's messages until the registration is over."""
         channel = self._channel
         poll = select.poll()
-        for fd in (channel.fileno, channel.events_fileno, self._woken.fileno()):
+        for fd in (channel.fileno, channel.events_fileno, self._wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         try:
             while True:
                 channel.watch()  # ZeroMQ's descriptors only report changes: check before waiting
                 while (received := channel.receive(0)) is not None:
-                    self._hear(received[1])
+                    self._handle(received[1])
                 if self._released is not None or channel.trouble is not None or self._exiting:
                     break
                 poll.poll()
-            self._notify_waiting()
+            self._warn_of_end()
             self._end_threads(orphaned=channel.trouble is not None)
         finally:
             _hosts.discard(self)
             self._close()
 
-    def _notify_waiting(self) -> None:
+    def _warn_of_end(self) -> None:
         if self.expected or self._exiting:
             return
         why = self._released
@@ -216,7 +216,7 @@ class ThreadHost:
 
     def _close(self) -> None:
         self._channel.close()
-        self._woken.close()
+        self._wakeup.close()
         self._wake.close()
 
 
@@ -240,7 +240,7 @@ def hosts() -> list[ThreadHost]:
 
 def _end_all() -> None:
     """Let all workers finish their current batches when the interpreter exits; the daemon sees the process exit."""
-    deadline = time.monotonic() + _AT_EXIT_S
+    deadline = time.monotonic() + _EXIT_TIMEOUT_S
     alive = hosts()
     for host in alive:
         host.end()
@@ -249,6 +249,6 @@ def _end_all() -> None:
 
 
 @cache
-def _prepare_exit() -> None:
+def _end_all_at_exit() -> None:
     """Register `_end_all` to be called at exit, once."""
     atexit.register(_end_all)

@@ -12,7 +12,7 @@ from pytriton.client._inference.core import require_timeout
 from pytriton.client._inference.request import InferCall
 from pytriton.client._inference.tensor_conversion import Outputs
 from pytriton.client._transport.connections import aconnect
-from pytriton.client._transport.readiness import wait_for_server
+from pytriton.client._transport.servers import wait_for_server
 from pytriton.client._transport.steps import Steps, arun
 from pytriton.client.exceptions import PyTritonClientError
 from pytriton.model_config.triton_model_config import TritonModelConfig

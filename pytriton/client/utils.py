@@ -9,8 +9,12 @@ from typing import Any
 
 from pytriton.client._inference.core import DEFAULT_INIT_TIMEOUT_S, require_timeout
 from pytriton.client._transport.connections import fail
-from pytriton.client._transport.readiness import wait_for_model, wait_for_server
-from pytriton.client._transport.servers import Servers, TritonEndpoint
+from pytriton.client._transport.servers import (
+    Servers,
+    TritonEndpoint,
+    wait_for_model,
+    wait_for_server,
+)
 from pytriton.client._transport.steps import run
 from pytriton.client._transport.url import TritonUrl
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Optional, TypeVar
 
-from pytriton._control.daemon_view import Report
+from pytriton._control.progress import Report
 from pytriton._protocol import messages
-from pytriton.daemon import DaemonClient
+from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import (
     DaemonNotRunningError,
     FleetError,

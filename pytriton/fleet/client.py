@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from pytriton._control.daemon_view import Report, reporter
+from pytriton._control.progress import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton.autoscale import Instances, autoscale_of
-from pytriton.daemon import DaemonClient, connect
+from pytriton.daemon_client import DaemonClient, connect_daemon
 from pytriton.exceptions import (
     DaemonNotRunningError,
     FleetError,
@@ -381,7 +381,7 @@ class FleetClient(Closeable):
 
     def _ask(self, act: Callable[[DaemonClient], Any]) -> NodeAnswers[Any]:
         def one(node: str, _: None) -> Any:
-            return act(connect(node, self._timeout_s, key_file=self._key_file))
+            return act(connect_daemon(node, self._timeout_s, key_file=self._key_file))
 
         return ask_each(dict.fromkeys(self.nodes), one)
 

@@ -19,9 +19,9 @@ from typing import Optional
 
 import msgspec
 
-from pytriton._control.daemon_view import Report
+from pytriton._control.progress import Report
 from pytriton._protocol import messages
-from pytriton.daemon import DaemonClient
+from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError, ModelNotFoundError, PyTritonError
 from pytriton.fleet.broadcast import MAX_AT_ONCE, Change, NodeAnswers, ask_each
 from pytriton.fleet.canary import Canary, CanaryCounters, CanaryWatch, counters_of, waves_of

@@ -11,10 +11,10 @@ from typing import NamedTuple, Optional, Union
 
 import msgspec
 
-from pytriton._control.daemon_view import Report
+from pytriton._control.progress import Report
 from pytriton._protocol import messages
 from pytriton._protocol.messages.model_spec import registration_digest
-from pytriton.daemon import DaemonClient
+from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import (
     FleetError,
     ModelExistsError,

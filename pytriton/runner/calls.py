@@ -9,8 +9,7 @@ from typing import Any
 
 from pytriton.exceptions import ModelNotFoundError
 from pytriton.runner.daemon_connection import DaemonConnection, Links
-from pytriton.runner.index import merged_index
-from pytriton.runner.result import InferResult
+from pytriton.runner.result import InferResult, message_as_json
 
 __all__ = ["AsyncCalls", "Calls", "SyncCalls"]
 
@@ -60,7 +59,7 @@ class Calls:
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
         """Return all models of the repositories with their states, served by workers or by tritonserver."""
-        return self._ask(lambda link: merged_index(link, dict(headers or {}), as_json))
+        return self._ask(lambda daemon: _merged_index(daemon, dict(headers or {}), as_json))
 
     def is_model_ready(
         self, model_name: str, model_version: str = "", headers: Headers | None = None
@@ -254,3 +253,31 @@ def _for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[str, Any]:
     if link.url.is_grpc:
         return arguments
     return {name: value for name, value in arguments.items() if name != "as_json"}
+
+
+def _merged_index(daemon: DaemonConnection, headers: dict[str, str], as_json: bool) -> Any:
+    """Return the repository index: tritonserver's, merged with the models that workers serve.
+
+    In the protocol's format: a list of dicts (HTTP), or a message (gRPC; with `as_json` a dict).
+
+    Raises:
+        PyTritonClientError, PyTritonDaemonError: tritonserver or the daemon does not respond.
+    """
+    answer = daemon.call(
+        "get_model_repository_index", {"as_json": False} if daemon.url.is_grpc else {}, headers
+    )
+    known = {_name_of(one) for one in (answer.models if daemon.url.is_grpc else answer)}
+    further = [
+        {"name": one.name, "state": "UNAVAILABLE", "reason": one.reason or one.state}
+        for one in daemon.client.repository()
+        if one.name not in known
+    ]
+    if not daemon.url.is_grpc:
+        return [*answer, *further]
+    for entry in further:
+        answer.models.add(**entry)
+    return message_as_json(answer) if as_json else answer
+
+
+def _name_of(entry: Any) -> str:
+    return str(entry["name"] if isinstance(entry, dict) else entry.name)

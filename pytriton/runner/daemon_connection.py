@@ -8,9 +8,8 @@ import weakref
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple, Protocol
 
-from pytriton.client._transport.call_errors import call_error
 from pytriton.client._transport.connections import ServerConnection, aconnect, connect
-from pytriton.client._transport.failures import CallFailed, FailureKind
+from pytriton.client._transport.failures import CallFailed, FailureKind, call_error
 from pytriton.client._transport.url import TritonUrl
 from pytriton.client.exceptions import PyTritonClientError
 from pytriton.daemon import DaemonClient

@@ -16,7 +16,7 @@ from pytriton.exceptions import (
 from pytriton.triton.server import environment
 
 if TYPE_CHECKING:
-    from pytriton._control.daemon_view import Report
+    from pytriton._control.progress import Report
     from pytriton.daemon import DaemonClient, Model
     from pytriton.model_config import ModelConfig, Tensor
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytriton.client._transport import readiness
+from pytriton.client._transport import servers
 from pytriton.client._transport.steps import Pause
 
 
@@ -24,5 +24,5 @@ def wait_for_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         return Pause(0.0)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
-    monkeypatch.setattr(readiness, "Pause", pause)
-    monkeypatch.setattr(readiness, "time", clock)
+    monkeypatch.setattr(servers, "Pause", pause)
+    monkeypatch.setattr(servers, "time", clock)

@@ -68,7 +68,7 @@ class Sleeper(SuspendingDaemon):
         super().__init__(folder, **settings)
         self.queue: dict[str, int] = {}
         autoscaler = self.sim.daemon.autoscaler
-        autoscaler.room = lambda: MachineResources(1000.0)
+        autoscaler.resources = lambda: MachineResources(1000.0)
         autoscaler.queued = self._queued
 
     async def _queued(self) -> dict[str, int]:
@@ -91,7 +91,7 @@ class Budgeted(SuspendingDaemon):
         self.sizes: dict[str, int] = {}
         self.usual = 300
         self.shared: dict[str, SharedEntry] = {}
-        self.sim.daemon.autoscaler.room = lambda: MachineResources(1000.0)
+        self.sim.daemon.autoscaler.resources = lambda: MachineResources(1000.0)
         self.sim.daemon.autoscaler.queued = None
         self.memory = self.sim.daemon.memory
         self.memory.memory = self._memory

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton._register.python_models.model_programs import prepare_model
 from pytriton.autoscale import (
     INSTANCES_PARAMETER,
@@ -77,7 +77,7 @@ def test_words_that_say_nothing(text: str) -> None:
 
 
 def spec_of(target: Any = lambda requests: requests, **options: Any) -> messages.ModelSpec:
-    return prepare(target, "m", X, X, None, options)[0].spec
+    return plan(target, "m", X, X, None, options).message.spec
 
 
 def test_a_registration_begins_with_the_fewest() -> None:

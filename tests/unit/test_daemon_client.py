@@ -70,7 +70,7 @@ def test_a_missing_daemon_names_its_folder_and_the_fix(tmp_path: Path) -> None:
     assert str(tmp_path / "none") in str(caught.value)
 
 
-def test_a_lock_that_nobody_holds_is_no_daemon(fake: FakeDispatcher) -> None:
+def test_an_unlocked_lock_file_means_no_daemon(fake: FakeDispatcher) -> None:
     fake.die()
     with pytest.raises(DaemonNotRunningError, match="No daemon runs"):
         connect(fake.rundir.path)
@@ -95,7 +95,7 @@ def test_the_environment_names_the_daemon(
         assert client.status().server == SERVER
 
 
-def test_a_daemon_that_does_not_answer_is_said_to_run(fake: FakeDispatcher) -> None:
+def test_the_error_says_that_a_silent_daemon_runs(fake: FakeDispatcher) -> None:
     del fake.answers[messages.GetStatus]
     with pytest.raises(
         DaemonNotRunningError, match=r"pid 4194000.*runs, but did not answer within 0\.3 s"
@@ -103,7 +103,7 @@ def test_a_daemon_that_does_not_answer_is_said_to_run(fake: FakeDispatcher) -> N
         connect(fake.rundir.path, timeout_s=0.3)
 
 
-def test_an_answer_of_another_version_is_said_to_be_one(fake: FakeDispatcher) -> None:
+def test_an_unexpected_answer_names_the_version_mismatch(fake: FakeDispatcher) -> None:
     fake.answers[messages.GetStatus] = lambda _: [messages.Done()]
     with pytest.raises(PyTritonDaemonError, match=r"another version.*restart"):
         connect(fake.rundir.path)
@@ -128,9 +128,7 @@ def test_registrations_arrive_with_their_payloads(
     assert repr(model) == "Model('m', version=1, url='http://h:1/v2/models/m')"
 
 
-def test_progress_comes_as_events_in_their_order(
-    fake: FakeDispatcher, client: DaemonClient
-) -> None:
+def test_progress_events_arrive_in_order(fake: FakeDispatcher, client: DaemonClient) -> None:
     events = [messages.Progress("loading", f"worker {n} of 2", n, 2) for n in (1, 2)]
     fake.answers[messages.Register] = lambda _: [*events, messages.Registered(info("m"))]
     seen: list[messages.Progress] = []
@@ -138,7 +136,7 @@ def test_progress_comes_as_events_in_their_order(
     assert seen == events
 
 
-def test_progress_is_one_line_that_vanishes_or_nothing(
+def test_progress_is_a_transient_line_or_absent(
     fake: FakeDispatcher, client: DaemonClient, capfd: pytest.CaptureFixture[str]
 ) -> None:
     event = messages.Progress("loading", "worker [red] 1 of 2", 1, 2)
@@ -200,7 +198,7 @@ def test_a_daemon_that_was_restarted_in_the_meantime_is_noticed(
     assert "pid 4194000" in str(failed[0])
 
 
-def test_a_daemon_that_says_nothing_for_long_is_waited_for(fake: FakeDispatcher) -> None:
+def test_a_registration_waits_for_a_slow_daemon(fake: FakeDispatcher) -> None:
     """`timeout_s` is for what the daemon knows at once; a model may load for hours."""
     client = DaemonClient(
         Connection(fake.rundir), 0.2
@@ -336,7 +334,7 @@ def test_a_client_works_in_a_forked_child(fake: FakeDispatcher) -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["ready", "ready"], "")
 
 
-def test_nothing_stays_open_between_calls(fake: FakeDispatcher, client: DaemonClient) -> None:
+def test_no_descriptor_stays_open_between_calls(fake: FakeDispatcher, client: DaemonClient) -> None:
     client.status()
     with leaves_open():
         # The fake's own end of a connection that was closed may take a moment to go.

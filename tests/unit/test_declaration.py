@@ -17,7 +17,7 @@ X = Tensor((1,), np.float32, "x")
 Y = Tensor((1,), np.float32, "y")
 
 
-def test_returns_the_same_object_with_everything_said() -> None:
+def test_declare_returns_the_callable_with_its_declaration() -> None:
     def infer(requests: Any) -> Any:
         return requests
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytriton import run_options
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton._register.python_models.model_programs import prepare_model
 from pytriton.daemon import DaemonClient
 from pytriton.declaration import declare
@@ -48,14 +48,14 @@ MODEL_CONFIG = {
 
 def message_of(**options: Any) -> messages.Register:
     tensors = None if "openai" in options else X  # it has its own
-    return prepare(lambda requests=None: requests, "m", tensors, tensors, None, options)[0]
+    return plan(lambda requests=None: requests, "m", tensors, tensors, None, options).message
 
 
 def model_message_of(**options: Any) -> messages.Register:
     return prepare_model(TritonPythonModel, "m", MODEL_CONFIG, None, options, None)[0]
 
 
-def test_every_option_goes_somewhere() -> None:
+def test_every_option_has_a_destination() -> None:
     fields = {field.name for field in msgspec.structs.fields(messages.ModelSpec)}
     nowhere = sorted(set(OPTIONS) - fields - set(READ_BY_NAME))
     assert nowhere == [], "give ModelSpec a field of that name, or say in READ_BY_NAME who reads it"
@@ -120,7 +120,7 @@ def test_none_is_the_default(make: Any) -> None:
 
 def test_none_may_be_declared() -> None:
     target = declare(name="m", inputs=X, outputs=X, standby_workers=None, limits=None)(lambda r: r)
-    spec = prepare(target, None, None, None, None, {})[0].spec
+    spec = plan(target, None, None, None, None, {}).message.spec
     assert (spec.standby_workers, spec.limits) == (0, messages.Limits())
 
 
@@ -145,7 +145,7 @@ def test_a_value_that_cannot_be_is_refused(name: str) -> None:
         message_of(**{name: value})
     declared = declare(name="m", inputs=X, outputs=X, **{name: value})(lambda r: r)
     with pytest.raises(PyTritonValidationError, match=words):
-        prepare(declared, None, None, None, None, {})
+        plan(declared, None, None, None, None, {})
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_value_that_cannot_be_is_refused(name: str) -> None:
         (model_message_of, {"model_version": 2}, "unexpected keyword argument 'model_version'"),
     ],
 )
-def test_an_option_that_there_is_not(make: Any, wrong: dict[str, Any], words: str) -> None:
+def test_an_unknown_option_is_refused(make: Any, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         make(**wrong)
 

@@ -37,7 +37,7 @@ from pytriton.dispatcher.control.control_socket import ControlServer
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.state import MetricData
-from pytriton.dispatcher.runtime.child import LEFT_OUT
+from pytriton.dispatcher.runtime.child import DROPPED_LINES
 from pytriton.dispatcher.runtime.states import InstanceState, ModelState
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
@@ -567,7 +567,7 @@ class MetricsCollector:
             requests=requests,
             server_restarts=dict(self._watch.restarts),
             loop_lag=self.lag.histogram(),
-            lines_dropped=LEFT_OUT.lines,
+            lines_dropped=DROPPED_LINES.count,
             disk_free=disk.free,
             disk_size=disk.size,
             problems=status.problems,

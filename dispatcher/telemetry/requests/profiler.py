@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure, sendable
-from pytriton.dispatcher.runtime.child import bound_to_us
+from pytriton.dispatcher.runtime.child import with_parent_death_signal
 from pytriton.dispatcher.workers.worker import Worker
 
 #: Samples per second: enough detail at little cost.
@@ -117,7 +117,7 @@ async def _run(program: str, pid: int, seconds: float, file: str) -> str:
         "--format", "raw", "--full-filenames", "--idle", "--threads", "--output", file,
     ]  # fmt: skip
     process = await asyncio.create_subprocess_exec(
-        *bound_to_us(command),
+        *with_parent_death_signal(command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytriton._control.daemon_view import Report, step_reporter
+from pytriton._control.progress import Report, step_reporter
 from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages
 from pytriton._register import environments
@@ -76,7 +76,7 @@ def prepare_file(
     name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
     validate_model_name(name)
     say = step_reporter(report)
-    world = _world(options, form, say)
+    world = _worker_environment(options, form, say)
     say(f"inspecting {path.name}")
     document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
     number = 1 if version is None else version
@@ -107,7 +107,7 @@ def _format_of(path: Path) -> table.Format | None:
     return endings.get(path.suffix)
 
 
-def _world(
+def _worker_environment(
     options: RegisterOptions, form: table.Format, say: Callable[[str], None]
 ) -> messages.WorkerEnvironment:
     """Return the workers' environment: an interpreter that has the format's framework.

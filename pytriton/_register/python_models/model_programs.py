@@ -11,19 +11,25 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import IO, Any, Union
 
-from pytriton._control.daemon_view import Report, step_reporter
+from pytriton._control.progress import Report, step_reporter
 from pytriton._model_names import validate_model_name
-from pytriton._protocol import messages
+from pytriton._protocol import messages, trace_config
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import Header, pack
 from pytriton._register import environments
-from pytriton._register.env_usage import warn_of_missing
-from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
+from pytriton._register.environment import (
+    capture_environment,
+    find_interpreter,
+    own_interpreter,
+    warn_of_missing,
+)
 from pytriton._register.options import (
     check_names,
     count_instances,
@@ -32,12 +38,11 @@ from pytriton._register.options import (
     merge_options,
     spec_fields,
 )
-from pytriton._register.python_models import auto_complete, model_dir
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.python_models import model_dir
+from pytriton._register.worker_modules import WorkerModules
 from pytriton.autoscale import autoscale_in, autoscale_of
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.formats import table
-from pytriton.proxy.telemetry import trace_environment
 from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 
 #: A model's folder in a repository, or its class.
@@ -47,6 +52,9 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
 #: A name that occurs in the code of every model that answers after `execute` has returned.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
+_LIBRARY = Path(__file__).parents[2]  # the package pytriton
+#: Number of trailing characters of output to show if the process exited without an answer.
+_MAX_SHOWN = 4000
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def prepare_model(
         else [1 if version is None else version]
     )
     source = _ProgramSource(folder, cls, _text_of(folder, cls, versions))
-    world = _world(options, said, folder, step_reporter(report))
+    world = _worker_environment(options, said, folder, step_reporter(report))
     if source.completes:  # with several versions, the newest one is used
         limit_s = options["load_timeout_s"]
         said = _completed(source, said, world, versions[-1], file, limit_s)
@@ -117,7 +125,7 @@ def prepare_model(
         from pytriton._register.pickling import pack_callable
 
         warn_of_missing(name, [cls], world.stayed)
-        with WorkerImports(world, own_interpreter=options["python"] is None) as imports:
+        with WorkerModules(world, own_interpreter=options["python"] is None) as imports:
             payload = pack_callable(cls, imports, name)
     message = messages.Register(spec, bool(options["replace"]), bool(options["ephemeral"]))
     return message, [payload]
@@ -274,7 +282,7 @@ def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> 
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
 
 
-def _world(
+def _worker_environment(
     options: RegisterOptions,
     said: Any,
     folder: Path | None,
@@ -288,7 +296,7 @@ def _world(
         base = own_interpreter() if python is None else find_interpreter(python)
         python = environments.with_requirements(requirements, base, say)
     world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
-    world.env.update(trace_environment(options["trace_config"]))
+    world.env.update(trace_config.environment(options["trace_config"] or ()))
     return world if python is None else environments.provide_worker_packages(world, say)
 
 
@@ -321,8 +329,69 @@ def _completed(
         "sys_path": world.sys_path,
         "config": full,
     }
-    answer = auto_complete.ask_model(question, world, said.name, limit_s)
+    answer = _ask_model(question, world, said.name, limit_s)
     return model_dir.config_of(answer, "what auto_complete_config returned")
+
+
+def _ask_model(
+    question: Mapping[str, Any], world: messages.WorkerEnvironment, name: str, limit_s: float | None
+) -> dict[str, Any]:
+    """Return the configuration as the model completes it.
+
+    Args:
+        question: the input of worker/python_model/complete_config.py
+        world: the workers' environment
+        name: the model's name
+        limit_s: time limit in seconds; None: unlimited
+
+    Raises:
+        PyTritonValidationError: it fails, or exceeds the limit.
+    """
+    program = str(_LIBRARY / "worker" / "python_model" / "complete_config.py")
+    # Files, not pipes: a process started by the model may keep these open indefinitely.
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as printed:
+        answer: Any
+        try:
+            done = subprocess.run(
+                [world.python, program, str(_LIBRARY)],
+                input=json.dumps({**question, "parent": os.getpid()}).encode() + b"\n",
+                cwd=world.cwd,
+                # Keep another Python's bytecode out of this environment.
+                env={**world.env, "PYTHONDONTWRITEBYTECODE": "1"},
+                stdout=said,
+                stderr=printed,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            answer = {
+                "error": f"it has not returned for {limit_s:g} s (load_timeout_s)",
+                "traceback": _content(printed)[-_MAX_SHOWN:],
+            }
+        else:
+            answer = _answer_of(_content(said), done.returncode, _content(printed))
+    if "error" in answer:
+        raise PyTritonValidationError(
+            f"auto_complete_config of model {name!r} failed: {answer['error']}\n{answer['traceback'].rstrip()}"
+        )
+    config: dict[str, Any] = answer["config"]
+    return config
+
+
+def _answer_of(said: str, code: int, printed: str) -> Any:
+    try:
+        return json.loads(said)
+    except ValueError:
+        return {
+            "error": f"its process exited with status {code}",
+            "traceback": printed[-_MAX_SHOWN:],
+        }
+
+
+def _content(file: IO[bytes]) -> str:
+    """Return the content of a file; a model may print anything, including text in another encoding."""
+    file.seek(0)
+    return file.read().decode("utf-8", "backslashreplace")
 
 
 def _check(said: Any, where: str) -> None:
@@ -337,9 +406,8 @@ def _check(said: Any, where: str) -> None:
             "set, also in Triton's python backend: each request would get the initial one. Keep the state in the "
             "model, under request.correlation_id(), and leave `state` out."
         )
-    missing = [side for side, given in (("output", said.output),) if not given]
-    if missing:
+    if not said.output:
         raise PyTritonValidationError(
-            f"Model {said.name!r} has no {missing[0]}: {where} does not list any. Add them there, or give the "
+            f"Model {said.name!r} has no output: {where} does not list any. Add them there, or give the "
             "model an auto_complete_config."
         )

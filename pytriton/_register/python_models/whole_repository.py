@@ -7,24 +7,23 @@ back.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton._control.daemon_view import Report
+from pytriton._control.progress import Report
 from pytriton._protocol import messages
 from pytriton._register.python_models import model_dir, model_programs
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, PyTritonError
 
 if TYPE_CHECKING:
-    from pytriton.daemon import DaemonClient, Model
+    from pytriton.daemon_client import DaemonClient
     from pytriton.run_options import StrPath
+    from pytriton.served_model import Model
 
 #: Options of `register_model` that do not apply to a whole repository.
 _OF_ONE_MODEL = ("model_name", "config", "version")
-#: Registers one model: takes the message and its payloads.
-Serve = Callable[[messages.Register, Sequence[bytes]], "Model"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFold
 
 
 def register_all(
-    repository: RepositoryFolder, client: DaemonClient, serve: Serve, report: Report | None
+    repository: RepositoryFolder, client: DaemonClient, report: Report | None
 ) -> list[Model]:
     """Register all models of a repository, sorted by name; return one registration for each.
 
@@ -77,18 +76,18 @@ def register_all(
     """
     folders = _models_in(repository.folder)
     _refuse_others(repository.folder, folders)
-    prepared = [_prepared(folder, repository, report) for folder in folders]
+    prepared = [_prepare(folder, repository, report) for folder in folders]
     before = {model.name for model in client.models()}
     served: list[Model] = []
     names = [message.spec.name for message, _ in prepared]
     try:
         for message, payloads in prepared:
-            served.append(serve(message, payloads))
+            served.append(client.register_prepared(message, payloads, report))
     except BaseException as error:
-        undone = [_taken_back(client, model.name, before) for model in reversed(served)]
+        outcomes = [_roll_back(client, model.name, before) for model in reversed(served)]
         if isinstance(error, PyTritonError):
             failed, *waiting = names[len(served) :]
-            error.message = _story(repository, failed, error, undone, waiting)
+            error.message = _failure_text(repository, failed, error, outcomes, waiting)
         raise
     return served
 
@@ -132,7 +131,7 @@ def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
     )
 
 
-def _prepared(
+def _prepare(
     folder: Path, repository: RepositoryFolder, report: Report | None
 ) -> tuple[messages.Register, list[bytes]]:
     try:
@@ -145,7 +144,7 @@ def _prepared(
         raise
 
 
-def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
+def _roll_back(client: DaemonClient, name: str, before: set[str]) -> str:
     """Roll back a registration; return the outcome for the model."""
     try:
         if name in before:
@@ -157,16 +156,16 @@ def _taken_back(client: DaemonClient, name: str, before: set[str]) -> str:
         return f"{name} could not be rolled back ({error.message})"
 
 
-def _story(
+def _failure_text(
     repository: RepositoryFolder,
     failed: str,
     error: PyTritonError,
-    undone: Sequence[str],
+    outcomes: Sequence[str],
     waiting: Sequence[str],
 ) -> str:
     parts = [f"{repository.folder}: model {failed} was not registered. {error.message}"]
-    if undone:
-        parts.append(f"Registered before it: {'; '.join(undone)}.")
+    if outcomes:
+        parts.append(f"Registered before it: {'; '.join(outcomes)}.")
     if waiting:
         parts.append(f"Not registered: {', '.join(waiting)}.")
     return "\n".join(parts)

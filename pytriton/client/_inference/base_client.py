@@ -6,8 +6,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pytriton.client._inference.core import ClientSettings, Core
 from pytriton.client._inference.request import InferMethods
-from pytriton.client._transport.call_errors import SERVER_ERROR
 from pytriton.client._transport.connections import ServerConnection
+from pytriton.client._transport.failures import SERVER_ERROR
 from pytriton.client._transport.url import TritonUrl, Urls
 from pytriton.client.exceptions import PyTritonClientValueError
 from pytriton.client.tls import TlsOptions

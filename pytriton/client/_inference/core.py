@@ -19,11 +19,22 @@ from pytriton.client._inference.tensor_conversion import (
     require_inputs,
     restore,
 )
-from pytriton.client._transport.call_errors import SERVER_ERROR, call_error
 from pytriton.client._transport.connections import ServerConnection
-from pytriton.client._transport.failures import NOT_BEGUN, CallFailed, FailureKind, describe
-from pytriton.client._transport.readiness import MAX_CALL_S, read_config, wait_for_model
-from pytriton.client._transport.servers import Servers, TritonEndpoint
+from pytriton.client._transport.failures import (
+    NOT_BEGUN,
+    SERVER_ERROR,
+    CallFailed,
+    FailureKind,
+    call_error,
+    describe,
+)
+from pytriton.client._transport.servers import (
+    MAX_CALL_S,
+    Servers,
+    TritonEndpoint,
+    read_config,
+    wait_for_model,
+)
 from pytriton.client._transport.steps import CallStep, Steps
 from pytriton.client._transport.url import TritonUrl, Urls, parse_urls
 from pytriton.client.auth import create_auth_headers
@@ -303,7 +314,7 @@ class Core:
                 result = yield self._inference(server, prepared, deadline)
             except CallFailed as failure:
                 if failure.kind in NOT_BEGUN or not server.ready:
-                    self.servers.rest(server)
+                    self.servers.skip(server)
                     if not is_last:
                         continue
                 if failure.kind is FailureKind.MISFIT and (
@@ -359,7 +370,7 @@ class Core:
             try:
                 yield from self.servers.check(server, min(self.settings.deadline_s, _COMEBACK_S))
             except CallFailed as failure:
-                self.servers.rest(server)
+                self.servers.skip(server)
                 if is_last:
                     raise self.inference_error(failure, server) from failure
             else:

@@ -10,7 +10,7 @@ from pytriton._protocol.closeable import Closeable
 from pytriton.client._inference.base_client import BaseClient
 from pytriton.client._inference.core import require_timeout
 from pytriton.client._transport.connections import connect
-from pytriton.client._transport.readiness import wait_for_server
+from pytriton.client._transport.servers import wait_for_server
 from pytriton.client._transport.steps import Steps, run
 from pytriton.model_config.triton_model_config import TritonModelConfig
 

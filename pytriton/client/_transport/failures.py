@@ -1,4 +1,4 @@
-"""The error for all failures in communicating with a server, over either transport."""
+"""A failed call of a server, over either transport: what it means, and the exception that the user gets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ import asyncio
 import enum
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["NOT_BEGUN", "CallFailed", "FailureKind", "describe"]
+from pytriton.client.exceptions import (
+    PyTritonClientError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientInvalidUrlError,
+    PyTritonClientModelUnavailableError,
+    PyTritonClientTimeoutError,
+    PyTritonClientTlsError,
+)
+
+__all__ = [
+    "NOT_BEGUN",
+    "SERVER_ERROR",
+    "CallFailed",
+    "FailureKind",
+    "Problem",
+    "call_error",
+    "describe",
+    "waiting_error",
+]
 
 
 class FailureKind(enum.Enum):
@@ -76,6 +94,14 @@ _TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
 #: Names of geventhttpclient's and aiohttp's exceptions for a response that is not HTTP.
 _NO_HTTP = frozenset({"HTTPParseError", "ClientResponseError"})
 
+#: Prefix of messages from the server. {doing} is "inference request" or the like.
+SERVER_ERROR = "Error occurred during {doing}. Message: {text}"
+
+_TOKEN_HINT = "Pass access_token= to the client (`pytriton-daemon access-token` shows a daemon's)."
+_TLS_HINT = (
+    "Pass tls=TlsOptions(ca_certificate=...) with the authority that signed its certificate."
+)
+
 
 def describe(error: BaseException) -> CallFailed | None:
     """Return the kind and message of an exception of tritonclient or its transport; None for any other."""
@@ -126,3 +152,70 @@ def _certificate_refused(error: Any) -> bool:
 
 def _never_connected(error: BaseException) -> bool:
     return type(error).__name__.startswith("ClientConnector")  # aiohttp has one class per reason
+
+
+#: A server's URL, and why it is not ready.
+Problem = tuple[str, CallFailed]
+
+
+def call_error(
+    failure: CallFailed, url: str, doing: str, timeout_s: float, template: str = SERVER_ERROR
+) -> PyTritonClientError:
+    """Return the exception for a call that failed.
+
+    Args:
+        failure: the call's failure
+        url: URL of the server
+        doing: the operation, for the message
+        timeout_s: timeout of the operation, in seconds
+        template: prefix of messages from the server
+    """
+    text = failure.text
+    if failure.kind is FailureKind.TLS:
+        return PyTritonClientTlsError(f"No secure connection to {url}: {text}. {_TLS_HINT}")
+    if failure.kind is FailureKind.NO_HTTP:
+        return PyTritonClientInvalidUrlError(
+            f"No HTTP answer at {url}: {text}. Is that the gRPC port? Then write grpc{url[len('http') :]}; otherwise "
+            "the port of HTTP, 8000 where no other was chosen."
+        )
+    late = {
+        FailureKind.TIMEOUT: f"{url} did not respond in time ({text})",
+        FailureKind.UNREACHABLE: f"cannot connect to {url}: {text}",
+        FailureKind.BROKEN: f"the connection to {url} ended before the response arrived: {text}",
+    }.get(failure.kind)
+    if late is not None:
+        return PyTritonClientTimeoutError(
+            f"Timeout occurred during {doing}. Timeout: {timeout_s:g} s. Message: {late}"
+        )
+    if failure.kind is FailureKind.RESTRICTED:
+        text = f"{text}. {_TOKEN_HINT}"
+    return PyTritonClientInferenceServerError(template.format(doing=doing, text=text))
+
+
+def waiting_error(
+    what: str, problems: Sequence[Problem], waited_s: float, advice: str = ""
+) -> PyTritonClientError:
+    """Return the exception for a wait that ended without success.
+
+    Args:
+        what: "server", or "model NAME/VERSION"
+        problems: why each server is not ready
+        waited_s: time waited, in seconds
+        advice: what the user can do
+    """
+    said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
+    message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."
+    answered = any(
+        problem.kind
+        in (
+            FailureKind.UNKNOWN_MODEL,
+            FailureKind.NOT_READY,
+            FailureKind.REFUSED,
+            FailureKind.MISFIT,
+        )
+        for _, problem in problems
+    )
+    kind = PyTritonClientTimeoutError
+    if answered and what != "server":
+        kind = PyTritonClientModelUnavailableError
+    return kind(f"{message} {advice}".rstrip())

@@ -1,4 +1,4 @@
-"""The servers of one client: whose turn it is, and which are skipped.
+"""The servers of one client: whose turn it is, which are skipped, and waiting until one is ready.
 
 With several URLs, requests go to the servers in turn. A server that cannot be reached, or does not have the model,
 is skipped for some seconds; after that it must pass a readiness check before it gets a request again.
@@ -8,17 +8,46 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytriton.client._transport.connections import ServerConnection
-from pytriton.client._transport.failures import CallFailed, FailureKind
-from pytriton.client._transport.steps import CallStep, Steps
+from pytriton.client._transport.failures import (
+    CallFailed,
+    FailureKind,
+    Problem,
+    call_error,
+    waiting_error,
+)
+from pytriton.client._transport.steps import CallStep, Pause, Steps
+from pytriton.client.exceptions import PyTritonClientError
+from pytriton.exceptions import PyTritonModelConfigError
+from pytriton.model_config.triton_model_config import TritonModelConfig
 
-__all__ = ["Servers", "TritonEndpoint"]
+__all__ = [
+    "MAX_CALL_S",
+    "Servers",
+    "TritonEndpoint",
+    "read_config",
+    "wait_for_model",
+    "wait_for_server",
+]
 
-_REST_S = 3.0
+#: How long a server that failed is skipped.
+_SKIP_S = 3.0
+
+# Triton does not announce when a model becomes ready: poll, with growing intervals.
+_INITIAL_DELAY_S = 0.02
+_MAX_DELAY_S = 0.5
+_GROWTH = 1.5
+
+#: The longest timeout of one call. gRPC treats one of centuries (or `math.inf`) as expired, and the locks of
+#: some systems accept at most 49 days.
+MAX_CALL_S = 30 * 24 * 3600.0
+
+#: Failures that waiting does not fix.
+_PERMANENT = frozenset({FailureKind.TLS, FailureKind.NO_HTTP, FailureKind.RESTRICTED})
 
 
 @dataclass
@@ -27,7 +56,7 @@ class TritonEndpoint:
 
     connection: ServerConnection
     ready: bool = True  #: as far as is known
-    rests_until: float = 0.0  #: on time.monotonic
+    skipped_until: float = 0.0  #: on time.monotonic
 
     @property
     def url(self) -> str:
@@ -83,14 +112,14 @@ class Servers:
         first = next(self._turns) % count
         turned = self._servers[first:] + self._servers[:first]
         now = time.monotonic()
-        turned.sort(key=lambda server: server.rests_until > now)
+        turned.sort(key=lambda server: server.skipped_until > now)
         return ((server, number == count) for number, server in enumerate(turned, start=1))
 
-    def rest(self, server: TritonEndpoint) -> None:
+    def skip(self, server: TritonEndpoint) -> None:
         """Skip a server for a while, unless it is the only one."""
         if len(self._servers) > 1:
             server.ready = False
-            server.rests_until = time.monotonic() + _REST_S
+            server.skipped_until = time.monotonic() + _SKIP_S
 
     def call(
         self, server: TritonEndpoint, method: str, timeout_s: float, **arguments: Any
@@ -115,4 +144,113 @@ class Servers:
                 )
             raise CallFailed(FailureKind.NOT_READY, "it knows the model, which is not ready")
         server.ready = True
-        server.rests_until = 0.0
+        server.skipped_until = 0.0
+
+
+def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
+    """Wait until one of the servers is ready.
+
+    Raises:
+        PyTritonClientTimeoutError: none became ready in time
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting cannot help
+    """
+
+    def check(server: TritonEndpoint, limit_s: float) -> Steps[None]:
+        if not (yield from servers.call(server, "is_server_ready", limit_s)):
+            raise CallFailed(
+                FailureKind.NOT_READY,
+                "it says that it is not ready (or, where the health endpoint is restricted, "
+                "wants an access_token)",
+            )
+
+    yield from _wait(servers, "server", check, timeout_s, None)
+
+
+def wait_for_model(servers: Servers, timeout_s: float, grace_s: float | None) -> Steps[None]:
+    """Wait until one of the servers has the model ready; the others are skipped for a while.
+
+    Args:
+        servers: the client's servers
+        timeout_s: maximum wait in seconds
+        grace_s: maximum wait once all servers respond and none knows the model; None is `timeout_s`
+
+    Raises:
+        PyTritonClientModelUnavailableError: a server responds, but the model is not ready on it
+        PyTritonClientTimeoutError: no server responds
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting
+            cannot help
+    """
+    yield from _wait(servers, servers.label, servers.check, timeout_s, grace_s)
+
+
+def _wait(
+    servers: Servers,
+    what: str,
+    check: Callable[[TritonEndpoint, float], Steps[None]],
+    timeout_s: float,
+    grace_s: float | None,
+) -> Steps[None]:
+    begun = time.monotonic()
+    unknown_since = None
+    pause_s = _INITIAL_DELAY_S
+    reasons: dict[str, CallFailed] = {}
+    while True:
+        problems: list[Problem] = []
+        for server in servers:
+            left_s = max(0.001, begun + timeout_s - time.monotonic())
+            try:
+                yield from check(server, min(left_s / len(servers), MAX_CALL_S))
+            except CallFailed as failure:
+                # The last check may have had little time: the earlier reason is more informative.
+                if failure.kind is not FailureKind.TIMEOUT or server.url not in reasons:
+                    reasons[server.url] = failure
+                problems.append((server.url, reasons[server.url]))
+                servers.skip(server)
+        if len(problems) < len(servers):
+            return
+        _raise_if_permanent(what, problems, timeout_s)
+        now = time.monotonic()
+        unknown = all(problem.kind is FailureKind.UNKNOWN_MODEL for _, problem in problems)
+        unknown_since = (unknown_since or now) if unknown else None
+        if now >= begun + timeout_s:
+            raise waiting_error(what, problems, now - begun)
+        if grace_s is not None and unknown_since and now >= unknown_since + grace_s:
+            advice = (
+                "Check its name, or wait longer with init_timeout_s=... or wait_for_model(...)."
+            )
+            raise waiting_error(what, problems, now - begun, advice)
+        yield Pause(min(pause_s, begun + timeout_s - now))
+        pause_s = min(pause_s * _GROWTH, _MAX_DELAY_S)
+
+
+def _raise_if_permanent(what: str, problems: list[Problem], timeout_s: float) -> None:
+    if all(problem.kind in _PERMANENT for _, problem in problems):
+        url, problem = problems[0]
+        raise call_error(problem, url, f"waiting for {what}", timeout_s)
+
+
+def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
+    """Read the model's configuration from the first server that returns it.
+
+    Raises:
+        PyTritonClientTimeoutError, PyTritonClientInferenceServerError, PyTritonClientTlsError:
+            no server returns it
+        PyTritonClientError: it cannot be parsed
+    """
+    model = {"model_name": servers.model_name, "model_version": servers.version}
+    doing = f"reading the configuration of {servers.label}"
+    for server, is_last in servers.in_turn():
+        try:
+            document = yield from servers.call(server, "get_model_config", timeout_s, **model)
+        except CallFailed as failure:
+            if is_last:
+                raise call_error(failure, server.url, doing, timeout_s) from failure
+            continue
+        document = document.get("config", document)  # gRPC's response contains it as a field
+        try:
+            return TritonModelConfig.from_triton_config(document, int(servers.version or 1))
+        except PyTritonModelConfigError as error:
+            raise PyTritonClientError(
+                f"The configuration of {servers.label} cannot be understood: {error}"
+            ) from error
+    raise AssertionError("a client has at least one server")

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton.decorators import batch
 from pytriton.exceptions import ModelExistsError, ModelNotFoundError
 from pytriton.model_config import ModelConfig, Tensor
@@ -215,12 +215,12 @@ def test_given_up_while_tritonserver_loads_the_model(
 
     if replaces:
         serve(daemon)
-    message, payloads = prepare(triple, "slow", X, Y, ModelConfig(), {"replace": replaces})
+    planned = plan(triple, "slow", X, Y, ModelConfig(), {"replace": replaces})
     server = daemon.server.pid
     with ControlClient(daemon.config.rundir.control_endpoint) as client:
         halt(server)
         try:
-            asked = client.send(message, payloads)
+            asked = client.send(planned.message, planned.payloads())
             until_it_loads(client)
             client.send(messages.Cancel(asked))
             eventually(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._control.daemon_view import reporter
+from pytriton._control.progress import reporter
 from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 
@@ -42,7 +42,7 @@ def test_people_get_a_line_on_a_terminal(
             report(messages.Progress("worker", "loading", 1, 2))
 
 
-def test_without_standard_error_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_is_shown_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with reporter(None, "m") as report:
         assert report is None

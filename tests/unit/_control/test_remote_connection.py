@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._control.connection import ControlRequest
-from pytriton._control.remote_connection import RemoteConnection
+from pytriton._control.connection import ControlRequest, RemoteConnection
 from pytriton._protocol import control, messages
 from pytriton._protocol.control import ControlTimeout, CurveKeys
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
@@ -46,7 +45,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
     return RemoteConnection(ENDPOINT, "key", timeout_s=0.0)
 
 
-def test_without_a_key_there_is_no_way(tmp_path: Path) -> None:
+def test_tcp_requires_a_key(tmp_path: Path) -> None:
     with pytest.raises(
         PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"
     ):
@@ -86,10 +85,10 @@ def test_connection_states_map_to_liveness(
 ) -> None:
     monkeypatch.setattr(Channel, "agreed", agreed)
     monkeypatch.setattr(Channel, "trouble", trouble)
-    question = ControlRequest(messages.GetStatus())
+    request = ControlRequest(messages.GetStatus())
     if kind is None:
-        assert connection.ask(question) == messages.Done()
+        assert connection.ask(request) == messages.Done()
         return
     with pytest.raises(kind, match=words) as caught:
-        connection.ask(question)
+        connection.ask(request)
     assert type(caught.value) is kind

@@ -1,4 +1,4 @@
-"""One question to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
+"""One request to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ WATCH = LivenessCheck(
 )
 
 
-def asked(channel: Any, question: ControlRequest) -> messages.AnyMessage:
-    return ask(channel, question, WATCH)
+def asked(channel: Any, request: ControlRequest) -> messages.AnyMessage:
+    return ask(channel, request, WATCH)
 
 
-def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
+def test_ask_forwards_the_request_and_returns_the_answer() -> None:
     channel = Channel(messages.Done)
 
     def on_progress(_: messages.Progress) -> None: ...
@@ -58,15 +58,15 @@ def test_an_answer_is_passed_on_and_everything_is_asked_for() -> None:
     def on_unsolicited(_: messages.AnyMessage) -> None: ...
 
     message = messages.GetStatus()
-    question = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unsolicited)
-    assert asked(channel, question) == messages.Done()
+    request = ControlRequest(message, [b"payload"], 3.0, on_progress, on_unsolicited)
+    assert asked(channel, request) == messages.Done()
     assert channel.asked == {
         "message": message, "payloads": [b"payload"], "timeout_s": 3.0, "on_progress": on_progress,
         "life_sign_s": 0.5, "is_alive": alive, "on_unsolicited": on_unsolicited,
     }  # fmt: skip
 
 
-def test_silence_is_what_the_watch_makes_of_it() -> None:
+def test_a_timeout_raises_the_error_of_the_liveness_check() -> None:
     with pytest.raises(DaemonNotRunningError, match="gone: no answer for 3 s"):
         asked(
             Channel(fail(ControlTimeout("no answer for 3 s"))), ControlRequest(messages.GetStatus())

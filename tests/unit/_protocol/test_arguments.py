@@ -13,7 +13,7 @@ import pytest
 import pytriton
 from pytriton._protocol import messages
 from pytriton._protocol.arguments import parse_size, plain, with_article
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton.autoscale import Autoscale, autoscale_of
 from pytriton.client.options import RequestOptions
 from pytriton.exceptions import PyTritonValidationError
@@ -36,7 +36,7 @@ X = [Tensor(name="x", dtype=np.float32, shape=(THREE,))]
 
 def sent(config: ModelConfig | None = None, **options: Any) -> messages.Register:
     """Return a registration as the daemon reads it."""
-    message, _ = prepare(lambda requests: requests, "m", X, X, config, options)
+    message = plan(lambda requests: requests, "m", X, X, config, options).message
     read = messages.decode(messages.encode(message))
     assert isinstance(read, messages.Register)
     return read

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._register.env_usage import variables_read, warn_of_missing
+from pytriton._register.environment import variables_read, warn_of_missing
 from pytriton.decorators import batch
 
 NAMES = {"A_TOKEN", "B_TOKEN", "C_TOKEN"}

@@ -13,7 +13,7 @@ import pytest
 
 from pytriton._protocol.messages import WorkerEnvironment
 from pytriton._register.environment import capture_environment, find_interpreter
-from pytriton._register.worker_imports import Probe, WorkerImports
+from pytriton._register.worker_modules import Probe, WorkerModules
 from pytriton.exceptions import PyTritonBadParameterError
 
 SHOW = (
@@ -107,7 +107,7 @@ def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
         capture_environment(python="/bin/true", sys_path=[tmp_path])
 
 
-def test_a_frozen_program_is_no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_cannot_start_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(PyTritonBadParameterError, match=r"frozen.*python="):
         capture_environment()
@@ -188,12 +188,12 @@ def test_installed_modules_are_found(tmp_path: Path) -> None:
     )
     for python in (None, sys.executable):
         world = capture_environment(python=python)
-        with WorkerImports(world, own_interpreter=python is None) as imports:
+        with WorkerModules(world, own_interpreter=python is None) as imports:
             assert [module.__name__ for module in modules if not imports.finds(module)] == []
 
 
 def test_a_module_of_run_time_is_not_found() -> None:
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         assert not imports.finds(ModuleType("made_just_now"))
         assert not imports.finds(ModuleType("json.made_just_now"))
         assert not imports.finds(sys.modules["__main__"])
@@ -225,12 +225,12 @@ def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Pa
         assert probe.look_up("hooked") == (True, module.__file__)
         assert probe.look_up("surely_not_there") == (False, None)
         assert probe.look_up("json.not_there_either") == (False, None)
-    with WorkerImports(
+    with WorkerModules(
         WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
     ) as imports:
         assert imports.finds(module)
         module.__file__ = str(tmp_path / "another.py")
-    with WorkerImports(
+    with WorkerModules(
         WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
     ) as imports:
         assert not imports.finds(module)

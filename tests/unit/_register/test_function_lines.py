@@ -17,7 +17,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.payload import unpack
 from pytriton._register.environment import capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 from pytriton.worker.callables import load_callable
 from pytriton.worker.fault_reports import traceback_of
 
@@ -61,7 +61,7 @@ def remember(file: str) -> None:
 
 
 def payload_of(infer: Callable[..., Any]) -> bytes:
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         return pack_callable(infer, imports, "m")
 
 
@@ -149,7 +149,7 @@ def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     infer = made_of(TEXT, str(script))
-    monkeypatch.setattr("pytriton._register.target.MAX_BYTES", 50)
+    monkeypatch.setattr("pytriton._register.pickling.MAX_LINES_BYTES", 50)
     header, _ = unpack(payload_of(infer))
     assert [one.first for one in header.lines] == [14]
 
@@ -160,7 +160,7 @@ def test_code_says_in_which_file_it_stands() -> None:
     def outer(x: int) -> list[int]:
         return [one + x for one in range(2)]
 
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         _, pickled = unpack(pack_callable(outer, imports, "m"))
     loaded = cloudpickle.loads(pickled)
     assert loaded(1) == [1, 2]

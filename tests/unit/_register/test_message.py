@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytriton._register import environments
-from pytriton._register.message import default_model_name, prepare
+from pytriton._register.message import default_model_name, plan
 from pytriton._register.options import count_instances, device_list
 from pytriton.declaration import declare
 from pytriton.decorators import batch, sample, triton_context
@@ -40,8 +40,8 @@ def ready(infer_fn: Any = double, **more: Any) -> Any:
     """Prepare a registration; what is not in `more` is said."""
     said: dict[str, Any] = {"model_name": None, "inputs": [X], "outputs": [Y], "config": None}
     said.update({name: more.pop(name) for name in list(more) if name in said})
-    message, payloads = prepare(infer_fn, **said, given=more)
-    return message, payloads
+    planned = plan(infer_fn, **said, given=more)
+    return planned.message, planned.payloads()
 
 
 def test_the_callables_own_name_is_the_models() -> None:
@@ -210,13 +210,13 @@ def test_a_factory_s_result_is_checked_in_the_worker() -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_what_to_do(mistake: str) -> None:
+def test_an_invalid_argument_is_refused_with_the_fix(mistake: str) -> None:
     said, words = MISTAKES[mistake]
     with pytest.raises((PyTritonValidationError, PyTritonBadParameterError), match=words):
         ready(**said)
 
 
-def test_for_threads_nothing_is_pickled() -> None:
+def test_threads_need_no_pickling() -> None:
     lock = threading.Lock()
 
     def infer(requests: Any) -> Any:
@@ -274,17 +274,17 @@ def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     url = "http://127.0.0.1:4318/v1/traces"
     options = {"trace_config": ["mode=opentelemetry", f"opentelemetry,url={url}"]}
-    env = prepare(doubled, "m", [X], [Y], None, options)[0].spec.world.env
+    env = plan(doubled, "m", [X], [Y], None, options).message.spec.world.env
     assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == url
     assert env["OTEL_SERVICE_NAME"] == "shop"
-    env = prepare(doubled, "m", [X], [Y], None, {})[0].spec.world.env
+    env = plan(doubled, "m", [X], [Y], None, {}).message.spec.world.env
     assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
 def test_a_wrong_trace_config_is_reported(wrong: Any) -> None:
     with pytest.raises(PyTritonValidationError, match="trace_config must be a list of settings"):
-        prepare(doubled, "m", [X], [Y], None, {"trace_config": wrong})
+        plan(doubled, "m", [X], [Y], None, {"trace_config": wrong})
 
 
 def test_another_interpreter_gets_the_worker_s_requirements(

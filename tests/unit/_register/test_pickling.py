@@ -20,7 +20,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack, unpack
 from pytriton._register.environment import capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
 from pytriton.worker.callables import LoadError, load_callable
@@ -30,12 +30,12 @@ PRELUDE = """
 import asyncio, functools, importlib.util, json, sys, threading, types
 from pathlib import Path
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 
 def send(target, out, **options):
-    message, payloads = prepare(target, "m", [], [OUT], None, options)
-    Path(out).write_bytes(payloads[0])
-    Path(out + ".world").write_bytes(messages.encode(message))
+    planned = plan(target, "m", [], [OUT], None, options)
+    Path(out).write_bytes(planned.payloads()[0])
+    Path(out + ".world").write_bytes(messages.encode(planned.message))
 
 import numpy as np
 from pytriton.model_config import Tensor
@@ -351,7 +351,7 @@ OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
 def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     make, words = OFFENDERS[kind]
     with (
-        WorkerImports(capture_environment(), own_interpreter=True) as imports,
+        WorkerModules(capture_environment(), own_interpreter=True) as imports,
         pytest.raises(PicklingError, match=words) as caught,
     ):
         pack_callable(make(), imports, "m")
@@ -365,7 +365,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a b")
     with (
         open(tmp_path / "words", encoding="utf-8") as words,
-        WorkerImports(capture_environment(), own_interpreter=True) as imports,
+        WorkerModules(capture_environment(), own_interpreter=True) as imports,
     ):
         with pytest.raises(PicklingError, match=r"`words` .*TextIOWrapper.*open it in the worker"):
             pack_callable(lambda requests: words.read(), imports, "m")
@@ -373,7 +373,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_the_error_of_another_python_names_what_is_not_found_there(
+def test_the_error_names_modules_that_another_python_lacks(
     forking: Forking, tmp_path: Path
 ) -> None:
     """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from pytriton._protocol.payload import Source, unpack
-from pytriton._register import project_sources
+from pytriton._register import worker_modules
 from pytriton._register.environment import capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.project_sources import imported_by, sources_of
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules, imported_by, sources_of
 
 Project = Callable[..., Path]
 
@@ -45,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 def kept(target: Any) -> list[Source]:
     """Return the sources in the payload of a callable."""
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         return unpack(pack_callable(target, imports, "m"))[0].sources
 
 
@@ -71,7 +70,7 @@ def test_a_module_travels_with_all_of_the_project_that_it_imports(project: Proje
     assert found[2] == Source("pj_part", str(folder / "pj_part.py"), text)
 
 
-def test_code_that_travels_takes_along_what_it_imports_later(project: Project) -> None:
+def test_code_sent_by_value_includes_its_lazy_imports(project: Project) -> None:
     project(pj_one="", pj_two__dot__inner="", pj_three="def part(): pass\n")
     part = importlib.import_module("pj_three").part
     source = "def target(x):\n    import pj_one\n    from pj_two import inner\n    return part()\n"
@@ -116,7 +115,7 @@ def test_packages_of_other_environments_are_not_captured(project: Project) -> No
     assert names(sources_of(["pj_user"], search, "m")) == ["pj_user", "pj_beside"]
 
 
-def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
+def test_modules_without_source_text_are_not_sent(project: Project) -> None:
     project(pj_broken="def infer(x):\n    import pj_other\n", pj_other="")
     infer = importlib.import_module("pj_broken").infer
     project(pj_broken="def infer(x\n")
@@ -130,7 +129,7 @@ def test_code_that_is_not_there_as_text_stays(project: Project) -> None:
 def test_no_more_than_the_nearest_files_travel(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
-    monkeypatch.setattr(project_sources, name, most)
+    monkeypatch.setattr(worker_modules, name, most)
     project(pj_a="import pj_b\n", pj_b="import pj_c\n", pj_c="import pj_d  # and more\n", pj_d="")
     with pytest.warns(
         UserWarning, match="import 'pj_c' and the rest from their current files"

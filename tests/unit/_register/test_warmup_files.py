@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton._protocol import messages
-from pytriton._register.message import prepare
+from pytriton._register.message import plan
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
 
@@ -117,7 +117,7 @@ def test_warm_ups_travel_beside_the_configuration(tmp_path: Path) -> None:
             ModelWarmup("b", 1, {"x": WarmupInput("FP32", (3,), False, False, tmp_path / "x.npy")}),
         ]
     )
-    message, _ = prepare(print, "m", [X, OPTIONAL], [Y], config, {})
+    message = plan(print, "m", [X, OPTIONAL], [Y], config, {}).message
     assert "model_warmup" not in message.spec.config
     file = (tmp_path / "x.npy").read_bytes()
     assert message.spec.warmups == [
@@ -132,4 +132,4 @@ def test_a_file_that_does_not_fit_is_reported_when_the_model_is_registered(tmp_p
     source = WarmupInput(np.float32, (3,), input_data_file=tmp_path / "x.npy")
     config = ModelConfig(model_warmup=[ModelWarmup("w", 1, {"x": source})])
     with pytest.raises(PyTritonBadParameterError, match=r"shape \(2, 5\)"):
-        prepare(print, "m", [X], [Y], config, {})
+        plan(print, "m", [X], [Y], config, {})

@@ -53,7 +53,7 @@ def test_a_script_runs_to_its_end_with_all_that_it_prints(
     )
 
 
-def test_the_end_of_the_block_interrupts_what_still_runs() -> None:
+def test_leaving_the_block_interrupts_running_scripts() -> None:
     with ScriptThread(python(WAIT)) as script:
         eventually(lambda: "up" in script.output, "it is up")
         assert script.is_alive()
@@ -131,7 +131,7 @@ def test_a_child_that_took_anothers_place_is_restarted() -> None:
         assert monitoring.get_restarted_children() == []
 
 
-def test_monitoring_goes_on_in_the_background(caplog: pytest.LogCaptureFixture) -> None:
+def test_monitoring_runs_in_the_background(caplog: pytest.LogCaptureFixture) -> None:
     def seen() -> int:
         return caplog.text.count(f"process {os.getpid()} ")
 
@@ -164,7 +164,7 @@ def test_the_warning_of_a_verbose_log_is_found() -> None:
     assert not search_warning_on_too_verbose_log_level(text.replace("verbose", "terse"))
 
 
-def test_the_containers_version_is_what_its_environment_says(
+def test_the_container_version_comes_from_its_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in list(os.environ):

@@ -279,7 +279,7 @@ def test_the_end_of_whom_it_lives_for(
         pid = 4242
         ended_all = False
 
-        def end_all(self) -> None:
+        def exit_now(self) -> None:
             self.ended_all = True
 
     async def scene(one: Scene) -> None:

@@ -198,7 +198,7 @@ def test_a_daemon_without_its_directory_leaves_the_new_one_alone(
 @pytest.mark.parametrize("busy", [False, True])
 def test_the_exit_of_its_owner_waits_for_requests_in_flight(end: End, busy: bool) -> None:
     end.busy = busy
-    owner: Any = SimpleNamespace(pid=4242, end_all=lambda: end.reported.append("all ended"))
+    owner: Any = SimpleNamespace(pid=4242, exit_now=lambda: end.reported.append("all ended"))
     end.ending.orphaned(owner)
     assert end.ending.asked.is_set() is busy
     assert (end.killed, end.reported) == ((0, ["stopping"]) if busy else (1, ["all ended"]))

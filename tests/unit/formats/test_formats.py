@@ -256,7 +256,7 @@ def test_a_folder_model_answers_versions_and_shapes_each_for_itself(tmp_path: Pa
         assert answers[index]["y"].tolist() == [[float(index * factor)] * width] * 2
 
 
-def test_where_there_is_one_version_no_client_can_ask_for_another(tmp_path: Path) -> None:
+def test_a_single_version_model_has_no_other_versions(tmp_path: Path) -> None:
     """The parameter that proxies set where there are several means nothing here, and fails nobody."""
     pytest.importorskip("onnxruntime")
     path = tmp_path / "1.onnx"

@@ -53,7 +53,7 @@ def settings(config: TritonConfig, security: TritonSecurityConfig | None = None)
     return DaemonConfig.from_json(json.dumps(raw).encode())
 
 
-def test_every_documented_field_is_there() -> None:
+def test_every_documented_field_exists() -> None:
     assert [name for name, _ in FIELDS] == DOCUMENTED.split()
     assert set(TritonConfig().to_dict().values()) == {None}
 

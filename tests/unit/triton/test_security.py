@@ -62,7 +62,7 @@ def test_a_server_keeps_the_configuration_it_was_made_with() -> None:
     assert triton.get_access_token() == "first"
 
 
-def test_nothing_restricted_needs_no_token() -> None:
+def test_no_token_is_needed_without_restrictions() -> None:
     assert (
         Triton(security_config=TritonSecurityConfig(restricted_endpoints=[])).get_access_token()
         is None

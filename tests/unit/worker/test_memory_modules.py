@@ -11,17 +11,17 @@ import pytest
 from support.forks.prefork import Forking
 
 from pytriton._protocol.payload import pack, unpack
-from pytriton._register.definitions import MAX_DEFINITION_BYTES
+from pytriton._register.pickling import MAX_DEFINITION_BYTES
 
 REGISTRANT = """
 import sys, types
 from pathlib import Path
 from pytriton._register.pickling import pack_callable
 from pytriton._register.environment import capture_environment
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 
 def send(target, out, **options):
-    with WorkerImports(capture_environment(), own_interpreter=True) as imports:
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
         Path(out).write_bytes(pack_callable(target, imports, "m", **options))
 """
 #: Sets `main`, `target`, and `payload` and `load` for more.

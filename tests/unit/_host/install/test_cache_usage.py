@@ -108,7 +108,7 @@ def test_entries_in_use_are_not_pruned(tmp_path: Path) -> None:
 
 
 def make_environment(folder: Path, make: Callable[[], None]) -> None:
-    environments._once(folder, make)
+    environments._create_once(folder, make)
 
 
 def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytriton._protocol import messages
-from pytriton._register.python_models import auto_complete, model_programs
+from pytriton._register.python_models import model_programs
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 MODEL = """
@@ -30,7 +30,7 @@ def complete(folder: Path, body: str, limit_s: float = 60) -> dict[str, Any]:
         "sys_path": [], "folder": str(folder), "file": "model.py", "config": {"name": "m"},
     }  # fmt: skip
     world = messages.WorkerEnvironment(sys.executable, [], str(folder), dict(os.environ))
-    return auto_complete.ask_model(question, world, "m", limit_s)
+    return model_programs._ask_model(question, world, "m", limit_s)
 
 
 @pytest.mark.programs

@@ -73,7 +73,7 @@ def test_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_dir.places_of(model_dir.parse_config('name: "n"', "it")) == [("n_0", "CPU", "0")]
 
 
-def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = model_dir.parse_config('name: "n" instance_group [ { kind: KIND_GPU } ]', "it")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(PyTritonValidationError, match=r"no GPU \(\$CUDA_VISIBLE_DEVICES hides"):

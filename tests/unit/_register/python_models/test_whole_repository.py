@@ -36,6 +36,16 @@ class Client:
         self.sent: list[messages.Register] = []
         self.undone: list[str] = []
         self.broken: set[str] = set()
+        self.failing = ""
+        self.error: BaseException = RegistrationError("its worker ended")
+
+    def register_prepared(
+        self, message: messages.Register, payloads: Sequence[bytes], report: Any
+    ) -> Model:
+        if message.spec.name == self.failing:
+            raise self.error
+        self.sent.append(message)
+        return Model(message.spec.name)
 
     def models(self) -> list[Model]:
         return self.served
@@ -59,14 +69,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def register(repository: Path, client: Client, failing: str = "", **options: Any) -> list[str]:
-    def serve(message: messages.Register, payloads: Sequence[bytes]) -> Any:
-        if message.spec.name == failing:
-            raise RegistrationError("its worker ended")
-        client.sent.append(message)
-        return Model(message.spec.name)
-
+    client.failing = failing
     made: Any = client
-    served = register_all(repository_of(repository, options), made, serve, None)
+    served = register_all(repository_of(repository, options), made, None)
     return [one.name for one in served]
 
 
@@ -119,15 +124,10 @@ def test_a_failed_rollback_is_reported(repository: Path) -> None:
 def test_an_interruption_takes_them_back_too(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client: Any = Client()
-
-    def serve(message: messages.Register, payloads: Sequence[bytes]) -> Any:
-        if message.spec.name == "b":
-            raise KeyboardInterrupt
-        return Model(message.spec.name)
-
+    client = Client()
+    client.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        register_all(repository_of(repository, {}), client, serve, None)
+        register(repository, client, failing="b")
     assert client.undone == ["unregister a"]
 
 
@@ -143,7 +143,7 @@ def test_nothing_is_registered_when_a_model_cannot_be_read(repository: Path) -> 
     assert client.sent == []
 
 
-def test_a_model_of_another_kind_is_named_with_what_to_do(repository: Path) -> None:
+def test_a_model_of_another_backend_is_refused_with_the_fix(repository: Path) -> None:
     (repository / "b" / "config.pbtxt").write_text('backend: "onnxruntime"')
     with pytest.raises(PyTritonBadParameterError) as caught:
         register(repository, Client())

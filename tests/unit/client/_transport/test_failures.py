@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytriton.client._transport.call_errors import call_error, waiting_error
-from pytriton.client._transport.failures import CallFailed, FailureKind, describe
+from pytriton.client._transport.failures import (
+    CallFailed,
+    FailureKind,
+    call_error,
+    describe,
+    waiting_error,
+)
 from pytriton.client.exceptions import (
     PyTritonClientError,
     PyTritonClientInferenceServerError,

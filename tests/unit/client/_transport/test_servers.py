@@ -277,7 +277,7 @@ def test_servers_take_turns_with_asyncio(pair: list[FakeTriton]) -> None:
 def test_a_server_without_the_model_is_passed_over_until_it_has_it(
     pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytriton.client._transport.servers._REST_S", 0.05)
+    monkeypatch.setattr("pytriton.client._transport.servers._SKIP_S", 0.05)
     with ModelClient([one.url for one in pair], MODEL) as client:
         assert asked(client) == {1: 3, 2: 3}
         pair[0].knows = False

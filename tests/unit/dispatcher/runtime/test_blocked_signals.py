@@ -12,14 +12,14 @@ import pytest
 #: Another thread takes the signal: it is blocked in this one. The next program says what waits for it.
 _PROGRAM = """
 import os, signal, sys, threading
-from pytriton.dispatcher.runtime.blocked_signals import waiting
+from pytriton.dispatcher.runtime.blocked_signals import blocked_signals
 
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 heard, hears = os.pipe()
 os.set_blocking(hears, False)
 signal.set_wakeup_fd(hears)
 told = "import signal; print(sorted(int(one) for one in signal.sigpending()))"
-with waiting([signal.SIGTERM, signal.SIGHUP]) as leave:
+with blocked_signals([signal.SIGTERM, signal.SIGHUP]) as leave:
     os.kill(os.getpid(), signal.SIGTERM)
     os.read(heard, 1)  # the other thread has taken it
     leave()
@@ -27,7 +27,7 @@ with waiting([signal.SIGTERM, signal.SIGHUP]) as leave:
 """
 
 
-def test_the_next_program_gets_what_another_thread_has_taken(tmp_path: Path) -> None:
+def test_the_next_program_gets_signals_that_another_thread_received(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True, cwd=tmp_path
     )
@@ -37,7 +37,7 @@ def test_the_next_program_gets_what_another_thread_has_taken(tmp_path: Path) -> 
 #: Without a next program: how often the handler was called, the signals that are pending or blocked, then once more.
 _GOES_ON = """
 import os, signal, sys, threading
-from pytriton.dispatcher.runtime.blocked_signals import waiting
+from pytriton.dispatcher.runtime.blocked_signals import blocked_signals
 
 came = []
 signal.signal(signal.SIGHUP, lambda number, frame: came.append(number))
@@ -46,7 +46,7 @@ if "other" in sys.argv:
 heard, hears = os.pipe()
 os.set_blocking(hears, False)
 signal.set_wakeup_fd(hears)
-with waiting([signal.SIGHUP]) as leave:
+with blocked_signals([signal.SIGHUP]) as leave:
     os.kill(os.getpid(), signal.SIGHUP)
     if "other" in sys.argv:
         os.read(heard, 1)
@@ -68,7 +68,7 @@ print(len(came))
         (["other", "leave"], "0\n1\n"),
     ],
 )
-def test_without_a_next_program_all_is_as_before(
+def test_without_an_execve_everything_is_restored(
     how: list[str], reported: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(

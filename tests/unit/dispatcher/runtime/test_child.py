@@ -66,5 +66,5 @@ def test_a_child_that_cannot_be_watched_is_ended(
         ),
     ],
 )
-def test_it_says_how_a_process_ended(code: int, text: str) -> None:
+def test_descriptions_of_exits(code: int, text: str) -> None:
     assert describe_exit(code) == text

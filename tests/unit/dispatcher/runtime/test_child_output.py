@@ -40,7 +40,7 @@ def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) ->
     return lines
 
 
-def test_lines_come_whole_and_in_order() -> None:
+def test_lines_arrive_whole_and_in_order() -> None:
     code = """if True:
         import os, sys
         for number in range(20000):
@@ -55,7 +55,7 @@ def test_lines_come_whole_and_in_order() -> None:
     assert lines[20000:] == [b"in pieces", b"", b"without an end"]
 
 
-def test_a_line_without_an_end_comes_in_pieces() -> None:
+def test_an_endless_line_arrives_in_pieces() -> None:
     lines = lines_of(f"print('x' * {3 * MAX_LINE_LENGTH + 7})")
     assert [len(line) for line in lines] == [MAX_LINE_LENGTH] * 3 + [7]
 
@@ -64,7 +64,7 @@ def test_a_line_without_an_end_comes_in_pieces() -> None:
 def test_excess_output_is_dropped_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child, "_MAX_WAITING", 1 << 16)
+    monkeypatch.setattr(child, "_MAX_QUEUED", 1 << 16)
     monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
 

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
-def test_it_becomes_the_program_with_its_arguments(launcher: str) -> None:
+def test_the_launcher_executes_the_program_with_its_arguments(launcher: str) -> None:
     command = [sys.executable, "-I", launcher, str(os.getpid()), "/bin/echo", "one", "two words"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "one two words\n"
 
 
-def test_of_a_parent_that_is_gone_it_starts_nothing(launcher: str) -> None:
+def test_the_launcher_starts_nothing_if_its_parent_has_exited(launcher: str) -> None:
     command = [sys.executable, "-I", launcher, str(os.getpid() + 1), "/bin/echo", "one"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -48,7 +48,7 @@ def first_line(process: subprocess.Popen[str]) -> list[str]:
     return process.stdout.readline().split()
 
 
-def test_orphans_are_buried_and_the_exit_code_is_passed_on() -> None:
+def test_orphans_are_reaped_and_the_exit_code_is_passed_on() -> None:
     with start(_ORPHAN) as process:
         assert process.wait(60) == 7
 

@@ -19,7 +19,7 @@ def _group() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & wait"], start_new_session=True)
 
 
-def test_lists_of_processes_show_one_short_line_of_it(tmp_path: Path) -> None:
+def test_process_lists_show_one_short_line(tmp_path: Path) -> None:
     """`systemctl status` shows all arguments."""
     kill_on_death = KillOnDeath(tmp_path / "mine-")
     try:
@@ -29,7 +29,7 @@ def test_lists_of_processes_show_one_short_line_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGKILL])
-def test_child_processes_are_ended(tmp_path: Path, number: int | None) -> None:
+def test_child_processes_are_killed_with_the_daemon(tmp_path: Path, number: int | None) -> None:
     """Also when the first process of a group has ended before."""
     regions = [tmp_path / "mine-1", tmp_path / "mine-2", tmp_path / "other"]
     for region in regions:
@@ -56,9 +56,7 @@ def test_child_processes_are_ended(tmp_path: Path, number: int | None) -> None:
 
 
 @pytest.mark.parametrize("adopted", [False, True])
-def test_one_that_somebody_has_killed_does_not_hinder_the_end(
-    tmp_path: Path, adopted: bool
-) -> None:
+def test_a_killed_helper_does_not_prevent_the_exit(tmp_path: Path, adopted: bool) -> None:
     first = KillOnDeath(tmp_path / "mine-")
     kill_on_death = KillOnDeath.adopt(first.pid, os.dup(first.pipe)) if adopted else first
     os.kill(first.pid, signal.SIGKILL)
@@ -69,7 +67,7 @@ def test_one_that_somebody_has_killed_does_not_hinder_the_end(
     assert not psutil.pid_exists(first.pid)
 
 
-def test_processes_that_left_the_group_are_ended_too(tmp_path: Path) -> None:
+def test_processes_that_left_their_group_are_killed_too(tmp_path: Path) -> None:
     """It has the variable from its parents, which have ended; what others have started stays."""
     kill_on_death, another = KillOnDeath(tmp_path / "mine-"), KillOnDeath(tmp_path / "others-")
     script = "setsid sleep 1000 >/dev/null & echo $!"

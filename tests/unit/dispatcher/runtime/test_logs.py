@@ -69,7 +69,7 @@ def test_records_below_the_level_are_left_out(rundir: RuntimeDir) -> None:
     assert [record["event"] for record in records(rundir.log_file())] == ["loud"]
 
 
-def test_an_exception_travels_as_text(rundir: RuntimeDir) -> None:
+def test_an_exception_is_logged_as_text(rundir: RuntimeDir) -> None:
     open_log(rundir)
     try:
         raise KeyError("lost")
@@ -79,7 +79,7 @@ def test_an_exception_travels_as_text(rundir: RuntimeDir) -> None:
     assert record["exception"].endswith("KeyError: 'lost'")
 
 
-def test_records_of_the_standard_library_are_taken_in(rundir: RuntimeDir) -> None:
+def test_standard_library_records_are_included(rundir: RuntimeDir) -> None:
     open_log(rundir)
     logging.getLogger("asyncio").error("task %s failed", 7)
     odd = logging.makeLogRecord({"msg": "%d", "args": ("no number",), "levelname": "ODD"})
@@ -115,7 +115,7 @@ class Terminal(io.StringIO):
         ("none", Terminal, "nothing"),
     ],
 )
-def test_standard_error_has_the_form_asked_for(
+def test_log_format_determines_the_form_of_standard_error(
     log_format: str,
     stream: type[io.StringIO],
     looks_like: str,
@@ -142,7 +142,7 @@ def test_standard_error_has_the_form_asked_for(
     ("log_format", "begins"),
     [("auto", "[error"), ("console", "[error"), ("json", '{"timestamp": "')],
 )
-def test_the_journal_gets_priorities_and_no_second_time(
+def test_the_journal_gets_priorities_and_no_timestamps(
     log_format: str,
     begins: str,
     rundir: RuntimeDir,
@@ -170,7 +170,7 @@ def test_the_journal_gets_priorities_and_no_second_time(
     assert records(rundir.log_file())[0]["timestamp"]
 
 
-def test_a_closed_standard_error_ends_nothing(
+def test_a_closed_standard_error_is_harmless(
     rundir: RuntimeDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = io.StringIO()
@@ -209,7 +209,7 @@ def test_lines_of_tritonserver_get_their_own_level(
     assert (record["level"], record["event"], record.get("at")) == (level, text, place)
 
 
-def test_the_noise_about_modification_times_is_only_for_debugging(rundir: RuntimeDir) -> None:
+def test_messages_about_modification_times_have_level_debug(rundir: RuntimeDir) -> None:
     noise = (
         b'E1121 05:13:48.926368 4701 m.cc:3] "Failed to set config modification time: '
         b'model_config_content_name_ is empty"'
@@ -219,14 +219,14 @@ def test_the_noise_about_modification_times_is_only_for_debugging(rundir: Runtim
 
 
 @pytest.mark.parametrize("line", [b"+---------+------+", b"| Backend | Path |"])
-def test_tables_of_tritonserver_are_only_for_debugging(line: bytes, rundir: RuntimeDir) -> None:
+def test_tables_of_tritonserver_have_level_debug(line: bytes, rundir: RuntimeDir) -> None:
     open_log(rundir, log_level="debug")
     for of_triton, level in ((True, "debug"), (False, "info")):
         logs.log_child_line(logs.child_logger("it"), line, of_triton=of_triton)
         assert records(rundir.log_file())[-1]["level"] == level
 
 
-def test_verbose_model_output_is_debug_level(rundir: RuntimeDir) -> None:
+def test_verbose_model_output_has_level_debug(rundir: RuntimeDir) -> None:
     said = b"V1121 05:13:48.926368 4701 model.py:27] chatter"
     open_log(rundir)
     logs.log_child_line(logs.child_logger(source="worker"), said)
@@ -276,7 +276,7 @@ def test_lines_of_models_follow_the_log_settings_that_tritonserver_reports(
     assert said_by_worker(rundir) == logged_then
 
 
-def test_log_settings_are_only_about_lines_of_models(rundir: RuntimeDir) -> None:
+def test_log_settings_apply_only_to_lines_of_models(rundir: RuntimeDir) -> None:
     open_log(rundir)
     logs.set_triton_log_settings(logs.TritonLogSettings(info=False, error=False))
     assert logged(rundir, b"printed")["event"] == "printed"
@@ -316,7 +316,7 @@ def test_nothing_else_changes_the_log_settings(
         ),
     ],
 )
-def test_log_settings_begin_as_the_options_of_tritonserver_say(
+def test_initial_log_settings_follow_the_options_of_tritonserver(
     options: dict[str, str | list[str]], settings: logs.TritonLogSettings
 ) -> None:
     assert logs.TritonLogSettings.from_options(options) == settings
@@ -352,7 +352,7 @@ def test_a_long_line_is_cut_with_a_mark(rundir: RuntimeDir) -> None:
     assert logged(rundir, b"x" * MAX_LINE_LENGTH)["event"] == "x" * MAX_LINE_LENGTH
 
 
-def test_of_a_progress_bar_the_last_state_is_kept(rundir: RuntimeDir) -> None:
+def test_only_the_last_state_of_a_progress_bar_is_logged(rundir: RuntimeDir) -> None:
     open_log(rundir)
     assert logged(rundir, b"\r 1%\r50%\r100%\r\n")["event"] == "100%"
 
@@ -361,7 +361,7 @@ def test_of_a_progress_bar_the_last_state_is_kept(rundir: RuntimeDir) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 @given(line=st.binary(max_size=200))
-def test_no_line_does_harm(line: bytes, rundir: RuntimeDir) -> None:
+def test_any_line_can_be_logged(line: bytes, rundir: RuntimeDir) -> None:
     """Whatever a child prints: at most one record, and the log stays JSON lines."""
 
     def children() -> int:
@@ -424,7 +424,7 @@ def test_files_are_rotated_and_tail_reads_across_them(rundir: RuntimeDir) -> Non
     assert [json.loads(line)["number"] for line in tail(path, 3)] == [97, 98, 99]
 
 
-def test_a_disk_that_cannot_be_written_is_reported_once_and_ends_nothing(
+def test_a_write_error_is_reported_once_and_is_harmless(
     rundir: RuntimeDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rundir.log_file().mkdir()  # a file that cannot be opened, for root neither
@@ -457,7 +457,7 @@ def test_an_exception_of_a_worker_is_one_record_of_level_error(rundir: RuntimeDi
     assert record["exception"] == "ValueError: no\nmore"
 
 
-def test_tritonserver_says_no_records_of_workers(rundir: RuntimeDir) -> None:
+def test_records_in_tritonservers_output_are_not_decoded(rundir: RuntimeDir) -> None:
     open_log(rundir)
     line, _ = encoded(record_of(ValueError("forged"), "", "it failed"))
     logs.log_child_line(logs.child_logger("tritonserver"), line, of_triton=True)

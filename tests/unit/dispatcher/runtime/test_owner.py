@@ -29,13 +29,13 @@ if how == "interrupted":
         threading.Event().wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-        owner.end_all()
+        owner.exit_now()
 
 async def serve():
     ended = asyncio.Event()
     stuck = how == "stuck"
     act = (lambda one: None) if stuck else (lambda one: (print("ended", one.pid, flush=True), ended.set()))
-    owner.then(act, asyncio.get_running_loop(), -15.0 if stuck else 100.0)
+    owner.on_exit(act, asyncio.get_running_loop(), -15.0 if stuck else 100.0)
     print("up", flush=True)
     await ended.wait()
     owner.remove_folders()
@@ -82,7 +82,7 @@ def families() -> Iterator[list[Family]]:
         one.owner.communicate()  # returns when the daemon has ended, too: it holds the pipe
 
 
-def test_a_daemon_acts_at_its_owner_s_end_and_leaves_no_folder(
+def test_a_daemon_reacts_to_its_owners_exit_and_leaves_no_folder(
     tmp_path: Path, families: list[Family]
 ) -> None:
     family = Family(tmp_path, "serves")
@@ -96,7 +96,9 @@ def test_a_daemon_acts_at_its_owner_s_end_and_leaves_no_folder(
     assert not family.runtime_dir.exists()
 
 
-def test_one_that_is_not_serving_yet_is_interrupted(tmp_path: Path, families: list[Family]) -> None:
+def test_a_daemon_that_is_not_serving_yet_is_interrupted(
+    tmp_path: Path, families: list[Family]
+) -> None:
     family = Family(tmp_path, "interrupted", workspace=False)
     families.append(family)
     family.owner.kill()
@@ -105,9 +107,7 @@ def test_one_that_is_not_serving_yet_is_interrupted(tmp_path: Path, families: li
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_that_does_not_end_by_itself_ends_all_the_same(
-    tmp_path: Path, families: list[Family]
-) -> None:
+def test_a_daemon_that_does_not_stop_in_time_exits(tmp_path: Path, families: list[Family]) -> None:
     family = Family(tmp_path, "stuck")
     families.append(family)
     family.owner.kill()
@@ -116,7 +116,7 @@ def test_one_that_does_not_end_by_itself_ends_all_the_same(
     assert not family.runtime_dir.exists()
 
 
-def test_a_process_that_has_not_started_it_is_no_owner(tmp_path: Path) -> None:
+def test_only_an_ancestor_can_be_the_owner(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         done = subprocess.run(
             [sys.executable, "-c", _DAEMON, "serves", "", str(tmp_path / "run"), str(stranger.pid)],
@@ -134,7 +134,7 @@ def test_a_process_that_has_not_started_it_is_no_owner(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_workspace_of_somebody_else_s_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_workspace_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "workspace" / "theirs").mkdir(parents=True)
     done = subprocess.run(
         [
@@ -161,12 +161,12 @@ def test_an_owner_variable_without_a_process_is_reported(value: str) -> None:
         owner_of(None, {"PYTRITON_DAEMON_OWNER": value})
 
 
-def test_a_daemon_may_live_for_itself() -> None:
+def test_a_daemon_without_an_owner() -> None:
     assert owner_of(None, {}) is None
     assert owner_of(None, {"PYTRITON_DAEMON_OWNER": ""}) is None
 
 
-def test_it_ends_with_the_first_owner_that_exits() -> None:
+def test_a_daemon_ends_with_the_first_owner_that_exits() -> None:
     """Here that is the one that the environment names, not the script that it is private to."""
     program = f"""
 import os, threading

@@ -104,7 +104,7 @@ def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> N
     asyncio.run(run())
 
 
-def test_memory_of_what_is_killed_at_once_is_removed(kill_on_death: KillOnDeath) -> None:
+def test_memory_of_an_immediately_killed_child_is_removed(kill_on_death: KillOnDeath) -> None:
     """As with a worker that has passed a hard limit."""
 
     async def run() -> None:

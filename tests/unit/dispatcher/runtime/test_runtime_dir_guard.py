@@ -61,20 +61,20 @@ def scenes(path: Path) -> Iterator[list[Scene]]:
         os.close(lock)
 
 
-def test_the_existing_directory_is_its_own(path: Path, scenes: list[Scene]) -> None:
+def test_the_guard_recognizes_its_own_directory(path: Path, scenes: list[Scene]) -> None:
     async def played() -> None:
         scenes.append(scene := Scene(path))
-        assert scene.held.is_there
+        assert scene.held.exists
         assert scene.held.holder is None
         scene.delete()
-        assert not scene.held.is_there
+        assert not scene.held.exists
         assert scene.held.holder is None
         scene.make(locked=False)  # say, by a daemon that did not start
-        assert not scene.held.is_there
+        assert not scene.held.exists
         assert scene.held.holder is None
         scene.delete()
         scene.make("77")
-        assert not scene.held.is_there
+        assert not scene.held.exists
         assert scene.held.holder == 77
 
     asyncio.run(played())

@@ -19,13 +19,13 @@ _ALL = [state for kind in _KINDS for state in kind]
 
 
 @pytest.mark.parametrize("state", _ALL, ids=str)
-def test_every_state_has_its_row(state: enum.Enum) -> None:
+def test_every_state_is_in_the_table(state: enum.Enum) -> None:
     assert state in CHANGES
     assert {type(after) for after in CHANGES[state]} <= {type(state)}
 
 
 @pytest.mark.parametrize("old", _ALL, ids=str)
-def test_a_machine_goes_where_the_table_says_and_nowhere_else(old: enum.Enum) -> None:
+def test_only_the_transitions_in_the_table_are_legal(old: enum.Enum) -> None:
     for new in type(old):
         machine = StateMachine(old)
         if new in CHANGES[old]:
@@ -38,7 +38,7 @@ def test_a_machine_goes_where_the_table_says_and_nowhere_else(old: enum.Enum) ->
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.__name__)
-def test_every_state_can_be_reached_and_left_for_the_end(kind: type[enum.Enum]) -> None:
+def test_every_state_is_reachable_and_leads_to_the_end(kind: type[enum.Enum]) -> None:
     first, last = kind["STARTING"], kind["STOPPED"]
     assert _reached(first) == set(kind)
     assert all(last in _reached(state) for state in kind)

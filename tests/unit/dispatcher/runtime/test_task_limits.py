@@ -44,13 +44,13 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return Kernel(tmp_path)
 
 
-def test_the_kernel_s_own_limits_hold_for_all(kernel: Kernel) -> None:
+def test_the_kernels_limits_apply_to_every_process(kernel: Kernel) -> None:
     assert kernel.headroom() == (850, "kernel.threads-max is 1000")
     kernel.put("proc/sys/kernel/pid_max", "200")
     assert kernel.headroom() == (50, "kernel.pid_max is 200")
 
 
-def test_the_tightest_of_a_control_group_and_those_above_it_holds(kernel: Kernel) -> None:
+def test_the_tightest_limit_of_a_control_group_and_its_ancestors_applies(kernel: Kernel) -> None:
     kernel.put(f"proc/{PID}/cgroup", "0::/system.slice/d.service")
     kernel.group("system.slice", "max", 90)
     kernel.group("system.slice/d.service", "60", 50)
@@ -85,5 +85,5 @@ def test_a_user_s_limit_counts_the_tasks_of_all_its_processes(
     assert found == (8, f"the limit of processes of user {user} (ulimit -u) is 50")
 
 
-def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
+def test_no_readable_limit_means_no_limit(tmp_path: Path) -> None:
     assert headroom(PID, tmp_path / "none", tmp_path / "none") is None

@@ -29,7 +29,7 @@ class Work:
         self.ended = True
 
 
-def test_it_is_awaited_like_any_other() -> None:
+def test_uninterrupted_work_is_awaited() -> None:
     async def main() -> bool:
         work = Work()
         work.may_end.set()
@@ -40,7 +40,7 @@ def test_it_is_awaited_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("cancellations", [1, 3])
-def test_a_cancelled_task_finishes_it_first(cancellations: int) -> None:
+def test_a_cancelled_task_finishes_the_work_first(cancellations: int) -> None:
     async def main() -> None:
         work = Work()
         task = asyncio.ensure_future(uninterrupted(work.run()))
@@ -58,7 +58,7 @@ def test_a_cancelled_task_finishes_it_first(cancellations: int) -> None:
     asyncio.run(main())
 
 
-def test_once_cancelled_it_gets_only_so_long() -> None:
+def test_the_work_is_cancelled_after_the_time_limit() -> None:
     async def main() -> None:
         work = Work()
         task = asyncio.ensure_future(uninterrupted(work.run(), at_most_s=0.01))
@@ -71,7 +71,7 @@ def test_once_cancelled_it_gets_only_so_long() -> None:
     asyncio.run(main())
 
 
-def test_its_error_reaches_the_caller() -> None:
+def test_the_error_of_the_work_reaches_the_caller() -> None:
     async def main() -> None:
         work = Work(ValueError("went wrong"))
         work.may_end.set()

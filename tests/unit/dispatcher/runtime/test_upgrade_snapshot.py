@@ -116,7 +116,7 @@ def test_written_values_are_read_back() -> None:
     assert upgrade_snapshot.read(upgrade_snapshot.in_memory(b"document")) == b"document"
 
 
-def test_every_descriptor_and_every_child_is_known() -> None:
+def test_all_descriptors_and_children_are_listed() -> None:
     assert sorted(upgrade_snapshot.descriptors(STATE)) == list(range(3, 16))
     assert sorted(upgrade_snapshot.children(STATE)) == [60, 70, 80, 100]
 
@@ -163,7 +163,7 @@ def test_unreadable_snapshots_are_refused(document: bytes, why: str) -> None:
             {"server": msgspec.structs.replace(STATE.server, protocol=3)},
             "the proxies in tritonserver speak protocol 3; this version serves",
         ),
-        ({"page": "other"}, r"count in another way.*pytriton-daemon restart"),
+        ({"page": "other"}, r"have another layout.*pytriton-daemon restart"),
     ],
 )
 def test_workers_that_this_version_cannot_serve_are_refused(
@@ -186,7 +186,7 @@ def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
         upgrade_snapshot.keep_from_children([writer])
 
 
-def test_another_version_says_whether_it_can() -> None:
+def test_another_version_checks_whether_it_can_take_over() -> None:
     """It reads the document on its standard input, in a process of its own."""
     said = subprocess.run(
         [sys.executable, "-m", "pytriton.dispatcher", "--can-take-over"],

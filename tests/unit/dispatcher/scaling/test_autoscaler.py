@@ -18,7 +18,12 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.scaling.autoscaler import Autoscaler, ResourceUse, machine_room, taken_by
+from pytriton.dispatcher.scaling.autoscaler import (
+    Autoscaler,
+    ResourceUse,
+    machine_resources,
+    resource_use_of,
+)
 from pytriton.dispatcher.scaling.policy import MachineResources
 
 RULES = messages.Autoscale(1, 6, up_after_s=2.0, down_after_s=20.0)
@@ -37,8 +42,8 @@ class Load:
         self._at = 0.0
         autoscaler = sim.daemon.autoscaler
         autoscaler.counts = self._counts
-        autoscaler.taken = lambda registration: ResourceUse(0.0, self.memory)
-        autoscaler.room = lambda: self.room
+        autoscaler.resource_use = lambda registration: ResourceUse(0.0, self.memory)
+        autoscaler.resources = lambda: self.room
         autoscaler.queued = self._queued
         self.queue: dict[str, int] = {}
         self.asked = 0
@@ -177,7 +182,7 @@ def test_client_requests_have_priority(sim: SimulatedDaemon, load: Load, what: s
         assert len(sim.alive("m")) == 2
 
 
-def test_a_model_that_is_there_begins_to_follow_its_load(sim: SimulatedDaemon, load: Load) -> None:
+def test_an_existing_model_can_start_to_autoscale(sim: SimulatedDaemon, load: Load) -> None:
     sim.served(sim.client.register("m", instances=3))
     sim.served(sim.client.ask(messages.Scale("m", 0, RULES)))
     assert len(sim.alive("m")) == 3
@@ -235,13 +240,13 @@ def test_models_that_cannot_follow_their_load(more: dict[str, Any], words: str) 
 
 
 def test_the_machine_is_measured(sim: SimulatedDaemon) -> None:
-    room = machine_room()
+    room = machine_resources()
     assert room.cpus > 0
     assert room.memory is not None
     assert room.memory > 0
     sim.served(sim.client.register("m"))
     registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("m"))
-    assert sim.loop.ask(lambda: taken_by(registration)).cpu_s >= 0
+    assert sim.loop.ask(lambda: resource_use_of(registration)).cpu_s >= 0
 
 
 def test_resuming_models_report_what_waits_for_them() -> None:

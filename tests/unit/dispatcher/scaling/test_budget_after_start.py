@@ -48,7 +48,7 @@ def test_sizes_outlive_a_restart(start: Start) -> None:
     assert daemon.sim.daemon.registry.by_name("a").pool.account.is_estimated is False
 
 
-def test_they_are_kept_while_it_runs(start: Start) -> None:
+def test_sizes_are_persisted_while_the_daemon_runs(start: Start) -> None:
     """A daemon that is killed loses the last seconds alone."""
     daemon = start()
     daemon.sizes["a"] = 400
@@ -60,7 +60,7 @@ def test_they_are_kept_while_it_runs(start: Start) -> None:
     assert content["models"]["a"]["memory"] == 400 * MIB
 
 
-def test_sizes_are_learnt_again_after_a_replacement(start: Start) -> None:
+def test_sizes_are_measured_again_after_a_replacement(start: Start) -> None:
     daemon = start()
     daemon.sizes["a"] = 400
     daemon.register("a")
@@ -91,7 +91,7 @@ def test_without_a_budget_nothing_is_stored(start: Start) -> None:
     assert not (daemon.sim.state / "sizes.json").exists()
 
 
-def test_models_that_wait_for_room_do_not_delay_those_that_fit(start: Start) -> None:
+def test_models_that_wait_for_memory_do_not_delay_those_that_fit(start: Start) -> None:
     daemon = start(memory_budget="3000MiB")
     for name, size in {"a": 600, "b": 700, "c": 800, "d": 300}.items():
         daemon.sizes[name] = size

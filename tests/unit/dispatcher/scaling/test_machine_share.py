@@ -123,7 +123,7 @@ def test_a_full_share_has_no_reason() -> None:
     assert share_out([Want("a", 1, 3)], MachineResources(1))["a"].limit == ""
 
 
-def test_a_measurement_that_wobbles_takes_no_instance_away() -> None:
+def test_a_fluctuating_measurement_removes_no_instance() -> None:
     for cpus in (0.60, 0.66, 0.62, 0.70):
         grant = share_out([Want("a", 3, 4, load=3.4, cost=Cost(cpus))], MachineResources(2))["a"]
         assert grant.instances >= 3
@@ -145,7 +145,7 @@ WANTS = st.lists(
 
 
 @given(WANTS, st.sampled_from([1, 2, 8]), st.integers(0, 300))
-def test_it_never_gives_more_than_there_is(
+def test_grants_never_exceed_the_machine(
     rows: list[tuple[int, int, float, float, int, float]], cpus: int, memory: int
 ) -> None:
     wants = [

@@ -31,7 +31,7 @@ def failure_of(task: asyncio.Task[Any]) -> str:
     return failure.value.text
 
 
-def test_the_least_recently_used_sleeps_for_one_that_is_asked(daemon: Budgeted) -> None:
+def test_the_least_recently_used_model_is_suspended_for_a_request(daemon: Budgeted) -> None:
     for name in "abcd":
         daemon.register(name, memory_request=300 * MIB)
     assert daemon.loaded() == set()
@@ -52,7 +52,7 @@ def test_the_least_recently_used_sleeps_for_one_that_is_asked(daemon: Budgeted) 
     assert daemon.status().memory == [messages.MemoryInfo("memory", 1000 * MIB, 900 * MIB)]
 
 
-def test_a_registration_has_others_sleep_too(daemon: Budgeted) -> None:
+def test_a_registration_suspends_others_too(daemon: Budgeted) -> None:
     daemon.register("a", lazy=False, autoscale=SLEEPY, memory_request=600 * MIB)
     daemon.sim.advance(5.0)
     daemon.register("b", lazy=False, autoscale=SLEEPY, memory_request=600 * MIB)
@@ -102,7 +102,7 @@ def test_a_memory_timeout_names_the_figures_and_can_be_retried(daemon: Budgeted)
     daemon.wait(batch, 2.0)
 
 
-def test_a_model_that_may_not_sleep_stays(daemon: Budgeted) -> None:
+def test_a_model_that_may_not_be_suspended_stays(daemon: Budgeted) -> None:
     daemon.register("a", lazy=False, memory_request=600 * MIB)
     daemon.register("b", memory_request=600 * MIB)
     batch = daemon.batch("b")
@@ -111,7 +111,7 @@ def test_a_model_that_may_not_sleep_stays(daemon: Budgeted) -> None:
     assert daemon.loaded() == {"a"}
 
 
-def test_unless_the_operator_says_so(tmp_path: Path) -> None:
+def test_suspend_any_idle_model_allows_it(tmp_path: Path) -> None:
     daemon = Budgeted(tmp_path, suspend_any_idle_model=True)
     daemon.register("a", lazy=False, memory_request=300 * MIB, instances=2)
     daemon.register(
@@ -128,7 +128,7 @@ def test_unless_the_operator_says_so(tmp_path: Path) -> None:
     daemon.sim.close()
 
 
-def test_one_that_is_larger_than_the_budget_is_refused_with_its_figure(daemon: Budgeted) -> None:
+def test_a_model_larger_than_the_budget_is_refused_with_its_size(daemon: Budgeted) -> None:
     for lazy in (True, False):
         answer = daemon.register("a", lazy=lazy, memory_request=400 * MIB, instances=3)
         assert isinstance(answer, messages.Failure)
@@ -140,7 +140,7 @@ def test_one_that_is_larger_than_the_budget_is_refused_with_its_figure(daemon: B
         assert daemon.sim.is_clean("a")
 
 
-def test_one_that_turned_out_to_be_larger_is_refused_from_then_on(daemon: Budgeted) -> None:
+def test_a_model_that_turned_out_too_large_is_refused_from_then_on(daemon: Budgeted) -> None:
     daemon.sizes["a"] = 1100
     daemon.register("a")
     daemon.register("b", memory_request=500 * MIB)
@@ -161,7 +161,9 @@ def test_one_that_turned_out_to_be_larger_is_refused_from_then_on(daemon: Budget
     daemon.served("b")
 
 
-def test_many_at_once_never_overbook_and_all_are_answered(daemon: Budgeted) -> None:
+def test_many_concurrent_requests_never_exceed_the_budget_and_are_answered(
+    daemon: Budgeted,
+) -> None:
     names = [f"m{number}" for number in range(12)]
     for name in names:
         daemon.register(name, memory_request=300 * MIB)
@@ -180,7 +182,7 @@ def test_many_at_once_never_overbook_and_all_are_answered(daemon: Budgeted) -> N
     assert daemon.sim.loop.ask(lambda: daemon.sim.daemon.registry.accounts.suspended) == 9
 
 
-def test_a_slow_load_blocks_nobody(daemon: Budgeted) -> None:
+def test_a_slow_load_blocks_no_other_model(daemon: Budgeted) -> None:
     for name in "abc":
         daemon.register(name, memory_request=300 * MIB)
     daemon.sim.plans = ["hangs"]
@@ -226,7 +228,7 @@ def test_a_first_load_is_estimated_and_then_corrected(daemon: Budgeted) -> None:
     assert daemon.loaded() == {"b", "c"}
 
 
-def test_a_model_that_grows_has_others_sleep(daemon: Budgeted) -> None:
+def test_a_growing_model_suspends_others(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=300 * MIB)
         daemon.served(name)
@@ -236,7 +238,7 @@ def test_a_model_that_grows_has_others_sleep(daemon: Budgeted) -> None:
     assert daemon.used() == 800
 
 
-def test_a_worker_that_crashes_keeps_its_room(daemon: Budgeted) -> None:
+def test_a_crashed_worker_keeps_its_memory(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=600 * MIB)
     worker = daemon.served("a")
@@ -247,7 +249,7 @@ def test_a_worker_that_crashes_keeps_its_room(daemon: Budgeted) -> None:
     assert daemon.used() >= 600
 
 
-def test_a_spent_worker_is_replaced_when_there_is_room_beside_it(daemon: Budgeted) -> None:
+def test_a_worker_is_recycled_once_there_is_memory_for_its_replacement(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=400 * MIB)
         daemon.usual = 400
@@ -261,7 +263,7 @@ def test_a_spent_worker_is_replaced_when_there_is_room_beside_it(daemon: Budgete
     assert daemon.used() == 400
 
 
-def test_more_instances_have_others_sleep(daemon: Budgeted) -> None:
+def test_more_instances_suspend_others(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=300 * MIB)
         daemon.served(name)
@@ -275,7 +277,7 @@ def test_more_instances_have_others_sleep(daemon: Budgeted) -> None:
     assert daemon.used() == 900
 
 
-def test_instances_that_could_not_be_loaded_give_their_room_back(daemon: Budgeted) -> None:
+def test_instances_that_could_not_be_loaded_release_their_memory(daemon: Budgeted) -> None:
     daemon.register("a", memory_request=300 * MIB)
     daemon.served("a")
     daemon.sim.usual_plan = "fails"
@@ -284,7 +286,7 @@ def test_instances_that_could_not_be_loaded_give_their_room_back(daemon: Budgete
     assert daemon.used() == 300
 
 
-def test_a_parked_worker_stays_for_its_own_model(tmp_path: Path) -> None:
+def test_a_prestarted_worker_is_not_stopped_for_its_own_model(tmp_path: Path) -> None:
     daemon = Budgeted(tmp_path, prestarted_workers=4)
     rules = messages.Autoscale(0, 1, idle_after_s=5.0)
     daemon.register("a", lazy=False, autoscale=rules, memory_request=600 * MIB)
@@ -303,7 +305,7 @@ def test_a_parked_worker_stays_for_its_own_model(tmp_path: Path) -> None:
     daemon.sim.close()
 
 
-def test_parked_workers_go_first(tmp_path: Path) -> None:
+def test_prestarted_workers_are_stopped_first(tmp_path: Path) -> None:
     daemon = Budgeted(tmp_path, prestarted_workers=4)
     daemon.register(
         "a",
@@ -342,7 +344,7 @@ def test_waiting_models_can_be_unregistered_and_the_daemon_stopped(daemon: Budge
     assert daemon.sim.daemon.registry.accounts.open_accounts == []
 
 
-def test_a_broken_model_gives_its_room_back(daemon: Budgeted) -> None:
+def test_a_broken_model_releases_its_memory(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=600 * MIB)
     daemon.sim.usual_plan = "fails"
@@ -353,7 +355,7 @@ def test_a_broken_model_gives_its_room_back(daemon: Budgeted) -> None:
     daemon.served("b", 20.0)
 
 
-def test_weights_that_workers_share_count_once_and_for_the_first_that_maps_them(
+def test_shared_weights_count_once_for_the_first_worker_that_maps_them(
     daemon: Budgeted,
 ) -> None:
     daemon.usual = 100

@@ -39,7 +39,7 @@ def test_unsatisfiable_claims_take_nothing_from_others(daemon: Budgeted) -> None
     assert daemon.loaded() == {"fixed", "a", "b", "c"}
 
 
-def test_an_estimate_keeps_nobody_from_being_loaded(daemon: Budgeted) -> None:
+def test_an_estimate_never_prevents_a_load(daemon: Budgeted) -> None:
     daemon.register("fixed", lazy=False, memory_request=850 * MIB)
     daemon.usual = 50
     daemon.register("new")  # a quarter of the budget, as far as anybody knows
@@ -66,7 +66,7 @@ def test_shared_memory_is_charged_once(daemon: Budgeted) -> None:
     assert daemon.used() == 3 * 109 + 200
 
 
-def test_a_model_that_crashes_again_and_again_sleeps_for_others(daemon: Budgeted) -> None:
+def test_a_crash_looping_model_is_suspended_for_others(daemon: Budgeted) -> None:
     daemon.register("a", memory_request=600 * MIB)
     daemon.register("b", memory_request=600 * MIB)
     worker = daemon.served("a")
@@ -119,7 +119,7 @@ def test_fewer_instances_are_waited_for_when_fewer_are_wanted(daemon: Budgeted) 
     assert daemon.used() == 400 + 500
 
 
-def test_that_holds_for_the_next_claim_too(daemon: Budgeted) -> None:
+def test_fewer_wanted_instances_also_reduce_the_next_claim(daemon: Budgeted) -> None:
     busy = with_a_standby(daemon, 700, instances=3)
     daemon.sim.served(daemon.sim.client.ask(messages.Scale("m", 1)))
     daemon.sim.advance(70.0)
@@ -129,7 +129,7 @@ def test_that_holds_for_the_next_claim_too(daemon: Budgeted) -> None:
     assert daemon.used() == 400
 
 
-def test_a_model_whose_spare_serves_does_not_sleep_for_want_of_room(daemon: Budgeted) -> None:
+def test_a_model_served_by_a_standby_worker_stays_resumed_without_memory(daemon: Budgeted) -> None:
     busy = with_a_standby(daemon, 500, instances=3)
     daemon.sim.advance(70.0)
     assert daemon.state("m") == "ready"
@@ -138,7 +138,7 @@ def test_a_model_whose_spare_serves_does_not_sleep_for_want_of_room(daemon: Budg
     assert len(daemon.sim.alive("m")) == 4
 
 
-def test_nor_does_it_keep_the_daemon_busy_where_requests_may_not_wait(daemon: Budgeted) -> None:
+def test_a_resume_timeout_of_zero_does_not_spin(daemon: Budgeted) -> None:
     busy = with_a_standby(daemon, 500, bounds=WakeBounds(seconds=0.0), instances=3)
     daemon.sim.advance(70.0)
     busy.answer()

@@ -115,16 +115,14 @@ def test_memory_granted_in_the_meantime_reduces_the_claim(claims: Claims) -> Non
 
 
 @pytest.mark.parametrize(("wants", "needs"), [(3, 100), (1, 0), (9, 300)])
-def test_a_model_that_is_to_have_fewer_waits_for_fewer(
-    claims: Claims, wants: int, needs: int
-) -> None:
+def test_scaling_down_reduces_the_pending_claim(claims: Claims, wants: int, needs: int) -> None:
     waiting, beside = claims.claim(5), claims.claim(0)
     claims.account.reduce_claims(wants)
     assert waiting.needs().get(MEMORY, 0) == needs * MIB
     assert beside.count == 0
 
 
-def test_all_claims_of_a_model_that_ends_are_refused(claims: Claims) -> None:
+def test_all_claims_of_a_stopping_model_are_refused(claims: Claims) -> None:
     mine, other = claims.claim(5), claims.accounts.open(model_spec("n", memory_request=MIB))
     others = claims.loop.ask(lambda: PendingClaim(other, 1))
     claims.accounts.waiting.append(others)

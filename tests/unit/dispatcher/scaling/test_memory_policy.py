@@ -158,7 +158,7 @@ def test_plans(
     assert planned(claims, holders, free, coming) == expected
 
 
-def test_each_gpu_has_room_of_its_own() -> None:
+def test_each_gpu_has_its_own_budget() -> None:
     claims = [Claim("a", {MEMORY: 1, "0": 4}, NOW), Claim("b", {MEMORY: 1, "1": 4}, NOW)]
     holders = [
         MemoryHolder("on 1", {MEMORY: 1, "1": 4}, NOW - 9, True),
@@ -196,7 +196,7 @@ _HOLDERS = st.lists(st.tuples(_SIZES, st.floats(0, 60), st.booleans()), max_size
 
 
 @given(_CLAIMS, _HOLDERS, st.integers(-5, 20), st.integers(0, 10))
-def test_never_more_than_there_is_and_the_least_recently_used_first(
+def test_grants_fit_and_the_least_recently_used_is_suspended_first(
     claims: list[tuple[int, float]],
     holders: list[tuple[int, float, bool]],
     free: int,
@@ -269,7 +269,7 @@ class _World:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_starves(seed: int) -> None:
+def test_no_claim_starves(seed: int) -> None:
     """Forty models of sizes up to the whole budget are asked at random: each load waits for some seconds at most."""
     world = _World(100, seed)
     sizes = {f"m{i}": world.dice.choice([5, 10, 20, 40, 100]) for i in range(40)}

@@ -74,7 +74,7 @@ SLEEPY = Autoscale(least=0, most=4, down_after_s=10.0, idle_after_s=30.0)
         pytest.param(0, SLEEPY, [(60, 0.0, 0)], -1000, 0, id="sleeps on"),
     ],
 )
-def test_to_zero(
+def test_an_idle_model_is_scaled_to_zero(
     now: int,
     rules: Autoscale,
     stretches: list[tuple[float, float, float]],
@@ -91,18 +91,18 @@ def test_observations_before_a_change_are_ignored() -> None:
     assert decide(RULES, seen(*loaded, instances=2, changed_at=59.0), 2).instances == 2
 
 
-def test_few_long_batches_need_no_more_instances_than_there_are_of_them() -> None:
+def test_long_batches_need_at_most_one_instance_each() -> None:
     window = Window(600.0)
     for step in range(1, 9):  # one batch, which takes longer than all this; three wait
         window.add(Sample(step * STEP_S, STEP_S, 1, 1.0, waiting=3.0))
     assert decide(RULES, window, 1).load == pytest.approx(4.0)
 
 
-def test_requests_that_wait_count_by_the_size_of_batches() -> None:
+def test_waiting_requests_count_in_batches() -> None:
     window = Window(600.0)
     for step in range(1, 9):
         window.add(Sample(step * STEP_S, STEP_S, 1, 1.0, waiting=64.0, requests=160, batches=5))
-    assert decide(RULES, window, 1).seen.waiting == pytest.approx(2.0)
+    assert decide(RULES, window, 1).stats.waiting == pytest.approx(2.0)
 
 
 def test_a_decision_reports_its_figures() -> None:
@@ -116,7 +116,7 @@ def test_a_decision_reports_its_figures() -> None:
     now=st.integers(1, 12),
     most=st.integers(1, 12),
 )
-def test_the_same_load_never_has_it_go_down_and_up_again(
+def test_a_steady_load_never_scales_down_and_up_again(
     load: float, target: float, now: int, most: int
 ) -> None:
     """From wherever it is: after at most a few changes in one direction it stays."""

@@ -78,7 +78,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 BOTH = [SupervisedState(0, state_of("w3"), 4, "it crashed"), SupervisedState(1, state_of("w4"))]
 
 
-def test_workers_serve_at_once_and_none_is_started() -> None:
+def test_adopted_workers_serve_at_once_without_a_new_start() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"})
         assert scene.pool.ready_workers() == ["w3", "w4"]
@@ -120,7 +120,7 @@ def test_an_adopted_worker_that_ends_is_replaced_and_counted() -> None:
     run(test)
 
 
-def test_one_that_is_to_be_replaced_still_is() -> None:
+def test_an_adopted_worker_that_is_due_is_recycled() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {})
         assert scene.pool.is_quiescent
@@ -133,7 +133,7 @@ def test_one_that_is_to_be_replaced_still_is() -> None:
     run(test)
 
 
-def test_a_model_that_sleeps_sleeps_on_and_wakes() -> None:
+def test_a_suspended_model_stays_suspended_and_resumes() -> None:
     async def test() -> None:
         scene = Scene([], {"m_0": ""}, suspended=True)
         assert (scene.pool.is_quiescent, scene.pool.suspension.suspended) == (True, True)
@@ -156,7 +156,7 @@ def test_work_in_progress_is_not_quiescent() -> None:
     run(test)
 
 
-def test_their_memory_counts() -> None:
+def test_the_memory_of_adopted_workers_counts() -> None:
     async def test() -> None:
         accounts = MemoryAccounts({MEMORY: 1000})
         spec = msgspec.structs.replace(TWO, memory_request=100)
@@ -168,7 +168,7 @@ def test_their_memory_counts() -> None:
     run(test)
 
 
-def test_counters_go_on() -> None:
+def test_counters_survive_an_upgrade() -> None:
     counters = ModelCounters()
     instance = counters.of(2, 1)
     instance.ended = NOTHING._replace(calls=5, failed=(1, 0, 0, 0, 0))
@@ -184,7 +184,7 @@ def test_counters_go_on() -> None:
     assert (other.retries, other.resumes, other.failed) == (7, 3, {"lost": 2})
 
 
-def test_counters_that_no_document_can_have_are_bounded() -> None:
+def test_counters_too_large_for_a_snapshot_are_clipped() -> None:
     """A worker may write anything into its page, again and again."""
     counters = ModelCounters()
     counters.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))

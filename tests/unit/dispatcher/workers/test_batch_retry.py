@@ -55,7 +55,7 @@ def overdue(
     return asyncio.run(judge()), worker
 
 
-def test_the_first_loss_is_tried_again_and_the_second_is_the_requests_own() -> None:
+def test_the_first_loss_is_retried_and_the_second_is_blamed_on_the_request() -> None:
     assert loss(requests=4).action == "retry"
     verdict = loss(losses=2, in_row=1)
     assert (verdict.action, verdict.whole) == ("fail", False)
@@ -74,7 +74,7 @@ def test_batches_that_cannot_be_retried_fail(spec: messages.ModelSpec, facts: An
     assert loss(spec, **facts).action == "fail"
 
 
-def test_many_in_a_row_are_the_models_fault() -> None:
+def test_many_losses_in_a_row_are_blamed_on_the_model() -> None:
     assert not loss(losses=2, in_row=7).whole
     verdict = loss(losses=2, in_row=8)
     assert verdict.whole
@@ -101,7 +101,7 @@ def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
     assert "request id" not in poison.text + hang.text
 
 
-def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
+def test_nothing_is_retried_while_the_workers_are_being_stopped() -> None:
     batch_retry = BatchRetry(BATCHING, {})
     batch_retry.stopping = True
     assert asyncio.run(batch_retry.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
@@ -117,7 +117,7 @@ def test_while_the_workers_are_stopped_nothing_is_tried_again() -> None:
         (1, {"requests": 4, "final": True}, "fail"),
     ],
 )
-def test_a_hang_is_tried_again_only_where_another_request_may_have_done_it(
+def test_a_hang_is_retried_only_if_another_request_may_have_caused_it(
     lanes: int, facts: Any, action: str
 ) -> None:
     spec = msgspec.structs.replace(LIMITED, max_inflight_batches=lanes)
@@ -127,21 +127,19 @@ def test_a_hang_is_tried_again_only_where_another_request_may_have_done_it(
     assert worker.ended
 
 
-def test_a_model_that_hangs_whatever_it_is_given_does_not_cost_a_time_limit_for_each_request() -> (
-    None
-):
+def test_a_model_that_always_hangs_fails_the_rest_of_the_batch() -> None:
     verdict, _ = overdue(LIMITED, 2.5, losses=1, in_row=3)
     assert (verdict.action, verdict.whole) == ("fail", True)
 
 
-def test_waiting_for_another_lanes_batch_is_not_hanging() -> None:
+def test_a_batch_that_waits_for_another_lanes_batch_does_not_hang() -> None:
     verdict, worker = overdue(LIMITED, 0.5, requests=4)
     assert (verdict.action, verdict.wait_s) == ("wait", 1.5)
     assert not worker.ended
 
 
 @pytest.mark.parametrize("busy_s", [None, 0.5], ids=["idle", "with a later batch"])
-def test_a_worker_that_believes_to_have_answered_is_not_waited_for(busy_s: float | None) -> None:
+def test_a_lost_response_is_a_hang(busy_s: float | None) -> None:
     """The first time, the answer may be on its way."""
     verdict, worker = overdue(LIMITED, busy_s)
     assert (verdict.action, worker.ended) == ("wait", [])
@@ -153,14 +151,14 @@ def test_a_worker_that_believes_to_have_answered_is_not_waited_for(busy_s: float
     assert (verdict.action, worker.ended) == ("wait", [])
 
 
-def test_a_batch_of_many_that_overlap_is_waited_for() -> None:
+def test_an_overlapping_batch_is_waited_for() -> None:
     config = {"model_transaction_policy": {"decoupled": True}}
     spec = msgspec.structs.replace(LIMITED, config=config)
     assert overdue(spec, 0.5, taken_ms=1500)[0].action == "wait"
     assert overdue(spec, None, taken_ms=1500)[0].action == "fail"
 
 
-def test_a_batch_that_began_when_it_was_taken_is_waited_for() -> None:
+def test_a_batch_that_started_when_it_was_accepted_is_waited_for() -> None:
     assert overdue(LIMITED, 1.4, taken_ms=1500)[0].action == "wait"
 
 
@@ -185,7 +183,7 @@ class Ended:
     ("under_way", "losses", "action"),
     [(1, 1, "retry"), (1, 2, "fail"), (3, 2, "retry"), (3, 3, "retry"), (3, 4, "fail")],
 )
-def test_overlapping_batches_prove_nothing(under_way: int, losses: int, action: str) -> None:
+def test_overlapping_batches_share_the_blame(under_way: int, losses: int, action: str) -> None:
     async def judge() -> messages.Verdict:
         worker: Any = Ended(under_way)
         lost = messages.LaneLost("r", "w", losses=losses, in_row=losses - 1)
@@ -194,7 +192,7 @@ def test_overlapping_batches_prove_nothing(under_way: int, losses: int, action: 
     assert asyncio.run(judge()).action == action
 
 
-def test_a_worker_whose_batches_overlap_keeps_the_time_itself() -> None:
+def test_a_worker_with_overlapping_batches_enforces_the_timeout_itself() -> None:
     """It is ended only when it does not: its event loop is blocked, by whichever of them."""
     verdict, worker = overdue(LIMITED, 2.0, overlaps=True)
     assert (verdict.action, worker.ended) == ("wait", [])

@@ -43,7 +43,7 @@ def test_deadlocked_workers_are_found(
     assert stuck(waits, worker) == models
 
 
-def test_a_worker_that_waits_no_longer_frees_the_others() -> None:
+def test_a_worker_that_stops_waiting_resolves_the_deadlock() -> None:
     waiting = PendingCalls()
     waiting.record("a1", ME, ["b"])
     waiting.record("b1", ME, ["a"])
@@ -51,7 +51,7 @@ def test_a_worker_that_waits_no_longer_frees_the_others() -> None:
     assert waiting.stuck("b1", WORKERS.__getitem__) == []
 
 
-def test_proxies_of_one_process_tell_for_themselves() -> None:
+def test_proxies_of_one_process_report_separately() -> None:
     waiting = PendingCalls()
     waiting.record("a1", ME, ["b"], "one")
     waiting.record("a1", ME, [], "another")
@@ -61,7 +61,7 @@ def test_proxies_of_one_process_tell_for_themselves() -> None:
     assert waiting.stuck("b1", WORKERS.__getitem__) == []
 
 
-def test_reports_of_a_proxy_end_with_it() -> None:
+def test_the_reports_of_a_proxy_end_with_its_process() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     waiting = PendingCalls()

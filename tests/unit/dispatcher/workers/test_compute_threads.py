@@ -62,5 +62,5 @@ def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_cores_of_this_machine() -> None:
+def test_the_usable_cpus_of_this_machine() -> None:
     assert 0 < usable_cpus() <= len(os.sched_getaffinity(0))

@@ -119,7 +119,7 @@ def test_a_fork_server_that_ends_before_it_names_a_worker(
 
 
 @pytest.mark.parametrize("when", ["after_in_child", "after_setsid"])
-def test_a_worker_that_ends_before_it_begins_is_made_again(
+def test_a_fork_that_exits_before_it_begins_is_retried(
     tmp_path: Path, launched: list[ForkServer], when: str
 ) -> None:
     acts = hook(tmp_path, when, _DIE)
@@ -133,7 +133,9 @@ def test_a_worker_that_ends_before_it_begins_is_made_again(
     play(tmp_path, scene)
 
 
-def test_both_exit_and_no_worker_was_named(tmp_path: Path, launched: list[ForkServer]) -> None:
+def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
+    tmp_path: Path, launched: list[ForkServer]
+) -> None:
     """The worker is waited for all the same."""
     all_act = [
         hook(tmp_path, "after_in_child", _DIE),
@@ -175,7 +177,7 @@ def test_a_worker_that_hangs_before_it_begins(
     play(tmp_path, scene)
 
 
-def test_a_change_takes_one_other_fork_server_for_all(
+def test_a_stale_server_is_replaced_once_for_all_waiting_starts(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     module = tmp_path / "path" / "cloudpickle.py"
@@ -212,7 +214,7 @@ def test_a_changed_server_is_retried_and_a_failing_one_is_not(
     play(tmp_path, scene)
 
 
-def test_more_environments_at_once_than_are_kept(
+def test_more_concurrent_environments_than_fork_servers(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     """Those that start are needed: no other one takes their places."""
@@ -229,7 +231,7 @@ def test_more_environments_at_once_than_are_kept(
     play(tmp_path, scene, most=2)
 
 
-def test_one_that_starts_is_ended_at_once(tmp_path: Path) -> None:
+def test_a_starting_fork_server_is_stopped_at_once(tmp_path: Path) -> None:
     begins = tmp_path / "begins"
     os.mkfifo(begins)
     start_up(tmp_path, f"open({str(begins)!r}, 'w').close()\nimport signal\nsignal.pause()\n")
@@ -247,7 +249,7 @@ def test_one_that_starts_is_ended_at_once(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_one_that_starts_and_that_nobody_waits_for_any_more(
+def test_a_fork_server_whose_start_is_no_longer_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[ForkServer]
 ) -> None:
     """It ends like any other that is not needed."""
@@ -264,7 +266,7 @@ def test_one_that_starts_and_that_nobody_waits_for_any_more(
     play(tmp_path, scene)
 
 
-def test_one_that_ends_is_not_kept(tmp_path: Path) -> None:
+def test_an_exited_fork_server_is_removed(tmp_path: Path) -> None:
     """Its number may be another one's before somebody needs it."""
 
     async def scene(stage: Stage) -> None:
@@ -295,7 +297,7 @@ def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, la
     play(tmp_path, scene)
 
 
-def test_an_importer_that_fails(tmp_path: Path, launched: list[ForkServer]) -> None:
+def test_a_start_up_file_that_fails(tmp_path: Path, launched: list[ForkServer]) -> None:
     """A fork server asks it before each fork, when it has imported everything."""
     start_up(
         tmp_path,

@@ -81,7 +81,7 @@ PYTHON = "/usr/bin/python3"
         ("env/bin/python", {}, True),
     ],
 )
-def test_a_folder_matters_where_an_interpreter_looks_into_it(
+def test_the_working_directory_matters_if_the_interpreter_reads_from_it(
     python: str, env: dict[str, str], matters: bool
 ) -> None:
     one, other = (InterpreterSetup.of(python, folder, env) for folder in ("/one", "/other"))
@@ -91,7 +91,7 @@ def test_a_folder_matters_where_an_interpreter_looks_into_it(
     assert InterpreterSetup.of(python, None, env).cwd is None
 
 
-def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
+def test_forks_draw_different_random_numbers(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         drawn = [(await said(await stage.forked()))["random"] for _ in range(3)]
         assert all(len({*column}) == 3 for column in zip(*drawn))
@@ -100,7 +100,7 @@ def test_forks_draw_other_numbers_each(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_a_hundred_leave_nothing(tmp_path: Path) -> None:
+def test_a_hundred_forks_leave_nothing_behind(tmp_path: Path) -> None:
     """Of descriptors and processes, in the fork server as here."""
 
     async def scene(stage: Stage) -> None:
@@ -178,7 +178,7 @@ def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_libraries_that_count_on_their_handlers_are_known() -> None:
+def test_libraries_with_fork_handlers_are_recognized() -> None:
     line = "7f2a4c000000-7f2a4c021000 r-xp 00000000 08:01 123 /opt/conda/lib/libiomp5.so\n"
     assert fork_protocol.in_need_of_handlers(line) == "libiomp5"
     assert fork_protocol.in_need_of_handlers(line.replace("libiomp5", "libm")) == ""
@@ -200,7 +200,7 @@ def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> No
 
 
 @little_numpy
-def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_working_directory(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         stage.cwd.rmdir()
@@ -215,7 +215,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_one_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_fork_server_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         (pid,) = stage.servers
@@ -256,7 +256,7 @@ def test_a_cancelled_start_leaves_no_worker(
 
 
 @little_numpy
-def test_as_many_are_kept_as_the_setting_says(tmp_path: Path) -> None:
+def test_max_fork_servers_limits_the_fork_servers(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         (first,) = stage.servers
@@ -267,7 +267,7 @@ def test_as_many_are_kept_as_the_setting_says(tmp_path: Path) -> None:
     play(tmp_path, scene, most=1)
 
 
-def test_without_any_every_worker_starts(tmp_path: Path) -> None:
+def test_without_fork_servers_every_worker_starts_an_interpreter(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         assert await stage.fork() is None
 
@@ -275,7 +275,7 @@ def test_without_any_every_worker_starts(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
+def test_fork_servers_stop_for_an_upgrade_and_start_again(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         assert stage.forks.is_quiescent
@@ -289,7 +289,7 @@ def test_they_are_ended_for_an_upgrade_and_come_back(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_one_that_nobody_needs_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_fork_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
         monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)

@@ -69,12 +69,12 @@ async def _guarded(pid: int, limits: Limits) -> str | None:
     return worker.why
 
 
-def test_too_many_processes_end_it(family: int) -> None:
+def test_too_many_processes_kill_the_worker(family: int) -> None:
     why = asyncio.run(_guarded(family, Limits(processes=1)))
     assert why == "it had started 2 processes, and may have 1 (limits)"
 
 
-def test_the_memory_of_all_its_processes_counts(family: int) -> None:
+def test_the_memory_of_all_processes_of_a_worker_counts(family: int) -> None:
     each = psutil.Process(family).memory_info()
     # More than it uses itself, less than it uses with its children.
     why = asyncio.run(_guarded(family, Limits(memory_limit=2 * (each.rss - each.shared))))
@@ -83,7 +83,7 @@ def test_the_memory_of_all_its_processes_counts(family: int) -> None:
     assert "bytes of memory, and may use" in why
 
 
-def test_within_its_limits_it_runs_until_it_ends(family: int) -> None:
+def test_a_worker_within_its_limits_runs_to_its_end(family: int) -> None:
     async def main() -> str | None:
         worker = Worker(family)
         limits = Limits(processes=2, memory_limit=1 << 40)
@@ -98,7 +98,7 @@ def test_within_its_limits_it_runs_until_it_ends(family: int) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), psutil.AccessDenied(1)])
-def test_a_look_that_fails_is_not_the_last(
+def test_a_failed_measurement_is_repeated(
     family: int, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Else what takes all descriptors of the daemon's takes its limits along."""
@@ -132,7 +132,7 @@ input()
 
 
 @pytest.mark.parametrize("first", ["pass", "os.setpgid(0, 0)"])
-def test_a_double_fork_does_not_escape_it(first: str) -> None:
+def test_a_double_fork_does_not_escape_the_limits(first: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _DOUBLE_FORK % first],
         stdin=subprocess.PIPE,

@@ -76,14 +76,14 @@ def scene(loop: VirtualLoop, tmp_path: Path) -> Scene:
     return Scene(loop, tmp_path)
 
 
-def test_its_registrant_is_asked_to_start_it(scene: Scene) -> None:
+def test_the_registrant_is_asked_to_start_the_worker(scene: Scene) -> None:
     start = messages.StartWorker("w1", 3, str(scene.lane), str(scene.stats))
     assert scene.process.got == [start]
     assert (scene.worker.pid, scene.worker.alive, scene.worker.log_hint) == (4242, True, "")
     scene.mark_ended()
 
 
-def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
+def test_the_statistics_file_is_removed_once_both_sides_have_opened_it(scene: Scene) -> None:
     own = WorkerStatsPage(os.open(scene.stats, os.O_RDWR))
     scene.says_hello()
     assert not scene.stats.exists()
@@ -112,7 +112,7 @@ def test_the_file_of_its_gauge_goes_when_both_have_it(scene: Scene) -> None:
     ],
     ids=["its process has ended", "no proxy reaches it", "it says so"],
 )
-def test_its_end(scene: Scene, end: Any, how: str) -> None:
+def test_how_a_hosted_worker_ends(scene: Scene, end: Any, how: str) -> None:
     end(scene)
     scene.loop.settle()
     assert not scene.worker.alive
@@ -126,7 +126,7 @@ def test_its_end(scene: Scene, end: Any, how: str) -> None:
     assert scene.worker.describe_end().endswith(how)
 
 
-def test_a_registration_that_is_over_is_no_end_of_its_process(scene: Scene) -> None:
+def test_the_end_of_a_registration_is_not_the_exit_of_its_process(scene: Scene) -> None:
     scene.loop.ask(scene.process.ended.cancel)
     scene.loop.settle()
     assert scene.worker.alive
@@ -138,7 +138,7 @@ def test_a_registration_that_is_over_is_no_end_of_its_process(scene: Scene) -> N
     [(True, 30.0, 30.0), (True, 0.0, 2.0), (False, 30.0, 2.0)],
     ids=["has its grace", "cannot be killed, so it has a moment", "has perhaps never begun"],
 )
-def test_one_that_does_not_end_is_left_behind(
+def test_a_thread_that_does_not_end_is_abandoned(
     scene: Scene, greeted: bool, grace_s: float, waited: float
 ) -> None:
     if greeted:
@@ -153,7 +153,7 @@ def test_one_that_does_not_end_is_left_behind(
     assert len(scene.process.got) == 2
 
 
-def test_one_that_ends_when_it_is_asked_to(scene: Scene) -> None:
+def test_a_thread_that_ends_when_asked(scene: Scene) -> None:
     scene.says_hello()
     scene.loop.call_later(5.0, scene.worker.mark_ended, "returned")
     scene.loop.run(scene.worker.stop(30.0))
@@ -168,13 +168,13 @@ def test_a_batch_is_waited_for_however_long_it_takes(scene: Scene) -> None:
     assert scene.process.got[1:] == [messages.EndWorker("w1")]
 
 
-def test_one_that_hangs_is_asked_and_the_reason_is_kept(scene: Scene) -> None:
+def test_a_hung_thread_is_asked_to_end_and_the_reason_recorded(scene: Scene) -> None:
     scene.loop.run(scene.worker.end_hung("its batch took longer than execution_timeout_s"))
     assert scene.worker.kill_reason == "its batch took longer than execution_timeout_s"
     assert not scene.worker.alive
 
 
-def test_a_registrant_that_has_ended_runs_nothing(loop: VirtualLoop, tmp_path: Path) -> None:
+def test_an_exited_registrant_runs_no_worker(loop: VirtualLoop, tmp_path: Path) -> None:
     def start() -> None:
         process: Any = Process()
         process.ended.set_result(None)

@@ -46,7 +46,7 @@ def test_declared_and_measured_sizes_are_no_estimates() -> None:
     assert account.used == {MEMORY: 150 * MIB}
 
 
-def test_a_worker_that_nobody_has_seen_end_may_grow() -> None:
+def test_a_worker_not_yet_observed_to_its_exit_may_grow() -> None:
     async def history() -> None:
         account = opened(MemoryAccounts(LIMITS))
         account.record_size(Size(100 * MIB))
@@ -59,7 +59,7 @@ def test_a_worker_that_nobody_has_seen_end_may_grow() -> None:
     run(history)
 
 
-def test_each_worker_counts_on_its_gpus() -> None:
+def test_each_worker_counts_on_its_own_gpus() -> None:
     accounts = MemoryAccounts(LIMITS, {"GPU-a": "0", "GPU-b": "1"})
     devices = ["0", "GPU-b", "0,1", "", None]
     account = opened(
@@ -71,7 +71,7 @@ def test_each_worker_counts_on_its_gpus() -> None:
     assert account.frees(1) == {MEMORY: 20, "1": 200 * MIB, "0": 100 * MIB}
 
 
-def test_memory_of_a_gpu_is_estimated_until_it_is_seen() -> None:
+def test_gpu_memory_is_estimated_until_it_is_measured() -> None:
     accounts = MemoryAccounts(LIMITS)
     assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
     account = opened(accounts, devices=["0"], memory_request=10)
@@ -94,7 +94,7 @@ def test_an_estimate_holds_until_it_has_loaded() -> None:
     assert account.used == {MEMORY: 109 * MIB}
 
 
-def test_one_that_is_larger_than_a_gpu_is_refused() -> None:
+def test_a_worker_larger_than_a_gpu_is_refused() -> None:
     account = opened(
         MemoryAccounts(LIMITS), devices=["1"], memory_request=10, gpu_memory_request=900 * MIB
     )

@@ -19,7 +19,7 @@ class Counted(FakeWorker):
         await super().stop(grace_s)
 
 
-def test_one_that_ends_by_itself_leaves_nothing() -> None:
+def test_a_prestarted_worker_that_exits_leaves_nothing() -> None:
     loop = VirtualLoop()
 
     async def play() -> tuple[PrestartedWorkers, Counted]:
@@ -37,7 +37,7 @@ def test_one_that_ends_by_itself_leaves_nothing() -> None:
     loop.close()
 
 
-def test_one_that_is_taken_is_its_takers() -> None:
+def test_a_prestarted_worker_is_taken_once() -> None:
     loop = VirtualLoop()
 
     async def play() -> Counted:

@@ -64,7 +64,9 @@ def test_the_end_of_a_registrant_is_noticed() -> None:
     asyncio.run(until_ended())
 
 
-def test_one_that_ends_while_it_is_released_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registrant_that_exits_while_it_is_released_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By then, its descriptor's number may be another file's."""
 
     async def until_released() -> None:

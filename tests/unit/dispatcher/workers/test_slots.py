@@ -29,7 +29,7 @@ def spec(
 
 
 def taken(model: messages.ModelSpec) -> list[tuple[int, int]]:
-    pairs = (slots.taken_by(model, slot) for slot in range(slots.count(model)))
+    pairs = (slots.worker_spec(model, slot) for slot in range(slots.count(model)))
     return [(own.version, instance) for own, instance in pairs]
 
 
@@ -37,7 +37,7 @@ def test_every_version_of_a_python_model_has_all_instances() -> None:
     model = spec([2, 5])
     assert taken(model) == [(2, 0), (5, 0), (2, 1), (5, 1), (2, 2), (5, 2)]
     assert [slots.instance_of(model, slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert slots.taken_by(model, 0)[0].versions == []
+    assert slots.worker_spec(model, 0)[0].versions == []
 
 
 def test_scaling_adds_slots_at_the_end() -> None:
@@ -47,9 +47,9 @@ def test_scaling_adds_slots_at_the_end() -> None:
 @pytest.mark.parametrize(
     "model", [spec([]), spec([2, 5], python=False)], ids=["one version", "no model.py"]
 )
-def test_others_serve_all_versions_in_each_worker(model: messages.ModelSpec) -> None:
+def test_workers_of_other_models_serve_all_versions(model: messages.ModelSpec) -> None:
     assert taken(model) == [(model.version, instance) for instance in range(3)]
-    assert slots.taken_by(model, 1)[0] is model
+    assert slots.worker_spec(model, 1)[0] is model
 
 
 def test_the_most_workers_are_counted_with_the_versions() -> None:

@@ -69,7 +69,7 @@ async def _said(worker: Any) -> dict[str, Any]:
     ("code", "failed", "reported"),
     [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
 )
-def test_that_a_worker_gave_up_is_known_from_its_end(
+def test_an_unrecoverable_worker_is_recognized_by_its_exit(
     code: int, failed: str, reported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
@@ -87,7 +87,7 @@ def test_that_a_worker_gave_up_is_known_from_its_end(
     play(tmp_path, scene)
 
 
-def test_a_process_gets_what_it_needs_of_its_daemon(tmp_path: Path) -> None:
+def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
     async def scene(factory: WorkerFactory) -> None:
         workers = [await factory.start(_spec(devices=["0", "1"]), slot, None) for slot in (0, 3)]
         said = [await _said(worker) for worker in workers]
@@ -126,7 +126,7 @@ def test_the_span_destination_is_passed_if_tritonserver_traces(tmp_path: Path) -
     play(tmp_path, scene, tritonserver_options=_OTEL)
 
 
-def test_a_registrant_s_thread_is_asked_for(tmp_path: Path) -> None:
+def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
     class Process:
         pid = 4242
 

@@ -25,7 +25,7 @@ time.sleep(1e6)
 """
 
 
-def test_a_clean_up_without_end_is_ended(tmp_path: Path) -> None:
+def test_an_endless_clean_up_is_killed(tmp_path: Path) -> None:
     """Also of a worker that another one has replaced, for whose batches there is no limit."""
     helper = KillOnDeath(tmp_path / "nothing-")
 

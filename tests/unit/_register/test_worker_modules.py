@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from pytriton._protocol.messages import WorkerEnvironment
-from pytriton._register import worker_imports
+from pytriton._register import worker_modules
 from pytriton._register.environment import capture_environment
-from pytriton._register.worker_imports import WorkerImports
+from pytriton._register.worker_modules import WorkerModules
 
 MADE = ModuleType("made_just_now")
 
@@ -37,13 +37,13 @@ class FakeProbe:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> type[FakeProbe]:
     FakeProbe.asked, FakeProbe.found = [], {}
-    monkeypatch.setattr(worker_imports, "Probe", FakeProbe)
-    monkeypatch.setattr(worker_imports, "_asked", None)
+    monkeypatch.setattr(worker_modules, "Probe", FakeProbe)
+    monkeypatch.setattr(worker_modules, "_last_query", None)
     return FakeProbe
 
 
 def finds(module: ModuleType, world: WorkerEnvironment, *, own_interpreter: bool = True) -> bool:
-    with WorkerImports(world, own_interpreter=own_interpreter) as imports:
+    with WorkerModules(world, own_interpreter=own_interpreter) as imports:
         return imports.finds(module)
 
 
@@ -68,7 +68,7 @@ def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
     assert len(probe.asked) == 3
 
 
-def test_another_interpreter_is_asked_again(probe: type[FakeProbe]) -> None:
+def test_another_interpreter_is_queried_again(probe: type[FakeProbe]) -> None:
     """What it lacks, somebody installs, and registers once more."""
     world, module = WorkerEnvironment("/env/bin/python"), ModuleType("fast")
     module.__file__ = "/src/fast.so"
@@ -77,7 +77,7 @@ def test_another_interpreter_is_asked_again(probe: type[FakeProbe]) -> None:
     assert finds(module, world, own_interpreter=False)
 
 
-def test_a_module_whose_file_comes_into_the_search_path_is_found(
+def test_a_module_added_to_the_search_path_later_is_found(
     probe: type[FakeProbe], tmp_path: Path
 ) -> None:
     module = ModuleType("comes_later")
