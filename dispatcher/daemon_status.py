@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -32,17 +31,20 @@ _MAX_NAMED = 5
 class DaemonStatus:
     """Keeps the daemon's phase, and collects the rest of its status from the other services.
 
+    Args:
+        advice: see below
+        memory: returns the memory budgets
+        unpersisted: returns what cannot be written to the state directory, a sentence each
+        management_urls: returns the addresses of the management server
+        is_healthy: returns whether all tasks run that must not end before the daemon
+
     Attributes:
         started_at: seconds since the epoch
         phase: "starting", "ready", "draining" or "stopping"
         why_stopped: the reason, from phase "stopping" on
         control_tcp: the TCP address and port for clients with a key; "" if there is none
-        management_urls: the addresses of the management server
         state_dir: where models and events are persisted; "" if they are not
         advice: a warning about the settings that applies until the daemon exits, if there is one
-        memory: returns the memory budgets
-        unkept: returns what cannot be written to the state directory, and why
-        vital: tasks that run as long as the daemon; it is unhealthy if one ends
     """
 
     def __init__(
@@ -57,16 +59,20 @@ class DaemonStatus:
         readiness: ReadinessController,
         openai: OpenAISupervisor,
         advice: str | None,
+        memory: Callable[[], list[messages.MemoryInfo]],
+        unpersisted: Callable[[], list[str]],
+        management_urls: Callable[[], list[str]],
+        is_healthy: Callable[[], bool],
     ) -> None:
         self.phase = "starting"
         self.why_stopped = ""
         self.control_tcp = ""
         self._tcp_problem = ""
-        self.management_urls: list[str] = []
-        self.memory: Callable[[], list[messages.MemoryInfo]] = list
-        self.unkept: Callable[[], list[str]] = list
         self.advice = advice
-        self.vital: list[asyncio.Task[None]] = []
+        self._memory = memory
+        self._unpersisted = unpersisted
+        self._management_urls = management_urls
+        self._is_healthy = is_healthy
         self.state_dir = "" if config.ephemeral else str(config.state_path)
         self._rundir = rundir
         self._server = server
@@ -77,7 +83,7 @@ class DaemonStatus:
         self._openai = openai
         self.started_at = time.time()
 
-    def lose_tcp(self, address: str, why: str) -> None:
+    def report_tcp_lost(self, address: str, why: str) -> None:
         """Report that clients with a key can no longer connect."""
         self.control_tcp = ""
         self._tcp_problem = (
@@ -105,7 +111,7 @@ class DaemonStatus:
             *self._registry.problems(),
             *self._repository_models.problems(),
             self._readiness.problem(),
-            *self.unkept(),
+            *self._unpersisted(),
             self._openai.problem(),
             self._tcp_problem,
             self.advice,
@@ -122,9 +128,9 @@ class DaemonStatus:
             state_dir=self.state_dir,
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
-            management_urls=self.management_urls,
+            management_urls=self._management_urls(),
             openai_url=self._openai.url,
-            memory=self.memory(),
+            memory=self._memory(),
         )
 
     def for_service_manager(self) -> ServiceState:
@@ -145,7 +151,7 @@ class DaemonStatus:
             text += f"; {self._watch.problem() or 'tritonserver is being started again'}"
         return ServiceState(
             text,
-            healthy=not any(task.done() for task in self.vital),
+            healthy=self._is_healthy(),
             busy=self.phase == "starting" or not self._readiness.announced,
         )
 

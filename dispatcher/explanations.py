@@ -4,82 +4,102 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.daemon_status import DaemonStatus
+from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.telemetry.events.event_log import EventLog
 from pytriton.dispatcher.telemetry.events.explain import Situation, explain
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
-
-if TYPE_CHECKING:
-    from pytriton.dispatcher.daemon import Daemon
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector
+from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 
 #: Maximum number of events in one answer, since answers stay in memory until clients read them.
 MAX_EVENTS = 1000
 
 
-async def explanation(daemon: Daemon, asked: messages.Explain) -> messages.Explanation:
-    """Explain the state of a model.
+class Explainer:
+    """Explains the state of models from their events and from what the daemon knows about them now."""
 
-    Raises:
-        RemoteFailure: the model is unknown; the text lists the served models.
-    """
-    name = asked.model
-    events = daemon.event_log.about(name) if name else []
-    waiting = (await daemon.metrics.queues()).get(name)
-    info = _info(daemon, name)
-    if info is None and not events:
-        daemon.registry.by_name(name)
-    situation = Situation(
-        name,
-        info,
-        events,
-        daemon.status().server,
-        time.time(),
-        daemon.event_log.about(""),
-        [text for text in (daemon.event_log.problem, *daemon.registry.restoring.problems) if text],
-        None if waiting is None else sum(queue.pending for queue in waiting),
-        daemon.status().state,
-        daemon.requests.outcomes(name),
-    )
-    verdict, findings = explain(situation)
-    count = max(0, min(asked.events, MAX_EVENTS))
-    return messages.Explanation(name, verdict, findings, events[len(events) - count :])
+    def __init__(
+        self,
+        event_log: EventLog,
+        registry: Registry,
+        status: DaemonStatus,
+        metrics: MetricsCollector,
+        requests: RequestCollector,
+    ) -> None:
+        self._event_log = event_log
+        self._registry = registry
+        self._status = status
+        self._metrics = metrics
+        self._requests = requests
 
+    async def explain(self, request: messages.Explain) -> messages.Explanation:
+        """Explain the state of a model.
 
-def _info(daemon: Daemon, name: str) -> messages.ModelInfo | None:
-    beginning = daemon.registry.beginning(name)
-    infos = [*daemon.model_infos(), *([daemon.model_info(beginning)] if beginning else [])]
-    return next((one for one in infos if one.name == name), None)
-
-
-def _require_known(daemon: Daemon, name: str) -> None:
-    if _info(daemon, name) is None:
-        daemon.registry.by_name(name)
-
-
-async def events(daemon: Daemon, asked: messages.GetEvents) -> messages.EventList:
-    """Return the requested events.
-
-    Raises:
-        RemoteFailure: a kind or the model is unknown.
-    """
-    unknown = sorted(set(asked.kinds) - set(KINDS))
-    if unknown:
-        raise RemoteFailure(
-            ErrorKind.INVALID,
-            f"there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}",
+        Raises:
+            RemoteFailure: the model is unknown; the text lists the served models.
+        """
+        name = request.model
+        events = self._event_log.about(name) if name else []
+        queues = (await self._metrics.queues()).get(name)
+        info = self._info(name)
+        if info is None and not events:
+            self._registry.by_name(name)
+        daemon = self._status.status()
+        situation = Situation(
+            name,
+            info,
+            events,
+            daemon.server,
+            time.time(),
+            self._event_log.about(""),
+            [
+                text
+                for text in (self._event_log.problem, *self._registry.restoring.problems)
+                if text
+            ],
+            None if queues is None else sum(queue.pending for queue in queues),
+            daemon.state,
+            self._requests.outcomes(name),
         )
-    everything = await asyncio.to_thread(daemon.event_log.all)
-    if asked.model and all(event.model != asked.model for event in everything):
-        _require_known(daemon, asked.model)
-    found = [
-        event
-        for event in everything
-        if event.serial > asked.after
-        and event.at >= asked.since
-        and asked.model in (None, event.model)
-        and (not asked.kinds or event.kind in asked.kinds)
-    ]
-    count = max(0, min(asked.limit, MAX_EVENTS))
-    return messages.EventList(found[max(0, len(found) - count) :])
+        verdict, findings = explain(situation)
+        count = max(0, min(request.events, MAX_EVENTS))
+        return messages.Explanation(name, verdict, findings, events[len(events) - count :])
+
+    async def events(self, request: messages.GetEvents) -> messages.EventList:
+        """Return the requested events.
+
+        Raises:
+            RemoteFailure: a kind or the model is unknown.
+        """
+        unknown = sorted(set(request.kinds) - set(KINDS))
+        if unknown:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}",
+            )
+        events = await asyncio.to_thread(self._event_log.all)
+        name = request.model
+        if name and all(event.model != name for event in events) and self._info(name) is None:
+            self._registry.by_name(name)  # raises, and lists the served models
+        found = [
+            event
+            for event in events
+            if event.serial > request.after
+            and event.at >= request.since
+            and name in (None, event.model)
+            and (not request.kinds or event.kind in request.kinds)
+        ]
+        count = max(0, min(request.limit, MAX_EVENTS))
+        return messages.EventList(found[max(0, len(found) - count) :])
+
+    def _info(self, name: str) -> messages.ModelInfo | None:
+        """Return a model's description, also of one that is starting; None if it is unknown."""
+        infos = self._status.model_infos()
+        starting = self._registry.beginning(name)
+        if starting is not None:
+            infos.append(self._status.model_info(starting))
+        return next((one for one in infos if one.name == name), None)

@@ -20,9 +20,8 @@ from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.log_lines import print_error
 from pytriton.dispatcher.run import run
-from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.owner import Owner, OwnerError, owner_of
-from pytriton.dispatcher.upgrade import takeover
+from pytriton.dispatcher.upgrade import snapshot, takeover
 from pytriton.dispatcher.upgrade.takeover import Origin, TakeOver
 
 
@@ -30,7 +29,7 @@ def main() -> int:
     """Read the settings, run the daemon, and return its exit code."""
     arguments = _arguments()
     if arguments.can_take_over:
-        takeover.say(takeover.check_compatibility(sys.stdin.buffer.read()))
+        takeover.write_report(takeover.check_compatibility(sys.stdin.buffer.read()))
         return ExitCode.OK
     if arguments.take_over is not None:
         return _take_over(arguments.take_over)
@@ -62,10 +61,10 @@ def main() -> int:
 def _take_over(descriptor: int) -> int:
     """Continue the daemon that this process has been until now, in this version."""
     environ = dict(os.environ)  # a daemon removes some variables
-    document = upgrade_snapshot.read(descriptor)
+    document = snapshot.read(descriptor)
     left: TakeOver | None = None
     try:
-        left = takeover.taken_over(document)
+        left = takeover.read_state(document)
         config = DaemonConfig.from_json(left.state.config)
         code = run(config, owner=owner_of(None, os.environ), origin=Origin(left))
         why = f"it ended with code {code}"
@@ -74,7 +73,7 @@ def _take_over(descriptor: int) -> int:
             raise
         why = f"{type(error).__name__}: {error}"
     if left is None or not left.done:
-        takeover.start_afresh(upgrade_snapshot.remains(document), why, environ)
+        takeover.start_fresh(snapshot.remains(document), why, environ)
     return code
 
 

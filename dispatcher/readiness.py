@@ -53,14 +53,14 @@ class ReadinessController:
         self._watch = watch
         self._announce = announce
         self.announced = False
-        self._withdrawn = self._is_shown = False
+        self._withdrawn = self._gate_is_open = False
 
     def problem(self) -> str:
         """Return why tritonserver reports not ready, if models failed to load; else ""."""
         failed = [*self._registry.restoring.failures(), *self._repository.records.failed]
-        if self._is_shown or self._withdrawn or self._when != "all_loaded" or not failed:
+        if self._gate_is_open or self._withdrawn or self._when != "all_loaded" or not failed:
             return ""
-        if not (self._tried and self._server.ready):
+        if not (self._all_attempted and self._server.ready):
             return ""
         more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
         return (
@@ -84,29 +84,29 @@ class ReadinessController:
 
     async def _follow(self) -> None:
         while True:
-            self._is_shown = False
+            self._gate_is_open = False
             await self._until(lambda: self._server.ready)
             await self._until(
-                lambda: self._tried or self._when == "server_up" or not self._server.ready
+                lambda: self._all_attempted or self._when == "server_up" or not self._server.ready
             )
             if not self.announced and self._server.ready:
                 self.announced = True
                 self._announce()
             await self._until(
-                lambda: self._there or self._may_start_vertex or not self._server.ready
+                lambda: self._is_ready or self._may_start_vertex or not self._server.ready
             )
             if self._may_start_vertex:
                 await self._watch.restart(
                     "Vertex AI's model is served", lambda: self._registry.busy
                 )
             elif self._server.ready:
-                await self._show()
+                await self._open_gate()
 
-    async def _show(self) -> None:
+    async def _open_gate(self) -> None:
         """Open the gate of this tritonserver. Return when it has exited or must be restarted."""
         try:
             await self._server.open_gate()
-            self._is_shown = True
+            self._gate_is_open = True
             _log.info("tritonserver reports ready")
         except RemoteFailure as failure:
             _log.error("could not open tritonserver's readiness gate", reason=failure.text)
@@ -122,7 +122,7 @@ class ReadinessController:
             return
 
         def is_up() -> bool:
-            return self._server.ready and self._server.vertex_model == name and self._tried
+            return self._server.ready and self._server.vertex_model == name and self._all_attempted
 
         try:
             await asyncio.wait_for(self._until(is_up), timeout_s)
@@ -130,7 +130,7 @@ class ReadinessController:
             _log.error("Vertex AI's frontend is not up", model=name, waited_s=timeout_s)
 
     @property
-    def _tried(self) -> bool:
+    def _all_attempted(self) -> bool:
         """Return whether each model has been tried, successfully or not."""
         return not (
             self._registry.restoring.pending
@@ -140,20 +140,20 @@ class ReadinessController:
         )
 
     @property
-    def _there(self) -> bool:
+    def _is_ready(self) -> bool:
         """Return whether all models required by the settings are served."""
         if self._withdrawn:
             return False
         if self._when == "server_up":
             return True
-        if not self._tried or not self._vertex_is_there:
+        if not self._all_attempted or not self._vertex_is_served:
             return False
         return self._when == "all_attempted" or not (
             self._registry.restoring.failed or self._repository.records.failed
         )
 
     @property
-    def _vertex_is_there(self) -> bool:
+    def _vertex_is_served(self) -> bool:
         """Return whether Vertex AI's frontend, if configured, is up and its model is served."""
         return self._vertex is None or (
             self._server.vertex_model == self._vertex
@@ -167,7 +167,7 @@ class ReadinessController:
             self._vertex is not None
             and self._server.vertex_model is None
             and self._server.ready
-            and self._tried
+            and self._all_attempted
             and self._vertex in self._registry.server_starts.preload()
         )
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import structlog
 
@@ -51,13 +51,12 @@ _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 FileErrors = (RuntimeDirError, StoreError, WebhookError, CertificateError)
 
 
-def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
+def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
     """Take over the sockets that a service manager opened for the daemon (socket activation).
 
     Raises:
         SocketActivationError: a socket matches no setting, so its connections would wait forever; or its address
-            differs
-            from the settings.
+            differs from the settings.
     """
     socket_activation.take(environ)
     named = {
@@ -67,8 +66,8 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
     }
     named["openai"] = config.openai_port
     named["management_address"] = int((config.management_address or ":0").rpartition(":")[2])
-    held = socket_activation.addresses()
-    for address, port in held:
+    sockets = socket_activation.addresses()
+    for address, port in sockets:
         if port not in named.values():
             ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
             raise SocketActivationError(
@@ -76,7 +75,7 @@ def take_held_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -
                 f"ports ({ports}): change ListenStream= of its socket unit, or the settings"
             )
     for name, port in named.items():
-        listens = [address for address, number in held if number == port]
+        listens = [address for address, number in sockets if number == port]
         setting, wanted = _address_of(name, config)
         if listens and not any(socket_activation.is_same_address(one, wanted) for one in listens):
             raise SocketActivationError(
@@ -92,12 +91,12 @@ def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
     return f"{name}_address", str(getattr(config, f"{name}_address"))
 
 
-def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
+def check_files(config: DaemonConfig, models: Sequence[str]) -> None:
     """Check that a daemon with these settings can use its files and folders. Nothing is changed.
 
     Args:
         config: the settings
-        kept: models that the state directory must contain
+        models: names that the state directory must contain
 
     Raises:
         RuntimeDirError, StoreError, WebhookError, CertificateError: one of them cannot be used.
@@ -105,7 +104,7 @@ def check_files(config: DaemonConfig, kept: Sequence[str]) -> None:
     RuntimeDir(Path(config.runtime_dir)).check()
     read_hooks(config.webhooks)
     tls_context(config)
-    state_dir.check(config.state_path, kept)
+    state_dir.check(config.state_path, models)
 
 
 def run(
@@ -125,12 +124,12 @@ def run(
     Raises:
         Exception: an internal error; `TakeOver.done` says whether it happened after the takeover.
     """
-    locks = None if origin.handed is None else origin.handed.state.locks
+    locks = None if origin.takeover is None else origin.takeover.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
     config = admin_token.with_token(config)
     notifier = Notifier.from_environment(os.environ)
     try:
-        take_held_sockets(config, os.environ)
+        take_activated_sockets(config, os.environ)
         rundir.create(config.control_group)
         with (
             _locked(rundir, config.control_group, locks) as lock,
@@ -140,8 +139,9 @@ def run(
             with notifier.slow_start():
                 runtime = find_or_install_server(choice_of(config), lambda line: _log.info(line))
             with _store(config, locks) as store:
-                place = StartContext(config, rundir, runtime, store, notifier, lock)
-                return asyncio.run(_main(place, on_ready, owner, origin))
+                return asyncio.run(
+                    _serve(config, rundir, runtime, store, notifier, lock, on_ready, owner, origin)
+                )
     except (*FileErrors, SocketActivationError) as error:
         print_error(f"pytriton-daemon: {error}")
         return ExitCode.USAGE
@@ -157,36 +157,39 @@ def run(
         raise
 
 
-class StartContext(NamedTuple):
-    """Everything a daemon needs to start; `lock` is the descriptor of the runtime directory's lock."""
-
-    config: DaemonConfig
-    rundir: RuntimeDir
-    runtime: ServerRuntime
-    store: Store
-    notifier: Notifier
-    lock: int
-
-
-async def _main(
-    place: StartContext, on_ready: OnReady | None, owner: Owner | None, origin: Origin
+async def _serve(
+    config: DaemonConfig,
+    rundir: RuntimeDir,
+    runtime: ServerRuntime,
+    store: Store,
+    notifier: Notifier,
+    lock: int,
+    on_ready: OnReady | None,
+    owner: Owner | None,
+    origin: Origin,
 ) -> int:
-    config, rundir, runtime, store, notifier, lock = place
-    daemon = Daemon(config, rundir, runtime, store, notifier, origin=origin)
-    daemon.upgrade.parts.locks = (lock, store.lock)
+    daemon = Daemon(
+        config,
+        rundir,
+        runtime,
+        store,
+        notifier,
+        lock=lock,
+        is_private=owner is not None and owner.private,
+        origin=origin,
+    )
+    shutdown = daemon.services.shutdown
     if owner is not None:
-        daemon.upgrade.parts.is_private = owner.private
-        owner.on_exit(daemon.ending.orphaned, asyncio.get_running_loop(), config.grace_period_s)
-    ending = daemon.ending
-    watching = asyncio.create_task(
+        owner.on_exit(shutdown.orphaned, asyncio.get_running_loop(), config.grace_period_s)
+    guard_task = asyncio.create_task(
         RuntimeDirGuard(rundir, lock).watch(
-            deleted=lambda why: ending.request(why, ExitCode.ERROR), taken=ending.dispossessed
+            deleted=lambda why: shutdown.request(why, ExitCode.ERROR), taken=shutdown.dispossessed
         )
     )
     try:
         return await daemon.main(on_ready)
     finally:
-        watching.cancel()
+        guard_task.cancel()
 
 
 @contextmanager

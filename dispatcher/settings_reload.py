@@ -78,15 +78,15 @@ class SettingsReloader:
         config, answer = reread(self.config, self._rundir)
         emit_reload(self._events, answer)  # before the log level changes, which might hide it
         logs.set_level(config.log_level)
-        self._use(config)
+        self._apply(config)
         self._notifier.ready(self._status.for_service_manager().text)
         return answer
 
-    def use_grace(self, grace_s: float) -> None:
+    def set_grace_period(self, grace_s: float) -> None:
         """Set the grace period for in-flight requests."""
-        self._use(msgspec.structs.replace(self.config, grace_period_s=grace_s))
+        self._apply(msgspec.structs.replace(self.config, grace_period_s=grace_s))
 
-    def hung_up(self) -> None:
+    def on_sighup(self) -> None:
         """Handle a service manager's SIGHUP: reload if the daemon is ready."""
         if self._status.phase == "ready":
             self.reload()
@@ -119,11 +119,11 @@ class SettingsReloader:
                 why = explain_os_error(error, self._rundir.path, folder)
             text = f"tritonserver was not replaced: the new one did not start: {why}"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from error
-        self._use(config)
+        self._apply(config)
         self.tracing = uses_opentelemetry(config)
         return pid
 
-    def _use(self, config: DaemonConfig) -> None:
+    def _apply(self, config: DaemonConfig) -> None:
         self.config = config
         self._registry.use(config)
         self._repository_models.use(config)

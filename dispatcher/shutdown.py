@@ -32,11 +32,11 @@ class ShutdownController:
         status: shows the reason
         events: receives the reason
         rundir: stores the exit record
-        server: is killed if there is no time to stop it
+        server: killed if the daemon exits at once
         registry: knows whether requests are in flight
 
     Attributes:
-        asked: set once the daemon should stop.
+        requested: set once the daemon should stop.
         code: its exit code.
     """
 
@@ -48,7 +48,7 @@ class ShutdownController:
         server: TritonServer,
         registry: Registry,
     ) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.code = ExitCode.OK
         self._status = status
         self._events = events
@@ -57,9 +57,8 @@ class ShutdownController:
         self._registry = registry
         self._was_signalled = False
         self._needs_restart = False  #: a callable has reported that only a restart helps
-        self._word_may_come = (
-            False  #: the reason is a worker's exit, and its last message may still arrive
-        )
+        #: The reason is a worker's exit, and its last message may still arrive.
+        self._expects_message = False
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
         """Begin a graceful shutdown with an exit code."""
@@ -67,28 +66,28 @@ class ShutdownController:
         self._ask(why, code)
 
     def _ask(self, why: str, code: ExitCode) -> None:
-        if not self.asked.is_set():
+        if not self.requested.is_set():
             self._status.why_stopped, self.code = why, code
-            self.asked.set()
+            self.requested.set()
 
     def unrecoverable(self, model: str, text: str) -> None:
         """Stop because a callable reported that only a restart of the daemon helps."""
         self._events.emit(kinds.UNRECOVERABLE, model=model, reason=text)
         self._needs_restart = True
         why = f"unrecoverable error in model {model}: {text}"
-        if self._word_may_come:
-            self._status.why_stopped, self._word_may_come = why, False
+        if self._expects_message:
+            self._status.why_stopped, self._expects_message = why, False
         self._ask(why, ExitCode.UNRECOVERABLE)
 
-    def given_up(self, model: str) -> None:
+    def on_unrecoverable_exit(self, model: str) -> None:
         """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
         if not self._needs_restart:
-            said = f"its worker's exit code says so; its log has the reason: pytriton-daemon logs {model}"
-            is_first = not self.asked.is_set()
-            self.unrecoverable(model, said)
-            self._word_may_come = is_first
+            text = f"its worker's exit code says so; its log has the reason: pytriton-daemon logs {model}"
+            is_first = not self.requested.is_set()
+            self.unrecoverable(model, text)
+            self._expects_message = is_first
 
-    def never_served(self, why: str, code: ExitCode) -> None:
+    def server_failed(self, why: str, code: ExitCode) -> None:
         """Record that tritonserver did not start, so there is nothing to stop."""
         self._events.emit(kinds.SERVER_FAILED, reason=why)
         self.code = code
@@ -100,14 +99,14 @@ class ShutdownController:
         A first SIGTERM during a shutdown is ignored: a script may stop what it started, or a service manager what it
         has drained, without knowing that the daemon is stopping already.
         """
-        if self._was_signalled or (name == "SIGINT" and self.asked.is_set()):
+        if self._was_signalled or (name == "SIGINT" and self.requested.is_set()):
             _log.warning("second stop signal: exiting at once", signal=name)
             try:
                 self._cut_short("second stop signal")
             finally:
                 os._exit(ExitCode.INTERRUPTED)  # the kernel kills the children with us
         self._was_signalled = True
-        if self.asked.is_set():
+        if self.requested.is_set():
             _log.info("stop signal during shutdown; a second one exits at once", signal=name)
         else:
             self.request(name)
@@ -129,7 +128,7 @@ class ShutdownController:
         self._cut_short(why)
         owner.exit_now()
 
-    def write_down(self) -> None:
+    def write_record(self) -> None:
         """Write the exit record for later queries."""
         why = self._status.why_stopped
         exit_record.write(self._rundir, self.code, why)
@@ -155,9 +154,9 @@ class DrainController:
         status: shows the drain
         readiness: is withdrawn
         registry: refuses further registrations
-        ending: stops the daemon at the end
+        shutdown: stops the daemon at the end
         events: receives the decision
-        use_grace: sets the grace period for in-flight requests, in seconds
+        set_grace_period: sets the grace period for in-flight requests, in seconds
     """
 
     def __init__(
@@ -165,22 +164,17 @@ class DrainController:
         status: DaemonStatus,
         readiness: ReadinessController,
         registry: Registry,
-        ending: ShutdownController,
+        shutdown: ShutdownController,
         events: Events,
-        use_grace: Callable[[float], None],
+        set_grace_period: Callable[[float], None],
     ) -> None:
         self._status = status
         self._readiness = readiness
         self._registry = registry
-        self._ending = ending
+        self._shutdown = shutdown
         self._events = events
-        self._use_grace = use_grace
+        self._use_grace = set_grace_period
         self._settle_task: Optional[asyncio.Task[None]] = None
-
-    @property
-    def under_way(self) -> bool:
-        """Return whether the daemon is draining."""
-        return self._status.phase == "draining"
 
     async def begin(self, request: messages.Drain) -> None:
         """Begin to drain. Return at once if the daemon should stop, otherwise when the settle time is over.
@@ -193,7 +187,7 @@ class DrainController:
         for seconds in (request.settle_s, request.timeout_s or 0.0):
             if not 0 <= seconds <= _DAY_S:
                 raise RemoteFailure(ErrorKind.INVALID, f"{seconds} is not between 0 and {_DAY_S} s")
-        if self._ending.asked.is_set():
+        if self._shutdown.requested.is_set():
             return
         if request.timeout_s is not None:
             self._use_grace(request.timeout_s)
@@ -213,4 +207,4 @@ class DrainController:
     async def _settle(self, settle_s: float, *, stop: bool) -> None:
         await asyncio.sleep(settle_s)
         if stop:
-            self._ending.request("it was drained")
+            self._shutdown.request("it was drained")

@@ -21,7 +21,7 @@ from pytriton.dispatcher.server import admin_token
 
 def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
     """Run the daemon in this process, or in its child if this is a container's first process. Return its exit code."""
-    return run_with_init(lambda: _be_daemon(config, on_ready))
+    return run_with_init(lambda: _run_daemon(config, on_ready))
 
 
 def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -53,7 +53,7 @@ def hide_token(config: DaemonConfig) -> None:
     admin_token.blank_out(os.getpid(), config.access_token)
 
 
-def _be_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
+def _run_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
     # Imported here to keep the first process of a container small.
     from pytriton.dispatcher.run import run
     from pytriton.dispatcher.runtime.owner import OwnerError, owner_of

@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StartupRestorer:
-    """Restores models. Those that clients registered begin first, and keep their names."""
+    """Restores models. Registered models are restored first, so they get their names."""
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry

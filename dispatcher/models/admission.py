@@ -120,30 +120,32 @@ def check_devices(spec: messages.ModelSpec) -> None:
             )
 
 
-def check_free(request: messages.Register, there: messages.ModelSpec | None, waits: bool) -> None:
+def check_free(
+    request: messages.Register, current: messages.ModelSpec | None, is_restoring: bool
+) -> None:
     """Refuse a registration whose name is taken.
 
     Args:
         request: the registration
-        there: the specification that currently serves the name
-        waits: whether a model of this name is being restored
+        current: the specification that currently serves the name
+        is_restoring: whether a model of this name is being restored
 
     Raises:
         RemoteFailure: the name is taken, or about to be, and `replace` is not set; or the current model is provisional.
     """
     name = request.spec.name
     why = ""
-    if request.replace and there is not None and there.lease is not None:
+    if request.replace and current is not None and current.lease is not None:
         why = (
             f"model {name!r} is provisional: a new version is being rolled out on several nodes. Wait, or "
             "roll it back first."
         )
-    elif not request.replace and there is not None:
+    elif not request.replace and current is not None:
         why = (
             f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
             "pass replace=True (--replace) to replace it."
         )
-    elif not request.replace and waits:
+    elif not request.replace and is_restoring:
         why = (
             f"a model named {name!r} was registered when the daemon last ran and is about to be served "
             "again. Wait for it, unregister it, or pass replace=True (--replace) to replace it."
@@ -152,12 +154,12 @@ def check_free(request: messages.Register, there: messages.ModelSpec | None, wai
         raise RemoteFailure(ErrorKind.EXISTS, why)
 
 
-def check_lease(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
+def check_lease(spec: messages.ModelSpec, *, can_roll_back: bool) -> None:
     """Refuse a provisional registration that could not be rolled back.
 
     Args:
         spec: the registration
-        can_be_undone: whether both this model and the one it replaces are persisted
+        can_roll_back: whether both this model and the one it replaces are persisted
 
     Raises:
         RemoteFailure: it could not be rolled back, or its lease is invalid.
@@ -172,7 +174,7 @@ def check_lease(spec: messages.ModelSpec, *, can_be_undone: bool) -> None:
         why = f"its duration_s is {lease.duration_s}: it must be 1 to {MAX_LEASE_S} seconds"
     elif not 0 <= lease.share <= 1:
         why = f"its share is {lease.share}: it must be 0 to 1"
-    elif not can_be_undone:
+    elif not can_roll_back:
         why = "a client-bound model, or one that replaces such a model, could not be rolled back"
     if why:
         raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name} (provisional): {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.deployer import Reservations
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -57,18 +57,18 @@ class BackgroundChanges:
             if instances > registration.instances or count != registration.spec.instances:
                 await registration.scale(count, self._server, report_to_nobody, grace_s, rules)
             if not instances and registration.ready and not registration.pool.busy:
-                await registration.fall_asleep(idle_s, grace_s)
+                await registration.suspend(idle_s, grace_s)
 
         return await self._make(registration.spec.name, change)
 
-    async def put_to_sleep(self, registration: Registration, idle_s: float, why: str) -> bool:
+    async def suspend(self, registration: Registration, idle_s: float, why: str) -> bool:
         """Suspend a model to free resources for others, if it is idle. Return whether it was suspended."""
         if not self.is_quiescent(registration):
             return False
 
         async def change() -> None:
             if registration.pool.answered_if_idle() is not None:
-                await registration.fall_asleep(idle_s, self._grace_s(), why)
+                await registration.suspend(idle_s, self._grace_s(), why)
 
         await self._make(registration.spec.name, change)
         return registration.pool.suspension.suspended
@@ -108,7 +108,7 @@ class BackgroundChanges:
                 del self._tasks[name]
         return True
 
-    async def give_way(self, name: str) -> None:
+    async def preempt(self, name: str) -> None:
         """Cancel the background change of a model because a client wants to change it. Wait until it is undone."""
         task = self._tasks.get(name)
         if task is not None:

@@ -1,6 +1,8 @@
-"""The current declaration of a registration, and its payloads."""
+"""A registration's current declaration and its payloads, and what `status` shows of a declaration."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -9,6 +11,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages.model_spec import digest_of, payload_hashes
 from pytriton.dispatcher.models.admission import MAX_WORKERS, check_autoscale
 from pytriton.dispatcher.models.persistence.state_dir import Entry
+from pytriton.dispatcher.workers.worker_process import thread_share
 
 
 class CurrentDeclaration:
@@ -109,3 +112,24 @@ class CurrentDeclaration:
     def _callables(self) -> int:
         """The number of callables: one, or one per instance. The check follows them."""
         return len(self._payloads) - self.spec.check
+
+
+def info_of(
+    spec: messages.ModelSpec,
+    state: str,
+    registered_at: float,
+    instances: Sequence[messages.InstanceInfo] = (),
+) -> messages.ModelInfo:
+    """Return the status fields given by the specification. Callers add the rest."""
+    return messages.ModelInfo(
+        name=spec.name,
+        version=spec.version,
+        versions=spec.versions,
+        state=state,
+        instances=list(instances),
+        python=spec.world.python,
+        registered_at=registered_at,
+        isolation=spec.isolation,
+        lease=spec.lease,
+        threads=thread_share(spec),
+    )

@@ -20,8 +20,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton._protocol.messages.model_spec import registration_digest
-from pytriton.dispatcher.models.hosted_models import HostedModels
-from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.client_bound_models import HostedModels
 from pytriton.dispatcher.models.persistence.registration_store import (
     PendingChange,
     Persistence,
@@ -32,15 +31,15 @@ from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
-from pytriton.dispatcher.models.wait_policy import ServerWait
+from pytriton.dispatcher.models.server_wait import ServerWait
 from pytriton.dispatcher.runtime.logs import close_model_log
 from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
+from pytriton.dispatcher.upgrade.snapshot import RegistrationState
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress
@@ -57,6 +56,73 @@ OnServed = Callable[[Registration], None]
 StillWanted = Callable[[], object]
 
 
+class Reservations:
+    """The names being registered, unregistered or scaled, with the task that does it."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, asyncio.Task[object]] = {}
+        self._rolled_back: set[str] = set()
+
+    def is_free(self, name: str) -> bool:
+        """Return whether a name is not being changed."""
+        return name not in self._busy
+
+    def holder(self, name: str) -> asyncio.Task[object] | None:
+        """Return the task that is changing a name, or None."""
+        return self._busy.get(name)
+
+    def check(self, name: str) -> None:
+        """Check that a name is not being changed.
+
+        Raises:
+            RemoteFailure: it is being changed.
+        """
+        if name in self._busy:
+            raise RemoteFailure(
+                ErrorKind.EXISTS,
+                f"model {name!r} is being registered or unregistered by another client",
+            )
+
+    @contextmanager
+    def reserve(self, name: str) -> Iterator[asyncio.Task[object]]:
+        """Reserve a name for the block, and yield the current task.
+
+        Raises:
+            RemoteFailure: the name is already reserved.
+        """
+        self.check(name)
+        task = asyncio.current_task()
+        assert task is not None  # handlers run in tasks
+        self._busy[name] = task
+        try:
+            yield task
+        finally:
+            del self._busy[name]
+
+    @contextmanager
+    def rolling_back(self, name: str) -> Iterator[None]:
+        """Mark a reserved name as being rolled back until the block ends."""
+        self._rolled_back.add(name)
+        try:
+            yield
+        finally:
+            self._rolled_back.discard(name)
+
+    async def until_rolled_back(self, name: str) -> None:
+        """Wait until no change of the name is being rolled back."""
+        while name in self._rolled_back:
+            await asyncio.wait([self._busy[name]])
+
+    async def until_free(self, name: str) -> None:
+        """Wait until the name is not being changed."""
+        while name in self._busy:
+            await asyncio.wait([self._busy[name]])
+
+    async def until_all_free(self) -> None:
+        """Wait until all current holders of names have ended."""
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+
 class ModelDeployer:
     """The only place that changes which models are served.
 
@@ -65,7 +131,7 @@ class ModelDeployer:
         rundir: contains tritonserver's repository
         server: loads the proxies
         start_worker: starts the workers of all registrations
-        kept: the persisted models
+        store: the persisted models
         restoring: the persisted models that are not served yet
         served: the table to change
         hosted: unregisters models that run in threads of a process when that process exits
@@ -84,7 +150,7 @@ class ModelDeployer:
         server: TritonServer,
         start_worker: WorkerStarter,
         *,
-        kept: RegistrationStore,
+        store: RegistrationStore,
         restoring: Restorer,
         served: ServedModels,
         hosted: HostedModels,
@@ -96,7 +162,7 @@ class ModelDeployer:
         self._rundir = rundir
         self._server = server
         self._start_worker = start_worker
-        self._kept = kept
+        self._store = store
         self._restoring = restoring
         self._served = served
         self._hosted = hosted
@@ -104,7 +170,7 @@ class ModelDeployer:
         #: The number of the last registration.
         self.serial = 0
         self._registering: set[asyncio.Task[object]] = set()
-        self._gives_up = False
+        self._is_stopping = False
         self.prestarted = PrestartedWorkers(config.prestarted_workers)
         self._accounts = accounts or MemoryAccounts()
         self.use(config)
@@ -128,7 +194,7 @@ class ModelDeployer:
 
     async def cancel_all(self) -> None:
         """Cancel the registrations under way. Return when no model is being changed."""
-        self._gives_up = True
+        self._is_stopping = True
         for task in self._registering:
             task.cancel()
         self._server.abandon_loads()
@@ -140,7 +206,7 @@ class ModelDeployer:
         former: Registration | None,
         report: ReportProgress,
         *,
-        keeping: Persistence = Persistence.WRITTEN,
+        persistence: Persistence = Persistence.PERSISTED,
         registrant: Registrant | None = None,
         on_served: OnServed | None = None,
     ) -> Registration:
@@ -150,7 +216,7 @@ class ModelDeployer:
             entry: the model
             former: the registration that serves the name now
             report: sends progress to the client
-            keeping: whether the model is persisted
+            persistence: whether the model is persisted
             registrant: the process in whose threads it runs
             on_served: see OnServed; called even if the client cancels immediately afterwards
 
@@ -163,11 +229,11 @@ class ModelDeployer:
             self._registering.add(task)
             try:
                 # Do this first: a model that cannot be persisted must not be served.
-                prepared = await self._kept.prepare(entry, keeping)
+                prepared = await self._store.prepare(entry, persistence)
                 try:
-                    registration = self._new(entry, keeping, registrant, former)
+                    registration = self._new(entry, persistence, registrant, former)
                     take_over = partial(
-                        self._take_over, registration, former, keeping, prepared, on_served
+                        self._take_over, registration, former, persistence, prepared, on_served
                     )
                     await self._start(registration, former, report, take_over)
                 finally:
@@ -176,7 +242,7 @@ class ModelDeployer:
                 if former is not None:
                     await uninterrupted(self._decommission(former, "it was replaced", "replace"))
             except asyncio.CancelledError:
-                if not self._gives_up:
+                if not self._is_stopping:
                     raise
                 text = f"model {name} was not registered: the daemon is stopping"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
@@ -186,8 +252,8 @@ class ModelDeployer:
 
     def deploy_suspended(self, entry: Entry) -> None:
         """Serve a persisted model that needs no worker, beginning with tritonserver's next start."""
-        registration = self._new(entry, Persistence.THERE, None, None)
-        registration.begin_asleep(
+        registration = self._new(entry, Persistence.ALREADY_PERSISTED, None, None)
+        registration.begin_suspended(
             self._server,
             self._rundir.models,
             not_ready_after_s=self._config.not_ready_after_s,
@@ -241,7 +307,7 @@ class ModelDeployer:
             )
         except BaseException:
             registration.begin_stop()
-            with self.reservations.giving_up(name):
+            with self.reservations.rolling_back(name):
                 await uninterrupted(self._undo(registration, former))
             raise
 
@@ -249,7 +315,7 @@ class ModelDeployer:
         self,
         registration: Registration,
         former: Registration | None,
-        keeping: Persistence,
+        persistence: Persistence,
         prepared: PendingChange | None,
         on_served: OnServed | None,
     ) -> None:
@@ -258,7 +324,7 @@ class ModelDeployer:
         if prepared is not None:
             finish(prepared)
         self._served.add(registration)
-        if keeping is not Persistence.ELSEWHERE:
+        if persistence is not Persistence.EXTERNAL:
             self._restoring.forget(name)
         if registration.registrant is not None:
             self._hosted.expect(registration, registration.registrant)
@@ -272,10 +338,10 @@ class ModelDeployer:
         self, state: RegistrationState, entry: Entry, adopt_worker: AdoptWorker
     ) -> Registration:
         """Adopt a model that the previous version of this process served."""
-        keeping = Persistence.THERE if state.kept else Persistence.NOT
+        persistence = Persistence.ALREADY_PERSISTED if state.kept else Persistence.EPHEMERAL
         registration = self._new(
             entry,
-            keeping,
+            persistence,
             None,
             None,
             key=state.key,
@@ -298,7 +364,7 @@ class ModelDeployer:
     def _new(
         self,
         entry: Entry,
-        keeping: Persistence,
+        persistence: Persistence,
         registrant: Registrant | None,
         former: Registration | None,
         *,
@@ -310,7 +376,9 @@ class ModelDeployer:
             self.serial += 1
             key = f"{entry.spec.name}#{self.serial}"
         if suspended is None:
-            suspended = starts_suspended(entry.spec, restored=keeping is Persistence.THERE)
+            suspended = starts_suspended(
+                entry.spec, restored=persistence is Persistence.ALREADY_PERSISTED
+            )
         registration = Registration(
             key,
             entry,
@@ -319,7 +387,7 @@ class ModelDeployer:
             self._rundir.control_endpoint,
             registrant,
             native=self._server.proxy_is_native,
-            kept=keeping in (Persistence.WRITTEN, Persistence.THERE),
+            kept=persistence in (Persistence.PERSISTED, Persistence.ALREADY_PERSISTED),
             former=former,
             counters=self._served.counter_registry.of(entry.spec.name),
             events=self._events,
@@ -329,8 +397,8 @@ class ModelDeployer:
                 entry.spec,
                 payload=max(map(len, entry.payloads), default=0),
                 hosted=registrant is not None,
-                registration=identity or _identity(entry, keeping),
-                background=keeping in (Persistence.THERE, Persistence.ELSEWHERE),
+                registration=identity or _identity(entry, persistence),
+                background=persistence in (Persistence.ALREADY_PERSISTED, Persistence.EXTERNAL),
                 events=self._events.about(entry.spec.name, entry.spec.version),
             ),
         )
@@ -380,9 +448,9 @@ def starts_suspended(spec: messages.ModelSpec, *, restored: bool) -> bool:
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 
 
-def _identity(entry: Entry, keeping: Persistence) -> str:
+def _identity(entry: Entry, persistence: Persistence) -> str:
     """Return an id that distinguishes a registration from others of its name, also across restarts of the daemon."""
-    if keeping is Persistence.ELSEWHERE:  # its payloads are small: they only name the files
+    if persistence is Persistence.EXTERNAL:  # its payloads are small: they only name the files
         return registration_digest(entry.spec, entry.payloads)
     return repr(entry.registered_at)
 

@@ -1,7 +1,7 @@
 """Leases of provisional registrations: they are rolled back unless the client that made them confirms in time.
 
     served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ it stays
-                  └─ EndLease, or duration_s without a renewal: the previous registration serves again, if there was one
+                  └─ EndLease, or duration_s without a renewal: the previous registration serves again, if any
 
 A client that changes many daemons at once may crash at any moment, and none of them is left half-changed. The lease
 starts when the client is notified that the model is served, which is after the previous one has ended. It restarts when
@@ -39,7 +39,7 @@ class LeaseManager:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         #: `_key` -> when the lease expires.
-        self._until: dict[str, float] = {}
+        self._deadlines: dict[str, float] = {}
         #: (model, lease) -> the rollback under way; returns why it failed.
         self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
@@ -49,7 +49,7 @@ class LeaseManager:
             while True:
                 await asyncio.sleep(_POLL_INTERVAL_S)
                 try:
-                    self._look()
+                    self._end_expired()
                 except Exception:
                     _log.exception("internal error: leases were not checked")
         finally:
@@ -62,14 +62,14 @@ class LeaseManager:
         Raises:
             RemoteFailure: the lease does not exist (any more) or is not served yet, or the share is invalid.
         """
-        registration, found = self._served(name, lease)
+        registration, found = self._find_served(name, lease)
         if share is not None and share != found.share:
             spec = msgspec.structs.replace(
                 registration.spec, lease=msgspec.structs.replace(found, share=share)
             )
-            check_lease(spec, can_be_undone=True)
+            check_lease(spec, can_roll_back=True)
             registration.spec = spec
-        self._until[_key(registration)] = asyncio.get_running_loop().time() + found.duration_s
+        self._deadlines[_key(registration)] = asyncio.get_running_loop().time() + found.duration_s
 
     async def keep(self, name: str, lease: str) -> None:
         """Keep a registration permanently.
@@ -78,8 +78,8 @@ class LeaseManager:
             RemoteFailure: the lease does not exist (any more) or is not served yet, or writing to disk failed; the
                 registration is still provisional then.
         """
-        registration, _ = self._served(name, lease)
-        await self._registry.amend(name, lambda: self._served(name, lease), lease=None)
+        registration, _ = self._find_served(name, lease)
+        await self._registry.amend(name, lambda: self._find_served(name, lease), lease=None)
         registration.events.emit(kinds.REGISTRATION_CONFIRMED)
 
     async def roll_back(self, name: str, lease: str) -> None:
@@ -90,7 +90,7 @@ class LeaseManager:
         Raises:
             RemoteFailure: the lease does not exist (any more), or the previous registration cannot be served.
         """
-        self._of(name, lease)
+        self._find(name, lease)
         task = self._begin_end(name, lease)
         await asyncio.wait([task])
         if task.cancelled():
@@ -100,40 +100,44 @@ class LeaseManager:
         if failure is not None:
             raise failure
 
-    def _of(self, name: str, lease: str) -> Registration | Entry:
+    def _find(self, name: str, lease: str) -> Registration | Entry:
         """Return the registration or restoring entry that belongs to a lease."""
         found = self._registry.get(name) or self._registry.restoring.entry(name)
         if found is None or found.spec.lease is None or found.spec.lease.id != lease:
-            raise _is_gone(name)
+            raise _not_found(name)
         return found
 
-    def _served(self, name: str, lease: str) -> tuple[Registration, messages.Lease]:
+    def _find_served(self, name: str, lease: str) -> tuple[Registration, messages.Lease]:
         """Return the served registration that belongs to a lease and is not being rolled back."""
-        found = self._of(name, lease)
-        if isinstance(found, Entry) and self._registry.restoring.waits(name):
+        found = self._find(name, lease)
+        if isinstance(found, Entry) and self._registry.restoring.is_restoring(name):
             text = (
                 f"model {name!r} is not served yet: it is being restored, and is provisional then"
             )
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         if isinstance(found, Entry) or (name, lease) in self._ending:
-            raise _is_gone(name)
+            raise _not_found(name)
         assert found.spec.lease is not None
         return found, found.spec.lease
 
-    def _look(self) -> None:
+    def _end_expired(self) -> None:
         now = asyncio.get_running_loop().time()
         ones = [*self._registry, *self._registry.restoring.failures().values()]
-        there = {_key(one): (one, one.spec.lease) for one in ones if one.spec.lease is not None}
-        self._until = {key: at for key, at in self._until.items() if key in there}
-        for key, (one, lease) in there.items():
+        provisional = {
+            _key(one): (one, one.spec.lease) for one in ones if one.spec.lease is not None
+        }
+        self._deadlines = {key: at for key, at in self._deadlines.items() if key in provisional}
+        for key, (one, lease) in provisional.items():
             name, later = one.spec.name, now + lease.duration_s
             if isinstance(one, Entry):
-                self._until.setdefault(key, now)  # no client waits for a model that is not served
+                self._deadlines.setdefault(
+                    key, now
+                )  # no client waits for a model that is not served
             elif self._registry.is_deploying(name):
-                self._until[key] = later  # its client has not been notified yet
-            if now >= self._until.setdefault(key, later):
+                self._deadlines[key] = later  # its client has not been notified yet
+            if now >= self._deadlines.setdefault(key, later):
                 # Retry after the same interval if it fails.
-                self._until[key] = later
+                self._deadlines[key] = later
                 why = f"a lease of {lease.duration_s:g} s that was not confirmed or renewed"
                 if isinstance(one, Entry):
                     why = "a provisional registration that could not be restored"
@@ -149,7 +153,7 @@ class LeaseManager:
     async def _end(self, name: str, lease: str) -> RemoteFailure | None:
         try:
             # While this waits, a client may confirm or change the registration.
-            await self._registry.roll_back(name, lambda: self._of(name, lease))
+            await self._registry.undo(name, lambda: self._find(name, lease))
         except RemoteFailure as failure:
             _log.warning("provisional model was not rolled back", model=name, reason=failure.text)
             return failure
@@ -163,7 +167,7 @@ def _key(one: Registration | Entry) -> str:
     return one.key if isinstance(one, Registration) else one.spec.name
 
 
-def _is_gone(name: str) -> RemoteFailure:
+def _not_found(name: str) -> RemoteFailure:
     return RemoteFailure(
         ErrorKind.NOT_FOUND,
         f"model {name[:200]!r} is not registered under this lease (any more): it was rolled back, or another client has changed it",

@@ -19,19 +19,18 @@ import msgspec
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.declaration import CurrentDeclaration
+from pytriton.dispatcher.models.declaration import CurrentDeclaration, info_of
 from pytriton.dispatcher.models.in_triton.model_in_triton import ModelInTriton
-from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Entry
-from pytriton.dispatcher.models.wait_policy import ServerWait
+from pytriton.dispatcher.models.server_wait import ServerWait
 from pytriton.dispatcher.runtime.states import ModelState
 from pytriton.dispatcher.runtime.tasks import uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import RegistrationState
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.model_counters import ModelCounters
@@ -116,8 +115,8 @@ class Registration:
     def complete_config(self, completion: messages.Completion | None) -> str | None:
         """Complete the declaration with what a worker found in the model's file; return why that cannot be.
 
-        The first worker to load the file decides. A later one that finds something else there does not fit what
-        tritonserver has loaded.
+        The first worker to load the file decides. A later one that finds other content there does not match
+        what tritonserver has loaded.
         """
         spec = self.spec
         if not spec.completed_by_workers:
@@ -141,18 +140,18 @@ class Registration:
         self.pool.redeclare(completed)
         return None
 
-    def check_kept(self) -> None:
+    def check_persisted(self) -> None:
         """Check that the model is persisted; the one that it replaced is persisted only with it.
 
         Raises:
-            RemoteFailure: it is not; the text says why.
+            RemoteFailure: it is not; the text has the reason.
         """
         if self.kept:
             return
-        why = "is not kept in the state directory"
+        why = "is not stored in the state directory"
         if self.registrant is not None:
             why = f"runs in threads of process {self.registrant.pid}"
-        text = f"model {self.spec.name} {why}: no previous version is kept that it could be rolled back to"
+        text = f"model {self.spec.name} {why}: no previous version is stored that it could be rolled back to"
         raise RemoteFailure(ErrorKind.INVALID, text)
 
     def entry(self) -> Entry:
@@ -208,9 +207,9 @@ class Registration:
                     self._machine.change(ModelState.READY)
                     await take_over()
                     break
-        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
+        self.in_triton.start_tasks(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
-    def begin_asleep(
+    def begin_suspended(
         self, server: TritonServer, models: Path, *, not_ready_after_s: float, grace_s: float
     ) -> None:
         """Serve without a worker: a tritonserver that is about to start loads the model."""
@@ -218,7 +217,7 @@ class Registration:
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
         self._machine.change(ModelState.READY)
-        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
+        self.in_triton.start_tasks(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
     @property
     def is_quiescent(self) -> bool:
@@ -254,7 +253,7 @@ class Registration:
         """Adopt a model that the previous version of this process served. Workers and proxies do not notice."""
         self.pool.adopt(state.pool, adopt_worker)
         self.in_triton.adopt(state, models)
-        self.in_triton.begin_duties(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
+        self.in_triton.start_tasks(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
 
     async def _is_loaded(self, server: TritonServer, models: Path, *, may_fail: bool) -> bool:
         """Load the model in Triton. Return False if tritonserver crashed during the load."""
@@ -301,7 +300,7 @@ class Registration:
                 # If only the count changes, Triton 2.51 adds or ends instances in place, and waits for them. An
                 # instance checks whether it should begin or end only when the model's queue is empty: we have seen 100
                 # s. A fresh load has a queue of its own; workers notice only that their lanes change.
-                self.in_triton.proxies_anew()
+                self.in_triton.request_new_proxies()
             try:
                 if self.ready:
                     await report(messages.Progress("serving", "tritonserver loads the model"))
@@ -316,7 +315,7 @@ class Registration:
                 self._in_doubt = False
         await self.pool.shrink(new, grace_s)
 
-    async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
+    async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
         """Suspend the model: end its workers until a request comes. tritonserver keeps the model and its proxies."""
         await uninterrupted(self.pool.fall_asleep(idle_s, grace_s, why))
 
@@ -380,7 +379,7 @@ class Registration:
 
     def begin_stop(self) -> None:
         """Mark the registration as STOPPING, and no longer keep its model loaded in Triton."""
-        self.in_triton.end_duties()
+        self.in_triton.cancel_tasks()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:

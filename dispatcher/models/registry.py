@@ -1,14 +1,14 @@
 """Entry point for requests about models: register, replace, scale, roll back, unregister.
 
-The registry validates each request, and restores models after a start of the daemon. served_models.py looks
-registrations up; deployer.py changes them.
+The registry validates each request, restores models after a start of the daemon, and hands them over in an upgrade.
+served_models.py looks registrations up; deployer.py changes them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -19,8 +19,8 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_lease
-from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.background_changes import BackgroundChanges
+from pytriton.dispatcher.models.client_bound_models import HostedModels
 from pytriton.dispatcher.models.deployer import (
     ModelDeployer,
     OnServed,
@@ -28,10 +28,13 @@ from pytriton.dispatcher.models.deployer import (
     emit_on_failure,
     emit_on_register_failure,
 )
-from pytriton.dispatcher.models.hosted_models import HostedModels
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.registration_store import Persistence, RegistrationStore
-from pytriton.dispatcher.models.persistence.restorer import Restorer
+from pytriton.dispatcher.models.persistence.restorer import (
+    OnUnavailable,
+    Restorer,
+    ignore_unavailable,
+)
 from pytriton.dispatcher.models.persistence.state_dir import Entry, Store
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
@@ -40,9 +43,14 @@ from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import (
+    HandOver,
+    RegistrationState,
+    UnusableHandOver,
+)
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
-from pytriton.dispatcher.workers.pool import ReportProgress, report_to_nobody
+from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress, report_to_nobody
 from pytriton.dispatcher.workers.worker_factory import WorkerStarter
 
 _log = structlog.get_logger(__name__)
@@ -56,11 +64,10 @@ class Registry(ServedModels):
         changes: notified when a model starts or stops being served.
         is_deploying: returns whether a registration of this name is being deployed or rolled back.
         server_starts: the models that tritonserver loads when it starts.
-        adoption: hands the models to the next version of the daemon.
         accounts: the memory used by each model.
         load_slots: limits the loads after a start.
         prestarted: workers waiting for a suspended model.
-        adaptations: changes that the daemon makes on its own.
+        background_changes: changes that the daemon makes on its own.
     """
 
     def __init__(
@@ -72,21 +79,22 @@ class Registry(ServedModels):
         store: Store,
         events: Events = LOG_ONLY,
         accounts: MemoryAccounts | None = None,
+        on_unavailable: OnUnavailable = ignore_unavailable,
     ) -> None:
         self.accounts = accounts or MemoryAccounts()
         self.load_slots = LoadSlots(self.accounts.until_deferred)
-        self.restoring = Restorer(store.read(), events, self.load_slots)
+        self.restoring = Restorer(store.read(), events, self.load_slots, on_unavailable)
         super().__init__(rundir.models, self.restoring)
         self._config = config
         self._server = server
         self._events = events
-        self._kept = RegistrationStore(store)
+        self._store = RegistrationStore(store)
         self._deployer = ModelDeployer(
             config,
             rundir,
             server,
             start_worker,
-            kept=self._kept,
+            store=self._store,
             restoring=self.restoring,
             served=self,
             hosted=HostedModels(self._end_hosted),
@@ -97,11 +105,10 @@ class Registry(ServedModels):
         self.is_deploying = self._deployer.is_deploying
         self.stopping = False  #: the daemon is stopping: all models end, but stay persisted
         self.refusal = ""  #: why models may not be changed any more, while all keep serving
-        self.adaptations = BackgroundChanges(
+        self.background_changes = BackgroundChanges(
             self._deployer.reservations, self, server, lambda: self._config.grace_period_s
         )
         self.server_starts = ServerStarts(server, self, self._deployer, self.restoring)
-        self.adoption = Adoption(self, self._deployer, self.restoring)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should fix, a sentence each."""
@@ -157,22 +164,22 @@ class Registry(ServedModels):
         self.check_open(spec.name, "registered")
         own_repository.refuse_linked(self._models, spec.name)
         # A client that interrupts a registration may retry at once: wait here until the first one is undone.
-        await self._deployer.reservations.until_given_up(spec.name)
-        await self.adaptations.give_way(spec.name)
+        await self._deployer.reservations.until_rolled_back(spec.name)
+        await self.background_changes.preempt(spec.name)
         self.check_open(spec.name, "registered")
         self._refuse_taken(request)
-        keeping = Persistence.WRITTEN if keep else Persistence.ELSEWHERE
+        persistence = Persistence.PERSISTED if keep else Persistence.EXTERNAL
         if request.ephemeral or registrant is not None:
-            keeping = Persistence.NOT
+            persistence = Persistence.EPHEMERAL
         former = self.names.get(spec.name)
-        undoable = keeping is Persistence.WRITTEN and (former is None or former.kept)
-        check_lease(spec, can_be_undone=undoable)
+        undoable = persistence is Persistence.PERSISTED and (former is None or former.kept)
+        check_lease(spec, can_roll_back=undoable)
         before = {} if former is None else {"before": former.spec.instances}
         registration = await self._deployer.deploy(
             Entry(0, time.time(), spec, list(payloads)),
             former,
             report,
-            keeping=keeping,
+            persistence=persistence,
             registrant=registrant,
             on_served=on_served,
         )
@@ -205,8 +212,8 @@ class Registry(ServedModels):
         name = former.spec.name
         served = former if isinstance(former, Registration) else None
         if served is not None:
-            served.check_kept()
-        previous = await self._kept.previous(name)
+            served.check_persisted()
+        previous = await self._store.previous(name)
         self.check_open(name, "rolled back")
         still()
         if self._former(name) is not former:
@@ -228,13 +235,13 @@ class Registry(ServedModels):
         """Return the served or unrestored model of a name; raises RemoteFailure if there is none."""
         return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
 
-    async def roll_back(self, name: str, still: StillWanted) -> None:
+    async def undo(self, name: str, still: StillWanted) -> None:
         """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
 
         Raises:
             RemoteFailure: this is not wanted any more, or the previous registration cannot be served.
         """
-        if await self._kept.is_first(name):
+        if await self._store.is_first(name):
             await self.unregister(name, still)
         else:
             await self.rollback(name, report_to_nobody, still)
@@ -247,7 +254,9 @@ class Registry(ServedModels):
             if entry.spec.name in self:
                 text = f"another model of the name {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
-            await self._deployer.deploy(entry, None, report_to_nobody, keeping=Persistence.THERE)
+            await self._deployer.deploy(
+                entry, None, report_to_nobody, persistence=Persistence.ALREADY_PERSISTED
+            )
 
         await self.restoring.run(register)
 
@@ -263,7 +272,7 @@ class Registry(ServedModels):
             self.check_open(name, "unregistered")
         await self._server.placed.wait()
         await self.restoring.cancel(name)
-        await self.adaptations.give_way(name)
+        await self.background_changes.preempt(name)
         if not self.restoring.knows(name):
             still()
         if name in self.names:
@@ -271,17 +280,17 @@ class Registry(ServedModels):
                 await self._deployer.undeploy(name, "it was unregistered")
             except RemoteFailure:
                 if name not in self.names:  # whatever Triton answers
-                    await self._kept.remove(name)
+                    await self._store.remove(name)
                 raise
             self.restoring.forget(name)
-            await self._kept.remove(name)
+            await self._store.remove(name)
         elif self.restoring.knows(name):
             # A registration that replaces it has the name reserved. Deleting the model before that is settled would
             # leave a file that cannot be unregistered, and that the next start restores.
             with self._deployer.reservations.reserve(name):
                 self.restoring.forget(name)
-                await self._kept.remove(name)
-            await self.restoring.gone(name)
+                await self._store.remove(name)
+            await self.restoring.on_unavailable(name)
         else:
             self._deployer.reservations.check(name)
             self.by_name(name)  # raises, and lists the known models
@@ -331,12 +340,12 @@ class Registry(ServedModels):
         report: ReportProgress,
         autoscale: messages.Autoscale | None,
     ) -> None:
-        former, kept = registration.spec, registration.entry() if registration.kept else None
+        former, entry = registration.spec, registration.entry() if registration.kept else None
         name, before, grace_s = former.name, former.instances, self._config.grace_period_s
         scale = partial(registration.scale, server=self._server, report=report, grace_s=grace_s)
         with self._deployer.reservations.reserve(name):
             undo = partial(scale, before, autoscale=former.autoscale)
-            async with self._kept.amending(kept, undo, instances=instances, autoscale=autoscale):
+            async with self._store.amending(entry, undo, instances=instances, autoscale=autoscale):
                 await scale(instances, autoscale=autoscale)
             registration.events.emit(
                 kinds.SCALED, numbers={"instances": instances, "before": before}
@@ -358,7 +367,7 @@ class Registry(ServedModels):
             RemoteFailure: unknown model, another change is under way, it cannot be persisted, or is not wanted any
                 more.
         """
-        await self.adaptations.give_way(name)
+        await self.background_changes.preempt(name)
         still()
         registration = self.by_name(name)
         with self._deployer.reservations.reserve(name):
@@ -366,7 +375,7 @@ class Registry(ServedModels):
             registration.spec = msgspec.structs.replace(former, **changes)
             try:
                 if registration.kept:
-                    await self._kept.amend(registration.entry(), **changes)
+                    await self._store.amend(registration.entry(), **changes)
             except BaseException:
                 registration.spec = former
                 raise
@@ -375,7 +384,7 @@ class Registry(ServedModels):
     async def stop(self) -> None:
         """Cancel the registrations under way, then stop serving all models. They stay persisted."""
         self.stopping = True
-        self.adaptations.stop()
+        self.background_changes.stop()
         self.restoring.stop()
         await self._deployer.cancel_all()
         ends = [self._deployer.undeploy(name, "the daemon stops", last=True) for name in self.names]
@@ -392,8 +401,10 @@ class Registry(ServedModels):
 
     def _refuse_taken(self, request: messages.Register) -> None:
         name = request.spec.name
-        there = self.names.get(name)
-        check_free(request, None if there is None else there.spec, self.restoring.comes(name))
+        current = self.names.get(name)
+        check_free(
+            request, None if current is None else current.spec, self.restoring.is_expected(name)
+        )
 
     async def until_up(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up; `done` completes the error "model m was not ...".
@@ -406,12 +417,12 @@ class Registry(ServedModels):
     async def _until_served(self, name: str, done: str, report: ReportProgress) -> None:
         """Wait until tritonserver is up and the model is restored."""
         self.check_open(name, done)  # a stopping daemon must not answer "unknown model"
-        if not self.restoring.comes(name):
+        if not self.restoring.is_expected(name):
             self._former(name)  # fail early if the model is unknown
         server_wait = self._deployer.server_wait(name, done, report)
         await server_wait.until_up()
         await server_wait.until_restored(name)
-        await self.adaptations.give_way(name)
+        await self.background_changes.preempt(name)
         self.check_open(name, done)
 
     def check_open(self, name: str, done: str) -> None:
@@ -423,3 +434,53 @@ class Registry(ServedModels):
         why = "the daemon is stopping" if self.stopping else self.refusal
         if why:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"model {name} was not {done}: {why}")
+
+    # ── upgrade ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def serial(self) -> int:
+        """The number of the last registration."""
+        return self._deployer.serial
+
+    def why_not_quiescent(self) -> str:
+        """Describe a change under way that prevents a handover; "" if there is none."""
+        under_way = self.restoring.unfinished
+        if under_way is not None:
+            return f"model {under_way} is being restored"
+        for key, registration in self.keys.items():
+            name = registration.spec.name
+            if self.names.get(name) is not registration:
+                return f"model {name} is being registered, replaced or unregistered"
+            if not self._deployer.reservations.is_free(name) or not registration.is_quiescent:
+                return f"a worker of model {key.partition('#')[0]} is being started or ended"
+        return ""
+
+    def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
+        """Return the state of all models, in order; all must be quiescent. `owner_of` returns an owner's pid."""
+        return [one.hand_over(owner_of(one)) for one in self]
+
+    def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:
+        """Adopt the models that the previous version of this process served.
+
+        Raises:
+            UnusableHandOver: the state directory no longer has the payloads of one of them.
+        """
+        self._deployer.serial = state.serials[1]
+        for counters in state.counters:
+            self.counter_registry.of(counters.name).adopt(counters)
+        payloads = {one.spec.name: one.payloads for one in self.restoring.entries()}
+        adopted = []
+        for one in state.registrations:
+            if one.kept and one.spec.name not in payloads:
+                raise UnusableHandOver(
+                    f"the state directory does not have model {one.spec.name} any more"
+                )
+            entry = Entry(
+                0,
+                one.registered_at,
+                one.spec,
+                payloads[one.spec.name] if one.kept else one.payloads,
+            )
+            adopted.append(self._deployer.adopt(one, entry, adopt_worker))
+        self.changes.notify()
+        return adopted

@@ -102,7 +102,7 @@ class ServedModels:
                     f"model {name!r} is not served: it could not be restored ({why}). It is retried at the next "
                     "start; register it again, roll it back, or unregister it."
                 )
-            elif self._restoring.waits(name):
+            elif self._restoring.is_restoring(name):
                 text = f"model {name!r} is not served yet: it is being restored"
             elif own_repository.is_linked(self._models, name):
                 text = (
@@ -152,8 +152,8 @@ def describe_registrations(
         state.update(f"{spec.name} {digest} {spec.instances}\n".encode())
     if state.hexdigest() == known:
         return messages.Registrations([], known)
-    kept = [
+    described = [
         messages.KeptRegistration(spec, digest, one.entry().payloads if with_payloads else [])
         for spec, digest, one in found
     ]
-    return messages.Registrations(kept, state.hexdigest())
+    return messages.Registrations(described, state.hexdigest())

@@ -20,7 +20,7 @@ from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child, describe_exit, with_parent_death_signal
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
-from pytriton.dispatcher.runtime.upgrade_snapshot import OpenAIState
+from pytriton.dispatcher.upgrade.snapshot import OpenAIState
 
 __all__ = ["OpenAISupervisor"]
 

@@ -14,8 +14,8 @@ import structlog
 from pytriton._protocol import messages
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoryModelState
 from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.upgrade.snapshot import RepositoryModelState
 
 _log = structlog.get_logger(__name__)
 
@@ -201,7 +201,7 @@ class ModelRecords(dict[str, ModelRecord]):
             for name, record in self.items()
             if record.served_by == TRITONSERVER
             or (record.state == "failed" and not record.served_by and name not in registered)
-            or (record.is_pending and name not in registered and not restoring.comes(name))
+            or (record.is_pending and name not in registered and not restoring.is_expected(name))
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:

@@ -32,12 +32,12 @@ from pytriton.dispatcher.repository.model_records import (
 )
 from pytriton.dispatcher.repository.repositories import BadFileName, Repositories, UploadedModels
 from pytriton.dispatcher.repository.watch import FileWatch
-from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoriesState
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import RepositoriesState
 
 _log = structlog.get_logger(__name__)
 
@@ -248,7 +248,7 @@ class RepositoryModels:
             RemoteFailure: the model does not exist or cannot be served; a previous one keeps serving.
         """
         # A registered model keeps its name if it can be restored.
-        await self._registry.restoring.until_settled(name)
+        await self._registry.restoring.until_attempted(name)
         names = await self.names()
         uploaded = await self._write(name, files) if files else None
         if uploaded is not None:
@@ -312,7 +312,7 @@ class RepositoryModels:
                     await self._server.unload(name)
                     own_repository.unlink(self._models, name)
                 elif record.registration is not None:
-                    await self._registry.adaptations.give_way(name)
+                    await self._registry.background_changes.preempt(name)
                     await self._registry.end(record.registration, "it was unloaded")
             except BaseException:
                 record.state = state
@@ -387,8 +387,8 @@ class RepositoryModels:
             return
         parent_ensembles = [*parent_ensembles, model.name]
         for step in steps:
-            self._registry.restoring.ask_for(step)
-            await self._registry.restoring.until_settled(step)
+            self._registry.restoring.restore_now(step)
+            await self._registry.restoring.until_attempted(step)
         ours = {registration.spec.name for registration in self._registry}
         available = await self.names()
         for step in dict.fromkeys(steps):

@@ -15,8 +15,8 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.model_records import ModelRecords
 from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
-from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
 from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.upgrade.snapshot import SeenFiles
 
 _log = structlog.get_logger(__name__)
 

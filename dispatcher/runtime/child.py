@@ -21,7 +21,7 @@ from typing import IO
 from pytriton._protocol import linux
 from pytriton._protocol.log_lines import MAX_LINE_LENGTH, decoded
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import ChildState
+from pytriton.dispatcher.upgrade.snapshot import ChildState
 
 #: Number of lines kept for error reports; enough for a crash with the stacks of two threads.
 _MAX_LAST_LINES = 40

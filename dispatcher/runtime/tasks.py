@@ -1,10 +1,15 @@
-"""Work that must not be left half done, and a signal for tasks that wait for a change."""
+"""Tasks: work that must not be left half done, changes to wait for, and a supervised group."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
+
+import structlog
+
+_log = structlog.get_logger(__name__)
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None = None) -> None:
@@ -60,3 +65,45 @@ class ChangeSignal:
         """Signal a change to all waiting tasks."""
         self._next.set()
         self._next = asyncio.Event()
+
+
+class SupervisedTasks:
+    """Named tasks that run until they are cancelled. If one fails, this is logged.
+
+    A vital task must not end before it is cancelled: without it the daemon is unhealthy.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._vital: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, work: Coroutine[Any, Any, None], *, vital: bool = False) -> None:
+        """Run `work` in a task."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(partial(_report_failure, name))
+        self._tasks[name] = task
+        if vital:
+            self._vital.append(task)
+
+    def cancel(self, *names: str) -> None:
+        """Cancel these tasks, without waiting for them."""
+        for name in names:
+            self._tasks[name].cancel()
+
+    def cancel_all(self) -> None:
+        """Cancel all tasks that still run."""
+        self.cancel(*self._tasks)
+
+    async def wait(self, name: str) -> None:
+        """Wait until a task has ended, however it ends."""
+        await asyncio.wait([self._tasks[name]])
+
+    @property
+    def is_healthy(self) -> bool:
+        """Return whether all vital tasks run."""
+        return not any(task.done() for task in self._vital)
+
+
+def _report_failure(name: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("internal error: task failed", task=name, exc_info=task.exception())

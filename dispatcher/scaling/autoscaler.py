@@ -262,8 +262,8 @@ class Autoscaler:
         why = one.decision._replace(instances=instances).text(before) if one.decision else ""
         try:
             idle_s = one.idle_s(clock())
-            adaptations = self._registry.adaptations
-            changed = await adaptations.follow_load(registration, instances, idle_s=idle_s)
+            background_changes = self._registry.background_changes
+            changed = await background_changes.follow_load(registration, instances, idle_s=idle_s)
             if changed:
                 one.pause_s = 0.0
             if changed and instances:  # being suspended has emitted its own event

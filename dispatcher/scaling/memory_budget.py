@@ -332,7 +332,7 @@ class MemoryBudget:
             not pool.suspension.suspended
             and (pool.can_serve or pool.is_crash_looping)
             and not (pool.suspension.resuming and not pool.is_crash_looping)
-            and self._registry.adaptations.is_quiescent(registration)
+            and self._registry.background_changes.is_quiescent(registration)
         )
 
     # ── suspending models ──────────────────────────────────────────────────────────────────
@@ -353,7 +353,7 @@ class MemoryBudget:
     ) -> None:
         idle_s = max(0.0, now - self._uses[registration.key].at)
         why = f"{why}: this frees {amounts_text(frees)}, and it had no requests for {idle_s:.1f} s"
-        if await self._registry.adaptations.put_to_sleep(registration, idle_s, why):
+        if await self._registry.background_changes.suspend(registration, idle_s, why):
             self._accounts.suspended += 1
 
     def _finish_suspension(self, key: str, task: asyncio.Task[None]) -> None:

@@ -27,9 +27,9 @@ from pytriton._host.install.server_runtime import ServerRuntime
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.runtime.child import Child, OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot
 from pytriton.dispatcher.server.endpoints import Endpoints
 from pytriton.dispatcher.server.preload_layout import GateModels
+from pytriton.dispatcher.upgrade.snapshot import ServerSnapshot
 
 _log = structlog.get_logger(__name__)
 

@@ -26,7 +26,6 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import ServerState, StateMachine
 from pytriton.dispatcher.runtime.task_limits import headroom
 from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import ServerSnapshot, UnusableHandOver
 from pytriton.dispatcher.server import cloud_frontends, preload_layout
 from pytriton.dispatcher.server.frontend import (
     Frontend,
@@ -42,6 +41,7 @@ from pytriton.dispatcher.server.server_process import (
     ServerProcess,
     ServerStartError,
 )
+from pytriton.dispatcher.upgrade.snapshot import ServerSnapshot, UnusableHandOver
 
 _log = structlog.get_logger(__name__)
 

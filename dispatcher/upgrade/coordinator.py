@@ -1,6 +1,6 @@
 """In-place upgrade: the old version checks compatibility, quiesces, serializes state and execs the new one.
 
-    the next version is asked whether it can take over ──▶ new changes wait, running ones finish
+    the next version reports whether it can take over ──▶ new changes wait, running ones finish
       ──▶ the control socket is suspended ──▶ the state is written ──▶ execve: this process is the next version
 
 Any failure before execve leaves the running version as it was. takeover.py contains the next version's first steps.
@@ -13,40 +13,24 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 import zmq
 
 from pytriton._host.client_keys import KeyStoreError
 from pytriton._host.service_manager import socket_activation
-from pytriton._host.service_manager.systemd import Notifier
-from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.lanes import stats_page
-from pytriton.dispatcher.control.control_socket import ControlServer
-from pytriton.dispatcher.daemon_status import DaemonStatus, own_version
-from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
-from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.openai.supervisor import OpenAISupervisor
-from pytriton.dispatcher.repository.repository_models import RepositoryModels
-from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.daemon_status import own_version
 from pytriton.dispatcher.runtime.blocked_signals import blocked_signals
-from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, WorkerState
-from pytriton.dispatcher.server.restart import ServerWatch
-from pytriton.dispatcher.server.tritonserver import TritonServer
-from pytriton.dispatcher.shutdown import ShutdownController
+from pytriton.dispatcher.services import Services
 from pytriton.dispatcher.telemetry.events import kinds
-from pytriton.dispatcher.telemetry.events.event_log import EventLog
-from pytriton.dispatcher.telemetry.events.webhooks import Webhooks
-from pytriton.dispatcher.telemetry.http.management import Management
-from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
+from pytriton.dispatcher.upgrade import snapshot
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
-from pytriton.dispatcher.upgrade.takeover import SIGNALS, TakeOver, arguments_of, ask
+from pytriton.dispatcher.upgrade.snapshot import HandOver, WorkerState
+from pytriton.dispatcher.upgrade.takeover import SIGNALS, TakeOver, arguments_of, ask_next_version
 from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_factory import WorkerFactory
 
 _log = structlog.get_logger(__name__)
 
@@ -61,90 +45,64 @@ _MAX_WAIT_S = 86400
 _VERSIONS_KEPT = 10
 
 
-@dataclass
-class Parts:
-    """The services of a daemon that are handed over, or that must be quiescent during the handover.
-
-    Attributes:
-        config: returns the current settings
-        regions: prefix of the names of the daemon's shared memory
-        locks: descriptors of the locks of the runtime directory and of the state directory
-        is_private: whether the daemon belongs to a script
-    """
-
-    config: Callable[[], DaemonConfig]
-    status: DaemonStatus
-    ending: ShutdownController
-    control: ControlServer
-    server: TritonServer
-    server_watch: ServerWatch
-    registry: Registry
-    repository_models: RepositoryModels
-    client_bound_models: ClientBoundModels
-    workers: WorkerFactory
-    openai: OpenAISupervisor
-    management: Management
-    requests: RequestCollector
-    events: EventLog
-    webhooks: Webhooks
-    notifier: Notifier
-    kill_on_death: KillOnDeath
-    renewing: RollingReplacer
-    regions: str
-    locks: tuple[int, int] = (-1, -1)
-    is_private: bool = False
-
-
 class UpgradeCoordinator:
     """The upgrades of one daemon, on both sides. One runs at a time.
 
     Args:
-        parts: the daemon's services
+        services: of the daemon
+        locks: descriptors of the locks of the runtime directory and of the state directory
+        is_private: whether the daemon belongs to a script
         execute: replaces the process with another program: path, arguments, environment; as `os.execve`
     """
 
     def __init__(
         self,
-        parts: Parts,
+        services: Services,
+        *,
+        locks: tuple[int, int],
+        is_private: bool = False,
         execute: Callable[[str, list[str], dict[str, str]], object] = os.execve,
     ) -> None:
-        self.parts = parts
+        self._services = services
+        self._locks = locks
+        self._is_private = is_private
         self._execute = execute
         self._under_way = False
         self._python = sys.executable
         self._upgrades = 0
         self._versions: list[str] = []
         self._task: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
-        self._releasing: asyncio.Task[None] | None = None
+        self._replace_task: asyncio.Task[None] | None = None
+        self._release_task: asyncio.Task[None] | None = None
 
     # ── the next version's side ──────────────────────────────────────────────────────────────────
 
-    def adopt(self, handed: TakeOver) -> None:
+    def adopt(self, takeover: TakeOver) -> None:
         """Adopt the state that the previous version of this process left. Nothing is awaited.
 
         Raises:
             OSError, UnusableHandOver: a part of it is missing.
         """
-        parts, state = self.parts, handed.state
+        services, state = self._services, takeover.state
         self._upgrades, self._versions = state.upgrades, state.versions
-        parts.status.started_at = state.started_at
-        parts.workers.serial = state.serials[0]
-        parts.server.adopt(state.server)
-        parts.server_watch.restarts.update(state.server.restarts)
-        parts.registry.accounts.sizes.update(state.sizes)
-        adopted = parts.registry.adoption.adopt(state, self._adopt_worker)
+        services.status.started_at = state.started_at
+        services.workers.serial = state.serials[0]
+        services.server.adopt(state.server)
+        services.server_watch.restarts.update(state.server.restarts)
+        services.registry.accounts.sizes.update(state.sizes)
+        adopted = services.registry.adopt(state, self._adopt_worker)
         for left, registration in zip(state.registrations, adopted):
             if left.owner is not None:
-                parts.client_bound_models.add(registration, left.owner)
+                services.client_bound_models.add(registration, left.owner)
         if state.repositories is not None:
-            parts.repository_models.adopt(state.repositories)
+            services.repository_models.adopt(state.repositories)
         if state.openai is not None:
-            parts.openai.adopt(state.openai)
-        parts.webhooks.adopt(state.unposted)
-        self._renewing = asyncio.create_task(parts.renewing.run(state))
-        handed.done = True
-        parts.events.events.emit(
+            services.openai.adopt(state.openai)
+        services.webhooks.adopt(state.unposted)
+        replacer = RollingReplacer(services.registry, services.settings.replace_server)
+        self._replace_task = asyncio.create_task(replacer.run(state))
+        takeover.done = True
+        services.events.emit(
             kinds.UPGRADED,
             reason=f"from version {state.versions[-1]} to {own_version()}",
             numbers={"upgrades": state.upgrades, "models": len(adopted)},
@@ -154,8 +112,8 @@ class UpgradeCoordinator:
         self, state: WorkerState, spec: messages.ModelSpec, slot: int
     ) -> Worker | None:
         try:
-            peer = self.parts.control.worker(state.name)
-            return self.parts.workers.adopt(state, spec, slot, peer)
+            peer = self._services.control.worker(state.name)
+            return self._services.workers.adopt(state, spec, slot, peer)
         except OSError as error:
             _log.error(
                 "worker lost in the upgrade", model=spec.name, worker=state.name, reason=str(error)
@@ -179,49 +137,51 @@ class UpgradeCoordinator:
         try:
             self._refuse_impossible()
             await self._until(self._why_server_not_quiescent, request.wait_s)
-            can = await self._can_now(request.python or sys.executable)
-            self.parts.control.hold()
+            can = await self._is_compatible(request.python or sys.executable)
+            self._services.control.hold()
             # If models are suspended and resumed all the time, there would be no quiescent moment.
-            self.parts.registry.adaptations.hold()
-            self.parts.repository_models.watch.hold()
-            await self.parts.registry.prestarted.hold()
-            await self.parts.workers.forks.hold()
+            self._services.registry.background_changes.hold()
+            self._services.repository_models.watch.hold()
+            await self._services.registry.prestarted.hold()
+            await self._services.workers.forks.hold()
             await self._until(self._why_not_quiescent, request.wait_s)
             if not can:  # nothing changes any more, so the answer stays valid
-                await self._ask(request.python or sys.executable)
+                await self._check_compatibility(request.python or sys.executable)
             self._refuse_impossible()  # something may have changed since
         except BaseException as error:
-            self._go_on(error.text if isinstance(error, RemoteFailure) else "it was cancelled")
+            self._resume(error.text if isinstance(error, RemoteFailure) else "it was cancelled")
             raise
 
     def begin(self, request: messages.Upgrade) -> None:
         """Start to become the next version in a task. The client that requested it has been answered."""
-        self._task = asyncio.create_task(self._go(request))
+        self._task = asyncio.create_task(self._upgrade(request))
 
-    def _go_on(self, why: str) -> None:
+    def _resume(self, why: str) -> None:
         """Stay this version."""
-        self.parts.control.release()
-        self.parts.registry.prestarted.release()
-        self.parts.workers.forks.release()
-        self._releasing = asyncio.create_task(self.parts.registry.adaptations.release())
-        self.parts.repository_models.watch.release()
+        self._services.control.release()
+        self._services.registry.prestarted.release()
+        self._services.workers.forks.release()
+        self._release_task = asyncio.create_task(
+            self._services.registry.background_changes.release()
+        )
+        self._services.repository_models.watch.release()
         self._under_way = False
-        self.parts.events.events.emit(kinds.UPGRADE_FAILED, reason=why)
+        self._services.events.emit(kinds.UPGRADE_FAILED, reason=why)
 
     # ── whether it can be ────────────────────────────────────────────────────────────────────────
 
     def _refuse_impossible(self) -> None:
-        """Raise RemoteFailure if this daemon has state that cannot be handed over."""
-        parts = self.parts
+        """Raise RemoteFailure if this daemon has state that cannot be takeover over."""
+        services = self._services
         why = ""
-        hosted = [one.spec.name for one in parts.registry if one.registrant is not None]
-        if parts.status.phase != "ready":
-            why = f"it is {parts.status.phase}"
-        elif not parts.server.can_hand_over:
+        hosted = [one.spec.name for one in services.registry if one.registrant is not None]
+        if services.status.phase != "ready":
+            why = f"it is {services.status.phase}"
+        elif not services.server.can_hand_over:
             why = "it needs the native frontend and the compiled proxy (pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
-        elif parts.is_private:
+        elif self._is_private:
             why = "it belongs to a script"
         if why:
             text = (
@@ -231,29 +191,29 @@ class UpgradeCoordinator:
 
     def _why_not_quiescent(self) -> str:
         """Describe a change under way that prevents a handover; "" if there is none."""
-        parts = self.parts
-        if parts.ending.asked.is_set():
+        services = self._services
+        if services.shutdown.requested.is_set():
             return "the daemon is stopping"
-        if parts.status.phase != "ready":
-            return f"the daemon is {parts.status.phase}"
-        if parts.control.changing:
+        if services.status.phase != "ready":
+            return f"the daemon is {services.status.phase}"
+        if services.control.changing:
             return "a client is changing something"
         if why := self._why_server_not_quiescent():
             return why
-        if not parts.openai.is_quiescent:
+        if not services.openai.is_quiescent:
             return "the OpenAI frontend is being started or updated"
-        if not parts.repository_models.is_quiescent:
+        if not services.repository_models.is_quiescent:
             return "a model of a repository is being loaded or unloaded"
-        if parts.client_bound_models.ending:
+        if services.client_bound_models.ending:
             return "a client-bound model is being unregistered"
-        if not parts.registry.prestarted.is_quiescent:
+        if not services.registry.prestarted.is_quiescent:
             return "a prestarted worker is being ended"
-        if not parts.workers.forks.is_quiescent:
+        if not services.workers.forks.is_quiescent:
             return "a fork server is being ended"
-        return parts.registry.adoption.why_not_quiescent()
+        return services.registry.why_not_quiescent()
 
     def _why_server_not_quiescent(self) -> str:
-        server = self.parts.server
+        server = self._services.server
         if server.is_quiescent:
             return ""
         if server.has_single_process:
@@ -268,24 +228,24 @@ class UpgradeCoordinator:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _can_now(self, python: str) -> bool:
+    async def _is_compatible(self, python: str) -> bool:
         """Return whether the next version could take over; False if the reason may be a change of models under way.
 
         Raises:
             RemoteFailure: it could not for another reason, or does not run.
         """
-        served = [*self.parts.registry]
+        served = [*self._services.registry]
         try:
-            await self._ask(python)
+            await self._check_compatibility(python)
         except RemoteFailure:
-            if served == [*self.parts.registry]:
+            if served == [*self._services.registry]:
                 raise
             return False
         return True
 
-    async def _ask(self, python: str) -> None:
+    async def _check_compatibility(self, python: str) -> None:
         """Ask the next version whether it could take over. Raises RemoteFailure if it could not, or does not run."""
-        report = await ask(python, upgrade_snapshot.encode(self._state()))
+        report = await ask_next_version(python, snapshot.encode(self._state()))
         if not report.can:
             text = f"version {report.version} cannot take over: {report.why}"
             raise RemoteFailure(ErrorKind.INVALID, text)
@@ -294,48 +254,48 @@ class UpgradeCoordinator:
 
     # ── the hand-over ────────────────────────────────────────────────────────────────────────────
 
-    async def _go(self, request: messages.Upgrade) -> None:
-        parts = self.parts
-        why, is_silent = "", False
+    async def _upgrade(self, request: messages.Upgrade) -> None:
+        services = self._services
+        why, is_suspended = "", False
         try:
             await self._until(self._why_not_quiescent, request.wait_s)
-            is_silent = True
-            parts.notifier.reloading()
-            await parts.control.suspend()
-            await self._until_written()
-            await self._become_next()
+            is_suspended = True
+            services.notifier.reloading()
+            await services.control.suspend()
+            await self._until_flushed()
+            await self._exec_next_version()
         except RemoteFailure as failure:
             why = failure.text
         except Exception as error:
             _log.exception("the daemon was not upgraded")
             why = f"{type(error).__name__}: {error}"
         try:
-            if is_silent:
-                self._speak_again()
+            if is_suspended:
+                self._reopen_control_socket()
         finally:
-            self._go_on(why)
+            self._resume(why)
 
-    def _speak_again(self) -> None:
+    def _reopen_control_socket(self) -> None:
         """Resume the control socket; without TCP if its address has been taken in the meantime."""
-        parts, address = self.parts, self.parts.status.control_tcp
-        parts.control.bind()
+        services, address = self._services, self._services.status.control_tcp
+        services.control.bind()
         try:
             if address:
-                parts.control.listen_tcp(address[len("tcp://") :])
+                services.control.listen_tcp(address[len("tcp://") :])
         except (KeyStoreError, zmq.ZMQError) as error:
-            parts.status.lose_tcp(address, str(error))
-        parts.notifier.ready(parts.status.for_service_manager().text)
+            services.status.report_tcp_lost(address, str(error))
+        services.notifier.ready(services.status.for_service_manager().text)
 
-    async def _until_written(self) -> None:
+    async def _until_flushed(self) -> None:
         """Wait until the log and event files are flushed, or the disk has proved too slow."""
         deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
-        while self.parts.events.has_pending or self.parts.requests.has_pending:
+        while self._services.event_log.has_pending or self._services.requests.has_pending:
             if asyncio.get_running_loop().time() > deadline:
                 _log.warning("some events or access logs may be missing: the disk is slow")
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _become_next(self) -> None:
+    async def _exec_next_version(self) -> None:
         """Execute the next version, unless a change has begun. Returns only by an exception.
 
         Raises:
@@ -347,14 +307,14 @@ class UpgradeCoordinator:
             self._refuse_impossible()
             if why := self._why_not_quiescent():
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
-            self._execute_next(leave_signals)  # nothing may be awaited before this
+            self._exec(leave_signals)  # nothing may be awaited before this
 
-    def _execute_next(self, leave_signals: Callable[[], None]) -> None:
+    def _exec(self, leave_signals: Callable[[], None]) -> None:
         state = self._state()
-        document = upgrade_snapshot.in_memory(upgrade_snapshot.encode(state))
+        document = snapshot.in_memory(snapshot.encode(state))
         environment = {
             **os.environ,
-            **self.parts.notifier.variables,
+            **self._services.notifier.variables,
             **socket_activation.variables(),
         }
         arguments = [self._python, *arguments_of("--take-over", str(document))]
@@ -362,12 +322,12 @@ class UpgradeCoordinator:
         with contextlib.suppress(OSError):  # already removed
             folder = os.getcwd()
         try:
-            kept = [
+            inherited = [
                 document,
-                *upgrade_snapshot.descriptors(state),
+                *snapshot.descriptors(state),
                 *socket_activation.descriptors(),
             ]
-            with upgrade_snapshot.inherited(kept):
+            with snapshot.inherited(inherited):
                 os.chdir("/")  # so that nothing is imported from the current directory
                 leave_signals()
                 self._execute(self._python, arguments, environment)
@@ -379,31 +339,31 @@ class UpgradeCoordinator:
 
     def _state(self) -> HandOver:
         """Return the state for the next version. The daemon must be quiescent."""
-        parts, registry = self.parts, self.parts.registry
+        services, registry = self._services, self._services.registry
         return HandOver(
-            config=parts.config().to_json(),
+            config=services.config.to_json(),
             upgrades=self._upgrades + 1,
             versions=[*self._versions, own_version()][-_VERSIONS_KEPT:],
             protocol=messages.PROTOCOL,
             page=stats_page.LAYOUT,
-            started_at=parts.status.started_at,
-            locks=parts.locks,
-            control=parts.control.listener,
-            control_tcp=parts.status.control_tcp,
-            helper=(parts.kill_on_death.pid, parts.kill_on_death.pipe),
-            regions=parts.regions,
-            serials=(parts.workers.serial, registry.adoption.serial),
-            server=parts.server.hand_over(parts.server_watch.restarts),
-            registrations=registry.adoption.hand_over(parts.client_bound_models.owner_of),
+            started_at=services.status.started_at,
+            locks=self._locks,
+            control=services.control.listener,
+            control_tcp=services.status.control_tcp,
+            helper=(services.kill_on_death.pid, services.kill_on_death.pipe),
+            regions=services.regions,
+            serials=(services.workers.serial, registry.serial),
+            server=services.server.hand_over(services.server_watch.restarts),
+            registrations=registry.hand_over(services.client_bound_models.owner_of),
             counters=[
                 counters.hand_over(name) for name, counters in registry.counter_registry.items()
             ],
-            management=parts.management.descriptors,
-            beginnings=parts.management.start_times,
-            openai=parts.openai.hand_over(),
-            unposted=parts.webhooks.unposted(),
-            events=parts.events.serial,
+            management=services.management.descriptors,
+            beginnings=services.management.start_times,
+            openai=services.openai.hand_over(),
+            unposted=services.webhooks.unposted(),
+            events=services.event_log.serial,
             sizes=dict(registry.accounts.sizes),
-            repositories=parts.repository_models.hand_over(),
+            repositories=services.repository_models.hand_over(),
             lazy=[entry.spec.name for entry in registry.restoring.lazy_entries()],
         )

@@ -2,7 +2,7 @@
 
     a worker ──▶ its replacement loads, takes its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 
-The next version serves the previous protocol (`PROTOCOLS` in runtime/upgrade_snapshot.py), so this need not be fast,
+The next version serves the previous protocol (`PROTOCOLS` in upgrade/snapshot.py), so this need not be fast,
 and no request fails. A later version may no longer serve the old protocol, and then refuses the upgrade.
 """
 
@@ -16,7 +16,7 @@ import structlog
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver
+from pytriton.dispatcher.upgrade.snapshot import HandOver
 
 _log = structlog.get_logger(__name__)
 

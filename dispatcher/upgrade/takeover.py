@@ -26,8 +26,8 @@ from pytriton._host.service_manager import socket_activation
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.private_files import remove
-from pytriton.dispatcher.runtime import upgrade_snapshot
-from pytriton.dispatcher.runtime.upgrade_snapshot import (
+from pytriton.dispatcher.upgrade import snapshot
+from pytriton.dispatcher.upgrade.snapshot import (
     HandOver,
     ListenerState,
     Remains,
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 #: Blocked during the switch of versions, when neither has handlers for them.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Time for the next version to report whether it can take over. It may have to compile its frontend and its proxy.
-_VERDICT_TIMEOUT_S = 300.0
+_REPORT_TIMEOUT_S = 300.0
 #: Time for the children to exit after SIGKILL.
 _KILL_TIMEOUT_S = 10.0
 #: Servers that keep their port even if the settings let the system choose one.
@@ -68,7 +68,7 @@ class TakeOver:
 class Origin(NamedTuple):
     """How a daemon started: normally, from the state of a previous version, or fresh after a failed takeover."""
 
-    handed: TakeOver | None = None
+    takeover: TakeOver | None = None
     because: str = ""
 
 
@@ -83,7 +83,7 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
 
     own = version("pytriton-daemon")
     try:
-        state = upgrade_snapshot.decode(document)
+        state = snapshot.decode(document)
         config = DaemonConfig.from_json(state.config)
         # Check what the takeover needs: all imports, the programs that it starts, the files that it reads and writes.
         from pytriton._host.install.server_runtime import (
@@ -102,8 +102,8 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
                 False, own, "its native frontend or its compiled proxy cannot be used here"
             )
         try:
-            kept = [one.spec.name for one in state.registrations if one.kept]
-            run.check_files(config, kept)
+            models = [one.spec.name for one in state.registrations if one.kept]
+            run.check_files(config, models)
             _try_to_lay_out(runtime, Path(config.runtime_dir))
         except run.FileErrors as error:
             return CompatibilityReport(False, own, str(error))
@@ -116,14 +116,14 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
     return CompatibilityReport(True, own)
 
 
-async def ask(python: str, document: bytes) -> CompatibilityReport:
-    """Run another version in a separate process, and return its verdict.
+async def ask_next_version(python: str, document: bytes) -> CompatibilityReport:
+    """Run another version in a separate process, and return its report.
 
     Raises:
         RemoteFailure: it does not run, or does not answer in time.
     """
     try:
-        asked = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             python,
             *arguments_of("--can-take-over"),
             stdin=asyncio.subprocess.PIPE,
@@ -136,19 +136,19 @@ async def ask(python: str, document: bytes) -> CompatibilityReport:
         text = f"the next version cannot be run: {python}: {error.strerror}"
         raise RemoteFailure(ErrorKind.INVALID, text) from error
     try:
-        said, complained = await asyncio.wait_for(asked.communicate(document), _VERDICT_TIMEOUT_S)
+        output, errors = await asyncio.wait_for(process.communicate(document), _REPORT_TIMEOUT_S)
     except asyncio.TimeoutError:
-        text = f"the next version has not reported within {_VERDICT_TIMEOUT_S:g} s whether it can take over"
+        text = f"the next version has not reported within {_REPORT_TIMEOUT_S:g} s whether it can take over"
         raise RemoteFailure(ErrorKind.UNAVAILABLE, text) from None
     finally:
-        if asked.returncode is None:
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(asked.pid, signal.SIGKILL)
-            await asked.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
     try:
-        return msgspec.json.decode(said.strip().rpartition(b"\n")[2], type=CompatibilityReport)
+        return msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=CompatibilityReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        last = complained.decode(errors="replace").strip()[-2000:]
+        last = errors.decode(errors="replace").strip()[-2000:]
         text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
         raise RemoteFailure(ErrorKind.INVALID, text) from None
 
@@ -173,25 +173,25 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
         remove(trial)
 
 
-def say(report: CompatibilityReport) -> None:
-    """Write a verdict to where the daemon reads it."""
+def write_report(report: CompatibilityReport) -> None:
+    """Write the report to where the daemon reads it."""
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def taken_over(document: bytes) -> TakeOver:
+def read_state(document: bytes) -> TakeOver:
     """Return the state that the previous version of this process left.
 
     Raises:
         UnusableHandOver: it has changed since it was checked.
         OSError: one of its descriptors is not open.
     """
-    state = upgrade_snapshot.decode(document)
-    upgrade_snapshot.keep_from_children(upgrade_snapshot.descriptors(state))
+    state = snapshot.decode(document)
+    snapshot.keep_from_children(snapshot.descriptors(state))
     return TakeOver(state)
 
 
-def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
+def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
     """End all children of the previous version of this process, and execute a freshly started daemon.
 
     `environ` is its environment: that of the previous version.
@@ -209,7 +209,7 @@ def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoRetur
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
     psutil.wait_procs(children, timeout=_KILL_TIMEOUT_S)
-    settings = upgrade_snapshot.in_memory(config.to_json())
+    settings = snapshot.in_memory(config.to_json())
     os.lseek(settings, 0, os.SEEK_SET)
     os.dup2(settings, 0)
     _close_at_execve(socket_activation.numbers(environ))

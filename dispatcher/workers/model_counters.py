@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union
 from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.lanes.user_series import Families, with_ended
-from pytriton.dispatcher.runtime.upgrade_snapshot import InstanceCountersState, ModelCountersState
+from pytriton.dispatcher.upgrade.snapshot import InstanceCountersState, ModelCountersState
 from pytriton.dispatcher.workers.worker import Worker
 
 #: The version, the instance number, and the records that its worker has written.

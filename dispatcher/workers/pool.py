@@ -16,10 +16,10 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton.dispatcher.runtime.tasks import uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import PoolState, WorkerState
 from pytriton.dispatcher.scaling.memory_policy import Amounts
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import PoolState, WorkerState
 from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.batch_retry import BatchRetry
 from pytriton.dispatcher.workers.hosted_worker import Registrant

@@ -29,9 +29,9 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import WITHOUT_WORKER, InstanceState, StateMachine
 from pytriton.dispatcher.runtime.tasks import uninterrupted
-from pytriton.dispatcher.runtime.upgrade_snapshot import SupervisedState
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import SupervisedState
 from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts

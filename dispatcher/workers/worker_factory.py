@@ -16,7 +16,7 @@ from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
+from pytriton.dispatcher.upgrade.snapshot import WorkerState
 from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.fork_servers import ForkServers
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant

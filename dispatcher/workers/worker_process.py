@@ -28,9 +28,9 @@ from pytriton._protocol.lanes.stats_page import FAILURES, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.runtime.upgrade_snapshot import WorkerState
 from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.dispatcher.server.server_process import process_state
+from pytriton.dispatcher.upgrade.snapshot import WorkerState
 from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSetup
 from pytriton.dispatcher.workers.worker import Worker
 

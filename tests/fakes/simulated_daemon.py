@@ -28,7 +28,6 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton.dispatcher import handlers
 from pytriton.dispatcher.control.control_socket import ControlServer, Peer, _GuardedSocket
 from pytriton.dispatcher.control.peers import Sender
 from pytriton.dispatcher.daemon import Daemon
@@ -104,6 +103,7 @@ class SimulatedDaemon:
 
     Attributes:
         plans: what becomes of the next workers instead, in order.
+        services: of the daemon.
         workers: all that were ever started, but those in threads of a client.
     """
 
@@ -147,6 +147,7 @@ class SimulatedDaemon:
         self.daemon = self.loop.ask(
             lambda: Daemon(self.config, self.rundir, runtime, self.store, Notifier())
         )
+        self.services = self.daemon.services
         self.main = self.loop.create_task(self.daemon.main(None))
         self.client = self.connect()
         self.settle()
@@ -157,7 +158,7 @@ class SimulatedDaemon:
         for name, value in {
             "TritonServer": self._make_server,
             "ControlServer": self._make_control,
-            "_frontend": lambda config, place: self.frontend,
+            "choose_frontend": lambda config, place: self.frontend,
             "KillOnDeath": lambda regions: SimpleNamespace(close=lambda: None),
             "lay_out_backends": lambda runtime, path, is_taken_over: backends,
             "lay_out_library": lambda rundir: folder,
@@ -216,7 +217,7 @@ class SimulatedDaemon:
         self, message: messages.AnyMessage, peer: Peer = _NOBODY
     ) -> messages.AnyMessage | None:
         """Hand a message to its handler, as it comes from a worker or a proxy."""
-        return await handlers.handle(self.daemon, peer, message, ())
+        return await self.daemon.handle(peer, message, ())
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────
 
@@ -270,12 +271,12 @@ class SimulatedDaemon:
 
     def state_of(self, model: str) -> str:
         """Return where a model stands, as status shows it; "" for one that there is not."""
-        states = {one.name: one.state for one in self.loop.ask(self.daemon.model_infos)}
+        states = {one.name: one.state for one in self.loop.ask(self.services.status.model_infos)}
         return states.get(model, "")
 
     def is_served(self, model: str) -> bool:
         """Return whether tritonserver has a model, with attached proxies of the registration that counts."""
-        registration = self.daemon.registry.get(model)
+        registration = self.services.registry.get(model)
         loaded = self.server.models.get(model)
         if registration is None or loaded is None or loaded.registration != registration.key:
             return False
@@ -283,12 +284,12 @@ class SimulatedDaemon:
 
     def being_changed(self) -> set[str]:
         """Return the models that are being registered, replaced, scaled or unregistered."""
-        serving: ModelDeployer = self.daemon.registry._deployer
+        serving: ModelDeployer = self.services.registry._deployer
         return set(serving.reservations._busy)
 
     def is_clean(self, model: str) -> bool:
         """Return whether nothing is left of a model."""
-        registry: Registry = self.daemon.registry
+        registry: Registry = self.services.registry
         left = [
             *(f"{worker.name} of it runs" for worker in self.alive(model)),
             *(key for key in registry.keys if key.startswith(f"{model}#")),
@@ -310,7 +311,7 @@ class SimulatedDaemon:
 
     def stop(self) -> None:
         """Stop the daemon in order."""
-        self.daemon.ending.request("the test is over")
+        self.services.shutdown.request("the test is over")
         self.let_batches_end()
         self.loop.run(self.main)
         self.settle()

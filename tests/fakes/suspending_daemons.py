@@ -40,7 +40,7 @@ class SuspendingDaemon:
         return task
 
     def info(self, name: str = "m") -> messages.ModelInfo:
-        models = self.sim.loop.ask(self.sim.daemon.model_infos)
+        models = self.sim.loop.ask(self.sim.services.status.model_infos)
         return next(one for one in models if one.name == name)
 
     def state(self, name: str = "m") -> str:
@@ -67,7 +67,7 @@ class Sleeper(SuspendingDaemon):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
         self.queue: dict[str, int] = {}
-        autoscaler = self.sim.daemon.autoscaler
+        autoscaler = self.sim.services.autoscaler
         autoscaler.resources = lambda: MachineResources(1000.0)
         autoscaler.queued = self._queued
 
@@ -91,9 +91,9 @@ class Budgeted(SuspendingDaemon):
         self.sizes: dict[str, int] = {}
         self.usual = 300
         self.shared: dict[str, SharedEntry] = {}
-        self.sim.daemon.autoscaler.resources = lambda: MachineResources(1000.0)
-        self.sim.daemon.autoscaler.queued = None
-        self.memory = self.sim.daemon.memory
+        self.sim.services.autoscaler.resources = lambda: MachineResources(1000.0)
+        self.sim.services.autoscaler.queued = None
+        self.memory = self.sim.services.memory
         self.memory.memory = self._memory
         self.memory._shared = lambda: self.shared
 
@@ -140,7 +140,7 @@ class Budgeted(SuspendingDaemon):
         return {one._spec.name for one in self.sim.alive()}
 
     def status(self) -> messages.Status:
-        return self.sim.loop.ask(self.sim.daemon.status)
+        return self.sim.loop.ask(self.sim.services.status.status)
 
     def used(self) -> int:
         return self.sim.loop.ask(self.memory.used)[MEMORY] // MIB

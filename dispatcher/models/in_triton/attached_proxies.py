@@ -150,9 +150,9 @@ class ProxyExits:
 
     def forget_all(self, living: Collection[int] = ()) -> None:
         """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
-        kept = self.proxies.of(living)
-        if kept:
-            for proxy in self.proxies.names() - kept:
+        remaining = self.proxies.of(living)
+        if remaining:
+            for proxy in self.proxies.names() - remaining:
                 self.detach(proxy)
             return
         self.proxies.clear()
@@ -193,7 +193,7 @@ class ProxyExits:
         return False
 
     async def until_ended(self, former: set[str], grace_s: float) -> None:
-        """Wait until these proxies have exited; kill those that have not after a while."""
+        """Wait until these proxies have exited; kill those that have not after `grace_s`."""
         await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
         self._end(former)
 

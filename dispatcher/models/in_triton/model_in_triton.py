@@ -19,12 +19,12 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.in_triton.attached_proxies import ProxyExits
 from pytriton.dispatcher.runtime.states import ModelState, StateMachine
 from pytriton.dispatcher.runtime.tasks import cause_of
-from pytriton.dispatcher.runtime.upgrade_snapshot import RegistrationState
 from pytriton.dispatcher.server import own_repository, preload_layout
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.upgrade.snapshot import RegistrationState
 from pytriton.dispatcher.workers.pool import Pool
 
 _log = structlog.get_logger(__name__)
@@ -145,7 +145,7 @@ class ModelInTriton:
         """Write the configuration into Triton's repository from now on, which now has a folder for the model."""
         self._models = models
 
-    def proxies_anew(self) -> None:
+    def request_new_proxies(self) -> None:
         """Make the next load restart all proxies."""
         self._mended += 1
 
@@ -203,20 +203,20 @@ class ModelInTriton:
 
     # ── duties ───────────────────────────────────────────────────────────────────────────────────
 
-    def begin_duties(
+    def start_tasks(
         self, server: TritonServer, *, not_ready_after_s: float, grace_s: float
     ) -> None:
         """Start to follow the workers, and to reload the model when a proxy breaks."""
         for duty in (
             self._follow_workers(server, not_ready_after_s),
             self._follow_lanes(self._pool.lanes),
-            self._mend_proxies(server, grace_s),
+            self._replace_broken_proxies(server, grace_s),
         ):
             task = asyncio.get_running_loop().create_task(duty)
             task.add_done_callback(_report_fault)
             self._tasks.append(task)
 
-    def end_duties(self) -> None:
+    def cancel_tasks(self) -> None:
         """Stop following workers and proxies because the registration is stopping."""
         for task in self._tasks:
             task.cancel()
@@ -265,11 +265,11 @@ class ModelInTriton:
         await self._pool.until(lambda: self._pool.lanes != loaded)
         self._broken.set()
 
-    async def _mend_proxies(self, server: TritonServer, grace_s: float) -> None:
+    async def _replace_broken_proxies(self, server: TritonServer, grace_s: float) -> None:
         while True:
             await self._broken.wait()
             self._broken.clear()
-            self.proxies_anew()
+            self.request_new_proxies()
             former = self.ends.proxies.names()
             if self.ready and server.ready:  # otherwise it is reloaded anyway
                 self._unserved = not await self._try_to_load(server)

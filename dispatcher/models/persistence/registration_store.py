@@ -29,10 +29,10 @@ from pytriton.dispatcher.models.persistence.state_dir import (
 class Persistence(enum.Enum):
     """Whether and how a served model is persisted."""
 
-    WRITTEN = "written to the state directory, so that the next start serves it"
-    THERE = "already in the state directory, because it is being restored"
-    NOT = "bound to a process; a persisted model that it replaces is forgotten"
-    ELSEWHERE = "the repository that contains it is persisted instead"
+    PERSISTED = "written to the state directory, so that the next start serves it"
+    ALREADY_PERSISTED = "already in the state directory, because it is being restored"
+    EPHEMERAL = "bound to a process; a persisted model that it replaces is forgotten"
+    EXTERNAL = "the repository that contains it is persisted instead"
 
 
 class PendingChange(Protocol):
@@ -89,11 +89,11 @@ class RegistrationStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def prepare(self, entry: Entry, keeping: Persistence) -> PendingChange | None:
+    async def prepare(self, entry: Entry, persistence: Persistence) -> PendingChange | None:
         """Prepare the change that `finish` commits when the model is served; None if nothing persisted changes."""
-        if keeping is Persistence.WRITTEN:
+        if persistence is Persistence.PERSISTED:
             return await self.write(entry)
-        if keeping is Persistence.NOT:
+        if persistence is Persistence.EPHEMERAL:
             return PendingRemoval(self._store.files_of(entry.spec.name))
         return None
 

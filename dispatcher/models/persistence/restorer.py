@@ -19,9 +19,8 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.declaration import CurrentDeclaration
+from pytriton.dispatcher.models.declaration import CurrentDeclaration, info_of
 from pytriton.dispatcher.models.load_slots import LoadSlots
-from pytriton.dispatcher.models.model_info import info_of
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.frontend import PendingModels
@@ -35,13 +34,18 @@ _log = structlog.get_logger(__name__)
 _MAX_CONCURRENT_ASKED = 4
 
 Register = Callable[[Entry], Awaitable[object]]
+OnUnavailable = Callable[[str], Coroutine[object, object, None]]
+
+
+async def ignore_unavailable(name: str) -> None:
+    """Do nothing: no request waits for a model."""
 
 
 @dataclass
 class _QueuedRestore:
     """A persisted registration that is not served.
 
-    `error`: why the restore failed; None while it is queued. `is_lazy`: not restored before the first request. `asked`:
+    `error`: why the restore failed; None while it is queued. `is_lazy`: not restored before the first request. `requested`:
     it was lazy and has been requested. `urgent`: a request waits for it, so it is not queued. `task`: the restore under
     way, since `loading_since` (seconds since the epoch).
     """
@@ -49,7 +53,7 @@ class _QueuedRestore:
     entry: Entry
     error: str | None = None
     is_lazy: bool = False
-    asked: bool = False
+    requested: bool = False
     urgent: bool = False
     loading_since: float = 0.0
     task: asyncio.Future[object] | None = None
@@ -63,280 +67,285 @@ class Restorer:
         content: of the state directory
         events: receives the outcomes
         slots: limits how many are registered at once
+        on_unavailable: awaited with the name of a model that requests may wait for and that is now neither served nor
+            restoring
 
     Attributes:
         problems: a sentence about each unreadable file.
         changes: notified when a model is restored, fails, is cancelled or is requested.
-        gone: called with the name of a model that requests may wait for and that is now neither served nor restoring.
         outcomes: the number of models "restored", and of attempts "failed".
     """
 
     def __init__(
-        self, content: Content, events: Events = LOG_ONLY, slots: LoadSlots | None = None
+        self,
+        content: Content,
+        events: Events = LOG_ONLY,
+        slots: LoadSlots | None = None,
+        on_unavailable: OnUnavailable = ignore_unavailable,
     ) -> None:
         self._events = events
         self._slots = slots or LoadSlots()
         self._asked_slots = LoadSlots(self._slots.until_released, _MAX_CONCURRENT_ASKED)
         self.problems = content.problems
-        self._kept = {entry.spec.name: _QueuedRestore(entry) for entry in content.entries}
+        self._queued = {entry.spec.name: _QueuedRestore(entry) for entry in content.entries}
         self._running = asyncio.Lock()
         self._register: Register | None = None
         self._stopped = False
-        self._asked: set[asyncio.Task[None]] = set()
-        self.gone: Callable[[str], Coroutine[object, object, None]] = _ignore
+        self._request_tasks: set[asyncio.Task[None]] = set()
+        self.on_unavailable = on_unavailable
         self.changes = ChangeSignal()
         self.outcomes: Counter[str] = Counter()
         for problem in self.problems:
             _log.error(problem)
 
     async def run(self, register: Register) -> None:
-        """Restore the models in order. Those that fail stay here with the reason."""
+        """Restore the models in order. Failed ones are kept with the reason."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register
             try:
-                for name, kept in list(self._kept.items()):
-                    if self._is_queued(name, kept):
+                for name, queued in list(self._queued.items()):
+                    if self._is_queued(name, queued):
                         await self._slots.until_free()
                     if self._is_queued(
-                        name, kept
+                        name, queued
                     ):  # check again: it may have been started or removed
-                        restore = self._restore(name, kept, register)
+                        restore = self._restore(name, queued, register)
                         loading.append(self._slots.begin(name, restore))
                 await asyncio.gather(*loading)
             finally:
                 for task in loading:
                     task.cancel()
 
-    def _is_queued(self, name: str, kept: _QueuedRestore) -> bool:
+    def _is_queued(self, name: str, queued: _QueuedRestore) -> bool:
         """Return whether a model is still queued: not unregistered, replaced, lazy, or being restored."""
-        return self._kept.get(name) is kept and not kept.is_lazy and kept.task is None
+        return self._queued.get(name) is queued and not queued.is_lazy and queued.task is None
 
-    # ── those that rest ──────────────────────────────────────────────────────────────────────────
+    # ── lazy models, and models that requests wait for ──────────────────────────────────────────────
 
     def mark_lazy(self, may: Callable[[Entry], bool]) -> None:
         """Mark the models for which `may` returns True as lazy: they wait for the first request."""
-        for kept in self._kept.values():
-            kept.is_lazy = kept.error is None and may(kept.entry)
+        for queued in self._queued.values():
+            queued.is_lazy = queued.error is None and may(queued.entry)
 
     def lazy_entries(self) -> list[Entry]:
         """Return the lazy models, in order."""
-        return [kept.entry for kept in self._kept.values() if kept.is_lazy]
+        return [queued.entry for queued in self._queued.values() if queued.is_lazy]
 
     def declared(self) -> dict[str, CurrentDeclaration]:
         """Return the declarations of the lazy models, by name."""
         found = {}
-        for name, kept in self._kept.items():
-            if kept.is_lazy:
-                kept.declared = kept.declared or CurrentDeclaration(kept.entry)
-                found[name] = kept.declared
+        for name, queued in self._queued.items():
+            if queued.is_lazy:
+                queued.declared = queued.declared or CurrentDeclaration(queued.entry)
+                found[name] = queued.declared
         return found
 
     def is_lazy(self, name: str) -> bool:
         """Return whether a model waits for its first request."""
-        kept = self._kept.get(name)
-        return kept is not None and kept.is_lazy
+        queued = self._queued.get(name)
+        return queued is not None and queued.is_lazy
 
-    def comes(self, name: str) -> bool:
+    def is_expected(self, name: str) -> bool:
         """Return whether a model is lazy, queued, or being restored."""
-        return self.is_lazy(name) or self.waits(name)
+        return self.is_lazy(name) or self.is_restoring(name)
 
-    def awaited(self) -> PendingModels:
+    def awaitable_names(self) -> PendingModels:
         """Return the names that requests may wait for."""
-        rest: list[str] = []
-        come: list[str] = []
-        for name, kept in self._kept.items():
-            if self.comes(name):
-                (rest if kept.is_lazy or kept.asked else come).append(name)
-        return PendingModels(rest, come)
+        lazy: list[str] = []
+        restoring: list[str] = []
+        for name, queued in self._queued.items():
+            if self.is_expected(name):
+                (lazy if queued.is_lazy or queued.requested else restoring).append(name)
+        return PendingModels(lazy, restoring)
 
-    def ask_for(self, name: str) -> None:
+    def restore_now(self, name: str) -> None:
         """Restore a lazy or queued model now; ignore other names."""
-        kept = self._kept.get(name)
-        if kept is None or kept.urgent or self._stopped:
+        queued = self._queued.get(name)
+        if queued is None or queued.urgent or self._stopped:
             return
-        if not kept.is_lazy and (kept.error is not None or kept.task is not None):
+        if not queued.is_lazy and (queued.error is not None or queued.task is not None):
             return
-        is_lazy, kept.is_lazy = kept.is_lazy, False
-        kept.asked = kept.asked or is_lazy
+        is_lazy, queued.is_lazy = queued.is_lazy, False
+        queued.requested = queued.requested or is_lazy
         if self._register is not None:  # otherwise `run` starts it
-            kept.urgent = True
-            self._spawn(self._restore_asked(name, kept, self._register))
+            queued.urgent = True
+            self._spawn(self._restore_asked(name, queued, self._register))
         if is_lazy:
             self.changes.notify()
 
-    def asked(self, name: str) -> None:
+    def on_request(self, name: str) -> None:
         """Record that a request waits for a model."""
-        self.ask_for(name)
-        if not self.comes(name):  # it may have been removed
-            self._spawn(self.gone(name))
+        self.restore_now(name)
+        if not self.is_expected(name):  # it may have been removed
+            self._spawn(self.on_unavailable(name))
 
-    async def bring(self, name: str, limit_s: float) -> None:
+    async def restore_and_wait(self, name: str, limit_s: float) -> None:
         """Restore a model now, and wait up to `limit_s` until it is restored or has failed."""
-        if not self.comes(name) or self._stopped:
+        if not self.is_expected(name) or self._stopped:
             return
 
-        self.ask_for(name)
+        self.restore_now(name)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.until_settled(name), limit_s)
+            await asyncio.wait_for(self.until_attempted(name), limit_s)
 
-    async def until_settled(self, name: str) -> None:
+    async def until_attempted(self, name: str) -> None:
         """Wait until a model is neither queued nor being restored. Returns at once for a lazy one."""
         while True:
             change = self.changes.next
-            if not self.waits(name):
+            if not self.is_restoring(name):
                 return
             await change.wait()
 
-    async def _restore_asked(self, name: str, kept: _QueuedRestore, register: Register) -> None:
+    async def _restore_asked(self, name: str, queued: _QueuedRestore, register: Register) -> None:
         await self._asked_slots.until_free()
-        await self._asked_slots.begin(name, self._restore(name, kept, register))
+        await self._asked_slots.begin(name, self._restore(name, queued, register))
 
     def _spawn(self, doing: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(doing)
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._request_tasks.add(task)
+        task.add_done_callback(self._request_tasks.discard)
 
     def stop(self) -> None:
         """Cancel the restores of requested models, and start no more."""
         self._stopped = True
-        for task in self._asked:
+        for task in self._request_tasks:
             task.cancel()
 
-    # ── what is known of all ─────────────────────────────────────────────────────────────────────
+    # ── queries, outcomes and removal ────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
         """Return the entries that have not been tried yet."""
-        return [kept.entry for kept in self._kept.values() if kept.error is None]
+        return [queued.entry for queued in self._queued.values() if queued.error is None]
 
     def entry(self, name: str) -> Entry | None:
         """Return the entry of a model that is not served (yet), or None."""
-        kept = self._kept.get(name)
-        return None if kept is None else kept.entry
+        queued = self._queued.get(name)
+        return None if queued is None else queued.entry
 
     def failures(self) -> dict[str, Entry]:
         """Return the entries that could not be restored, by name, without those that are being retried."""
         return {
-            name: kept.entry
-            for name, kept in self._kept.items()
-            if not (kept.is_lazy or self.waits(name))
+            name: queued.entry
+            for name, queued in self._queued.items()
+            if not (queued.is_lazy or self.is_restoring(name))
         }
 
     def restored(self, name: str) -> None:
         """Record that a persisted model is served."""
-        kept = self._kept.get(name)
-        if kept is not None:  # it may have been unregistered in the meantime
-            self._count(name, kept)
+        queued = self._queued.get(name)
+        if queued is not None:  # it may have been unregistered in the meantime
+            self._count(name, queued)
             self.changes.notify()
 
-    def _count(self, name: str, kept: _QueuedRestore) -> None:
-        self._emit(kinds.RESTORED, kept, numbers={"instances": kept.entry.spec.instances})
-        self._kept.pop(name, None)
+    def _count(self, name: str, queued: _QueuedRestore) -> None:
+        self._emit(kinds.RESTORED, queued, numbers={"instances": queued.entry.spec.instances})
+        self._queued.pop(name, None)
         self.outcomes["restored"] += 1
 
-    async def _restore(self, name: str, kept: _QueuedRestore, register: Register) -> None:
-        if kept.task is not None or self._kept.get(name) is not kept:
+    async def _restore(self, name: str, queued: _QueuedRestore, register: Register) -> None:
+        if queued.task is not None or self._queued.get(name) is not queued:
             return  # it is being registered, or no longer needed
-        kept.task = asyncio.ensure_future(register(kept.entry))
-        kept.loading_since = time.time()
+        queued.task = asyncio.ensure_future(register(queued.entry))
+        queued.loading_since = time.time()
         try:
-            await asyncio.wait([kept.task])
-            if kept.task.cancelled():  # by `cancel`, whose caller removes it
+            await asyncio.wait([queued.task])
+            if queued.task.cancelled():  # by `cancel`, whose caller removes it
                 _log.info("restore cancelled", model=name)
                 return
-            kept.task.result()
+            queued.task.result()
         except asyncio.CancelledError:  # this task itself is cancelled
-            kept.task.cancel()
+            queued.task.cancel()
             raise
         except RemoteFailure as failure:
-            kept.error = failure.text
+            queued.error = failure.text
             self.outcomes["failed"] += 1
-            self._emit(kinds.RESTORE_FAILED, kept, failure.text)
+            self._emit(kinds.RESTORE_FAILED, queued, failure.text)
         except Exception as error:  # any error must not keep the others from being restored
             self.outcomes["failed"] += 1
-            kept.error = f"internal error: {type(error).__name__}: {error}"
+            queued.error = f"internal error: {type(error).__name__}: {error}"
             _log.exception("internal error while restoring a model", model=name)
-            self._emit(kinds.RESTORE_FAILED, kept, kept.error)
+            self._emit(kinds.RESTORE_FAILED, queued, queued.error)
         else:
-            self._count(name, kept)
+            self._count(name, queued)
         finally:
-            kept.task, kept.urgent = None, False
+            queued.task, queued.urgent = None, False
             self.changes.notify()
-        if kept.error is not None:
-            await self.gone(name)
+        if queued.error is not None:
+            await self.on_unavailable(name)
 
     def _emit(
         self,
         kind: kinds.EventKind,
-        kept: _QueuedRestore,
+        queued: _QueuedRestore,
         reason: str = "",
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        spec = kept.entry.spec
+        spec = queued.entry.spec
         self._events.emit(
             kind, model=spec.name, version=spec.version, reason=reason, numbers=numbers
         )
 
-    def waits(self, name: str) -> bool:
+    def is_restoring(self, name: str) -> bool:
         """Return whether a model is queued or being restored; False for a lazy one."""
-        kept = self._kept.get(name)
-        if kept is None or kept.is_lazy:
+        queued = self._queued.get(name)
+        if queued is None or queued.is_lazy:
             return False
-        return kept.error is None or kept.task is not None
+        return queued.error is None or queued.task is not None
 
     @property
     def pending(self) -> bool:
         """Return whether any model is queued or being restored, apart from lazy ones that were requested."""
-        return any(self.waits(name) for name, kept in self._kept.items() if not kept.asked)
+        return any(
+            self.is_restoring(name) for name, queued in self._queued.items() if not queued.requested
+        )
 
     @property
-    def under_way(self) -> str | None:
+    def unfinished(self) -> str | None:
         """Return the first model that is queued or being restored, including lazy ones that were requested."""
-        return next((name for name in self._kept if self.waits(name)), None)
+        return next((name for name in self._queued if self.is_restoring(name)), None)
 
     @property
     def failed(self) -> bool:
         """Return whether any model could not be restored."""
-        return any(kept.error is not None for kept in self._kept.values())
+        return any(queued.error is not None for queued in self._queued.values())
 
     def knows(self, name: str) -> bool:
         """Return whether a model is persisted and not served (yet)."""
-        return name in self._kept
+        return name in self._queued
 
     async def cancel(self, name: str) -> None:
         """Cancel a model's restore, if one is running, and wait until it is undone. The model stays known."""
-        kept = self._kept.get(name)
-        if kept is None:
+        queued = self._queued.get(name)
+        if queued is None:
             return
-        if kept.task is not None:
-            kept.task.cancel()
-        while kept.task is not None:
+        if queued.task is not None:
+            queued.task.cancel()
+        while queued.task is not None:
             await self.changes.next.wait()
 
     def error(self, name: str) -> str | None:
         """Return why a model could not be restored; None if it is unknown or queued."""
-        return self._kept[name].error if name in self._kept else None
+        return self._queued[name].error if name in self._queued else None
 
     def forget(self, name: str) -> bool:
-        """Remove a model that is not being restored. Return whether it was here."""
-        there = self._kept.pop(name, None) is not None
+        """Remove a model that is not being restored. Return whether it was known."""
+        was_known = self._queued.pop(name, None) is not None
         self.changes.notify()
-        return there
+        return was_known
 
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
         """Yield the status of all models whose names are not in `without`."""
-        for name, kept in self._kept.items():
+        for name, queued in self._queued.items():
             if name in without:
                 continue
-            state = "suspended" if kept.is_lazy else "restoring" if kept.error is None else "failed"
-            known = info_of(kept.entry.spec, state, kept.entry.registered_at)
-            url = f"{http_url}/v2/models/{name}" if http_url and kept.is_lazy else ""
-            scaling = DEFERRED if kept.is_lazy else ""
-            since = kept.loading_since if kept.task is not None else 0.0
-            yield msgspec.structs.replace(
-                known, error=kept.error, url=url, scaling=scaling, loading_since=since
+            state = (
+                "suspended" if queued.is_lazy else "restoring" if queued.error is None else "failed"
             )
-
-
-async def _ignore(name: str) -> None:
-    """Do nothing: no request waits for a model."""
+            known = info_of(queued.entry.spec, state, queued.entry.registered_at)
+            url = f"{http_url}/v2/models/{name}" if http_url and queued.is_lazy else ""
+            scaling = DEFERRED if queued.is_lazy else ""
+            since = queued.loading_since if queued.task is not None else 0.0
+            yield msgspec.structs.replace(
+                known, error=queued.error, url=url, scaling=scaling, loading_since=since
+            )

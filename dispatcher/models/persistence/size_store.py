@@ -48,7 +48,7 @@ class SizeStore:
         """A problem that an administrator should fix; "" if there is none."""
         if not self._problem:
             return ""
-        return f"sizes of models cannot be kept in the state directory for the next start: {self._problem}"
+        return f"model sizes cannot be stored in the state directory for the next start: {self._problem}"
 
     def read(self) -> dict[str, KnownSize]:
         """Return the stored sizes, by model."""
@@ -63,7 +63,7 @@ class SizeStore:
                 why=str(error),
             )
             return {}
-        if content.form != _FORM or any(_is_odd(one) for one in content.models.values()):
+        if content.form != _FORM or any(_is_negative(one) for one in content.models.values()):
             _log.warning("stored model sizes ignored: the file is of another version")
             return {}
         self._written = dict(content.models)
@@ -99,7 +99,7 @@ class SizeStore:
         self._written = dict(sizes)
 
 
-def _is_odd(one: KnownSize) -> bool:
+def _is_negative(one: KnownSize) -> bool:
     return one.memory < 0 or one.gpu < 0 or any(size < 0 for size in one.shared.values())
 
 

@@ -103,7 +103,7 @@ def decode(data: bytes) -> Entry:
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ForeignEntry(f"it says what this version does not know ({error})") from error
+        raise ForeignEntry(f"it has content that this version does not know ({error})") from error
 
 
 class Store:
@@ -220,9 +220,9 @@ class Store:
             StoreError: the file cannot be written.
         """
         name = entry.spec.name
-        kept = self._former(name) or msgspec.structs.replace(entry, serial=self._next_serial())
-        spec = msgspec.structs.replace(kept.spec, **changes)
-        amended = msgspec.structs.replace(kept, spec=spec)
+        stored = self._former(name) or msgspec.structs.replace(entry, serial=self._next_serial())
+        spec = msgspec.structs.replace(stored.spec, **changes)
+        amended = msgspec.structs.replace(stored, spec=spec)
         return Unfinished(self._write(amended), self._path(name, _PRESENT))
 
     def _former(self, name: str) -> Entry | None:
@@ -245,7 +245,7 @@ class Store:
                 unfinished.unlink()
             raise StoreError(
                 f"the registration of model {entry.spec.name} cannot be kept: {unfinished}: {error.strerror}. Make "
-                "room or mend the state directory, or start the daemon with --ephemeral to keep nothing."
+                "room, or repair the state directory, or start the daemon with --ephemeral to keep nothing."
             ) from error
         return unfinished
 
@@ -277,14 +277,14 @@ class Store:
             return _load(path)
         except ForeignEntry as error:
             problems.append(
-                f"the kept registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
+                f"the stored registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
                 f"stays where it is ({path}), its model is not served: start that version, or register the model again"
             )
             return None
         except OSError as error:
             # A disk error, or too many open files: the file itself may be intact.
             problems.append(
-                f"the kept registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
+                f"the stored registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
             )
             return None
         except DamagedEntry as error:
@@ -294,7 +294,7 @@ class Store:
             except OSError:  # it stays in place, and the next start finds it again
                 aside = path
             problems.append(
-                f"the kept registration {path.name} cannot be used: {error}; see {aside}"
+                f"the stored registration {path.name} cannot be used: {error}; see {aside}"
             )
             return None
 

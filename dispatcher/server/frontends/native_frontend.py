@@ -29,7 +29,6 @@ from pytriton._protocol.calls.call_messages import KEY_VARIABLE
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child
-from pytriton.dispatcher.runtime.upgrade_snapshot import ListenerState, ServerSnapshot
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.endpoints import Endpoints
 from pytriton.dispatcher.server.frontend import (
@@ -46,6 +45,7 @@ from pytriton.dispatcher.server.frontends import native_settings
 from pytriton.dispatcher.server.frontends.native_settings import Listening, Tls
 from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.dispatcher.server.preload_layout import GateModels
+from pytriton.dispatcher.upgrade.snapshot import ListenerState, ServerSnapshot
 
 #: Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096

@@ -13,9 +13,9 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton._protocol.messages.client import Event, Explanation, Requests, Status
-from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollector
+from pytriton.dispatcher.upgrade.snapshot import SentSeries
 
 if TYPE_CHECKING:
     from pytriton.dispatcher.telemetry.http.management_server import ManagementServer

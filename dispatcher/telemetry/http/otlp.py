@@ -19,8 +19,8 @@ from typing import Any
 
 import structlog
 
-from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
+from pytriton.dispatcher.upgrade.snapshot import SentSeries
 
 _log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from pytriton._protocol.lanes.histograms import FIRST_INDEX, SCHEMA
 from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
-from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.exposition import exposed_buckets
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
+from pytriton.dispatcher.upgrade.snapshot import SentSeries
 
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE

@@ -17,6 +17,8 @@ class FakeFrontend:
         forgotten: models that requests no longer wait for, in order
     """
 
+    http_socket = "http.sock"
+
     def __init__(self, *, queues_requests: bool) -> None:
         self.queues_requests = queues_requests
         self.names: Callable[[], PendingModels] = PendingModels

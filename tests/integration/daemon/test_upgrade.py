@@ -201,11 +201,11 @@ _OTHER = """#!/bin/sh
 shift 2  # -m pytriton.dispatcher
 exec {python} -c '
 import sys
-from pytriton.dispatcher.runtime import upgrade_snapshot
+from pytriton.dispatcher.upgrade import snapshot
 from pytriton._protocol import messages
 
 messages.PROTOCOL += 1
-upgrade_snapshot.PROTOCOLS = {protocols}
+snapshot.PROTOCOLS = {protocols}
 
 from pytriton.dispatcher.process import main
 

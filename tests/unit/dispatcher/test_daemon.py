@@ -9,12 +9,10 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fakes.fake_worker import SPEC
 from fakes.triton import fake_server_program
 from support.ports import lasting_port
 
@@ -25,12 +23,10 @@ from pytriton._host.service_manager.systemd import Notifier, ServiceState
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol import messages
-from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.models.persistence.state_dir import Store
-from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.runtime.owner import Owner
 
 pytestmark = pytest.mark.programs
@@ -84,6 +80,7 @@ class Scene:
         self.store = Store(self.config.state_path)
         self.manager = ServiceManager()
         self.daemon = Daemon(self.config, self.rundir, runtime, self.store, self.manager)
+        self.services = self.daemon.services
         self.statuses: list[messages.Status] = []
         self._running: asyncio.Task[int] | None = None
 
@@ -98,10 +95,10 @@ class Scene:
     async def close(self) -> None:
         """End what is left, also of a test that has failed."""
         if self._running is not None:
-            self.daemon.ending.request("the test is over")
+            self.services.shutdown.request("the test is over")
             await self._running
-        await self.daemon._control.close()
-        self.daemon._kill_on_death.close()
+        await self.services.control.close()
+        self.services.kill_on_death.close()
         self.store.close()
 
     def how_it_ended(self) -> tuple[int, str]:
@@ -140,12 +137,12 @@ def test_it_serves_until_stopped(folder: Path) -> None:
         assert one.manager.state() == ServiceState(
             "ready: 0 of 0 models ready", healthy=True, busy=False
         )
-        one.daemon.ending.request("asked to by a client")
-        one.daemon.ending.request("and again")
+        one.services.shutdown.request("asked to by a client")
+        one.services.shutdown.request("and again")
         assert await running == ExitCode.OK
         assert one.manager.reported[1:] == ["stopping: stopping: asked to by a client"]
         assert one.manager.state().busy
-        status = one.daemon.status()
+        status = one.services.status.status()
         assert (status.state, status.server.state, status.server.pid) == (
             "stopping",
             "stopped",
@@ -212,7 +209,7 @@ def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
             key_store(one.config).make_server_key()
         code = await one.daemon.main(None)
         assert code == (ExitCode.PORT_IN_USE if taken else ExitCode.USAGE)
-        assert one.daemon.status().server.state == "starting"
+        assert one.services.status.status().server.state == "starting"
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         play(scene, folder, control_tcp=f"127.0.0.1:{other.getsockname()[1]}")
@@ -223,7 +220,7 @@ def test_a_tritonserver_that_does_not_stay_up_is_the_end_where_settings_say_so(
 ) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
-        pid = one.daemon.status().server.pid
+        pid = one.services.status.status().server.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert await running == ExitCode.SERVER_FAILED
@@ -239,18 +236,18 @@ def test_a_tritonserver_that_does_not_stay_up_is_the_end_where_settings_say_so(
 def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
-        first = one.daemon.status().server.pid
+        first = one.services.status.status().server.pid
         assert first is not None
-        changes = one.daemon._server.changes
+        changes = one.services.server.changes
         os.kill(first, signal.SIGKILL)
-        while one.daemon._server.ready:
+        while one.services.server.ready:
             await asyncio.sleep(0)
         assert "tritonserver is being started again" in one.manager.state().text
-        assert one.daemon.status().server.state == "starting"
-        while not one.daemon._server.ready:
+        assert one.services.status.status().server.state == "starting"
+        while not one.services.server.ready:
             await changes.next.wait()
-        assert one.daemon.status().server.pid not in (None, first)
-        one.daemon.ending.request("the test is over")
+        assert one.services.status.status().server.pid not in (None, first)
+        one.services.shutdown.request("the test is over")
         assert await running == ExitCode.OK
 
     play(scene, folder)
@@ -259,7 +256,7 @@ def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
 def test_a_callable_that_asks_for_a_fresh_start_gets_an_exit_code_of_its_own(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
-        one.daemon.ending.unrecoverable("m", "the GPU is gone")
+        one.services.shutdown.unrecoverable("m", "the GPU is gone")
         assert await running == ExitCode.UNRECOVERABLE
         assert one.how_it_ended() == (
             ExitCode.UNRECOVERABLE,
@@ -284,15 +281,15 @@ def test_the_end_of_whom_it_lives_for(
 
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
-        monkeypatch.setattr(type(one.daemon.registry), "busy", property(lambda _: busy))
+        monkeypatch.setattr(type(one.services.registry), "busy", property(lambda _: busy))
         one.rundir.access_token_file.write_text("a token")
         owner = Ended()
-        one.daemon.ending.orphaned(cast(Owner, owner))
+        one.services.shutdown.orphaned(cast(Owner, owner))
         assert owner.ended_all is not busy
         assert one.rundir.access_token_file.exists() is busy
         if not busy:
             assert one.how_it_ended() == (130, "its owner, process 4242, has ended")
-            one.daemon.ending.request("the test is over")
+            one.services.shutdown.request("the test is over")
         await running
         assert "4242" in one.how_it_ended()[1] or not busy
 
@@ -309,43 +306,14 @@ def test_settings_are_reread_once_it_is_ready(folder: Path) -> None:
             "grace_period_s": 7.0,
         }
         StartFlags(kept, None, str(folder)).write(one.rundir)
-        refused = one.daemon.settings.reload()
+        refused = one.services.settings.reload()
         assert refused.problem == "the daemon is starting; try again when ready"
-        assert one.daemon.config.grace_period_s == 30.0
+        assert one.services.config.grace_period_s == 30.0
         running = await one.until_ready()
-        assert one.daemon.settings.reload().applied == ["grace_period_s"]
-        assert one.daemon.config.grace_period_s == 7.0
+        assert one.services.settings.reload().applied == ["grace_period_s"]
+        assert one.services.config.grace_period_s == 7.0
         assert one.manager.reported[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
-        one.daemon.ending.request("the test is over")
+        one.services.shutdown.request("the test is over")
         await running
-
-    play(scene, folder)
-
-
-@pytest.mark.parametrize(
-    ("up", "answers", "refused"),
-    [(False, False, True), (False, True, False), (True, False, False)],
-)
-def test_a_proxy_that_would_hold_up_the_start_of_tritonserver_is_refused(
-    folder: Path, up: bool, answers: bool, refused: bool
-) -> None:
-    class Pool:
-        pass
-
-    async def scene(one: Scene) -> None:
-        running = await one.until_ready() if up else None
-        registration: Any = Pool()
-        registration.spec, registration.pool = SPEC, Pool()
-        registration.pool.answers = answers
-        reported = (
-            pytest.raises(RemoteFailure, match="model m has no worker")
-            if refused
-            else nullcontext()
-        )
-        with reported:
-            one.daemon.refuse_to_hold_up_a_start(cast(Registration, registration))
-        if running is not None:
-            one.daemon.ending.request("the test is over")
-            await running
 
     play(scene, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ class Parts:
         self.in_repositories: list[messages.ModelInfo] = []
         self.not_yet_restored: list[messages.ModelInfo] = []
         self.problems: list[str] = []
+        self.is_healthy = True
         self.server_problem: str | None = None
         self.asked_of: list[tuple[str, Path]] = []
         server = SimpleNamespace(
@@ -55,6 +55,10 @@ class Parts:
             readiness=cast(Any, self.readiness),
             openai=cast(Any, SimpleNamespace(url="", problem=lambda: "")),
             advice=None,
+            memory=list,
+            unpersisted=list,
+            management_urls=list,
+            is_healthy=lambda: self.is_healthy,
         )
 
 
@@ -129,7 +133,7 @@ def test_a_full_state_directory_is_reported_until_it_has_room(
 ) -> None:
     def problems() -> list[str]:
         writing.settle()
-        return writing.loop.ask(writing.daemon.status).problems
+        return writing.loop.ask(writing.services.status.status).problems
 
     def refuse(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -139,15 +143,15 @@ def test_a_full_state_directory_is_reported_until_it_has_room(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
         writing.answered(writing.client.ask(messages.Scale("m", 2)))  # makes an event, too
-        writing.daemon._sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
+        writing.services.sizes.write({"m": KnownSize("x", 1, 0, {}, True)})
         eventually(lambda: len(problems()) == 2, lambda: str(problems()))
     assert problems() == [
         "cannot store events in the state directory, only in memory: No space left on device",
-        "sizes of models cannot be kept in the state directory for the next start: "
+        "model sizes cannot be stored in the state directory for the next start: "
         "[Errno 28] No space left on device",
     ]
     writing.served(writing.client.ask(messages.Scale("m", 2)))
-    writing.daemon._sizes.write({})
+    writing.services.sizes.write({})
     eventually(lambda: problems() == [], lambda: str(problems()))
 
 
@@ -185,17 +189,12 @@ def test_a_tritonserver_that_is_down_is_reported(
     assert parts.status.for_service_manager().text == f"ready: 0 of 0 models ready; {reported}"
 
 
-def test_a_part_that_has_ended_is_no_sign_of_life(parts: Parts) -> None:
-    async def scene() -> None:
-        vital = asyncio.ensure_future(asyncio.sleep(0))
-        parts.status.vital.append(vital)
-        parts.status.phase = "ready"
-        assert parts.status.for_service_manager().healthy
-        await vital
-        assert not parts.status.for_service_manager().healthy
-        parts.status.phase, parts.status.why_stopped = "stopping", "SIGTERM"
-        assert parts.status.for_service_manager() == ServiceState(
-            "stopping: SIGTERM", healthy=True, busy=True
-        )
-
-    asyncio.run(scene())
+def test_a_daemon_that_is_stopping_is_not_unhealthy(parts: Parts) -> None:
+    parts.status.phase = "ready"
+    assert parts.status.for_service_manager().healthy
+    parts.is_healthy = False
+    assert not parts.status.for_service_manager().healthy
+    parts.status.phase, parts.status.why_stopped = "stopping", "SIGTERM"
+    assert parts.status.for_service_manager() == ServiceState(
+        "stopping: SIGTERM", healthy=True, busy=True
+    )

@@ -26,7 +26,7 @@ def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
 
 
 def phase(sim: SimulatedDaemon) -> str:
-    return sim.loop.ask(sim.daemon.status).state
+    return sim.loop.ask(sim.services.status.status).state
 
 
 def drain(sim: SimulatedDaemon, wish: messages.Drain) -> None:
@@ -41,7 +41,7 @@ def test_it_serves_on_for_a_while_and_ends_with_0(sim: SimulatedDaemon) -> None:
     assert (phase(sim), sim.server.gate_open) == ("draining", False)
     sim.advance(19.5)
     assert sim.is_served("m")
-    assert not sim.daemon.ending.asked.is_set()
+    assert not sim.services.shutdown.requested.is_set()
     sim.advance(1.0)
     sim.loop.run(sim.main)
     assert sim.main.result() == ExitCode.OK
@@ -91,7 +91,7 @@ def test_it_waits_to_be_stopped_where_others_stop_it(sim: SimulatedDaemon) -> No
     assert request.answer == messages.Done()
     sim.advance(100.0)
     assert phase(sim) == "draining"
-    assert not sim.daemon.ending.asked.is_set()
+    assert not sim.services.shutdown.requested.is_set()
 
 
 def test_one_that_starts_drains_once_it_serves(
@@ -101,7 +101,7 @@ def test_one_that_starts_drains_once_it_serves(
         patch.setattr(SimulatedDaemon, "settle", lambda sim: None)
         sim = SimulatedDaemon(tmp_path)
     try:
-        assert sim.daemon._status.phase == "starting"
+        assert sim.services.status.phase == "starting"
         request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
         sim.settle()
         assert request.answer == messages.Done()
@@ -115,9 +115,9 @@ def test_a_repeated_drain_changes_its_times(sim: SimulatedDaemon) -> None:
     drain(sim, messages.Drain(settle_s=1000.0))
     drain(sim, messages.Drain(settle_s=2.0))
     sim.advance(1.5)
-    assert not sim.daemon.ending.asked.is_set()
+    assert not sim.services.shutdown.requested.is_set()
     sim.advance(1.0)
-    assert sim.daemon.ending.asked.is_set()
+    assert sim.services.shutdown.requested.is_set()
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -127,11 +127,11 @@ def test_waiting_callers_use_the_new_time(sim: SimulatedDaemon, stop: bool) -> N
     second = sim.client.ask(messages.Drain(settle_s=10.0, stop=stop))
     sim.advance(9.5)
     assert first.answer is None
-    assert not sim.daemon.ending.asked.is_set()
+    assert not sim.services.shutdown.requested.is_set()
     sim.advance(1.0)
     answers: list[messages.AnyMessage | None] = [first.answer, second.answer]
     assert answers == [messages.Done()] * 2
-    assert sim.daemon.ending.asked.is_set() is stop
+    assert sim.services.shutdown.requested.is_set() is stop
 
 
 def test_batches_under_way_get_the_time_that_was_asked_for(sim: SimulatedDaemon) -> None:
@@ -160,7 +160,7 @@ def test_times_that_are_none_change_nothing(sim: SimulatedDaemon, wish: messages
 
 def test_it_is_an_event_that_says_who(sim: SimulatedDaemon) -> None:
     drain(sim, messages.Drain(settle_s=7.0))
-    (event,) = [one for one in sim.daemon.event_log.all() if one.kind == kinds.DRAINING.name]
+    (event,) = [one for one in sim.services.event_log.all() if one.kind == kinds.DRAINING.name]
     assert event.numbers == {"settle_s": 7.0, "stop": 1}
     assert "process" in event.who
 

@@ -13,6 +13,7 @@ from fakes.virtual_time import VirtualLoop
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher import explanations
+from pytriton.dispatcher.explanations import Explainer
 
 #: Serial, kind, model; the first at 1001 s, the second at 1002 s.
 _LOG = [
@@ -45,9 +46,13 @@ class Daemon:
         self.loop = VirtualLoop()
         asyncio.set_event_loop(self.loop)
         events = [messages.Event(one[0], 1000.0 + one[0], one[1], one[2]) for one in _LOG]
-        self.event_log = SimpleNamespace(
+        event_log: Any = SimpleNamespace(
             all=lambda: events, about=lambda name: [one for one in events if one.model == name]
         )
+
+        nothing: Any = SimpleNamespace(queues=_no_queues)
+        daemon: Any = self
+        self.explainer = Explainer(event_log, daemon.registry, daemon, nothing, nothing)
 
     def model_infos(self) -> list[messages.ModelInfo]:
         return [messages.ModelInfo(name, 1, "ready", []) for name in ("m", "n", "quiet")]
@@ -56,7 +61,7 @@ class Daemon:
         return messages.ModelInfo(beginning.name, 1, "starting", [])
 
     def events(self, **asked: Any) -> list[int]:
-        reported = explanations.events(self, messages.GetEvents(**asked))  # type: ignore[arg-type]
+        reported = self.explainer.events(messages.GetEvents(**asked))
         return [event.serial for event in self.loop.run(reported).events]
 
 
@@ -116,10 +121,9 @@ def test_an_unknown_name_is_an_error(daemon: Daemon, asked: dict[str, Any], why:
 
 
 def test_a_model_that_nobody_has_heard_of_is_not_explained(daemon: Daemon) -> None:
-    daemon.metrics = SimpleNamespace(queues=_no_queues)  # type: ignore[attr-defined]
     asked = messages.Explain("nope")
     with pytest.raises(RemoteFailure, match="no model 'nope'"):
-        daemon.loop.run(explanations.explanation(daemon, asked))  # type: ignore[arg-type]
+        daemon.loop.run(daemon.explainer.explain(asked))
 
 
 async def _no_queues() -> dict[str, Any]:

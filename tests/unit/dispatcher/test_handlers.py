@@ -16,7 +16,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.messages import client
-from pytriton.dispatcher import handlers, worker_handlers
+from pytriton.dispatcher import worker_handlers
 from pytriton.dispatcher.handlers import newest
 
 _OTHER = messages.PROTOCOL + 1
@@ -38,20 +38,20 @@ def attach(sim: SimulatedDaemon, **more: Any) -> messages.Attach:
     return messages.Attach(key, "m_new", SERVER_PID, **more)
 
 
-def test_every_message_for_the_dispatcher_has_a_handler() -> None:
+def test_every_message_for_the_dispatcher_has_a_handler(sim: SimulatedDaemon) -> None:
     """All that clients send, and what workers and proxies ask or tell; the rest are answers and orders."""
     sent = set(typing.get_args(client.FromClient))
     sockets_own = {messages.Offer, messages.Cancel}
-    assert sockets_own.isdisjoint(handlers._HANDLERS)
-    missing = sorted(kind.__name__ for kind in sent - set(handlers._HANDLERS) - sockets_own)
-    assert missing == [], "give these a handler in dispatcher/handlers.py: _HANDLERS"
+    assert sockets_own.isdisjoint(sim.daemon._handlers)
+    missing = sorted(kind.__name__ for kind in sent - set(sim.daemon._handlers) - sockets_own)
+    assert missing == [], "give these a handler in dispatcher/handlers.py: handlers_of"
 
 
 def test_two_models_of_the_openai_api_have_no_id_in_common(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model may be replaced by one with the same aliases."""
-    monkeypatch.setattr(sim.daemon.openai, "open", lambda: None)
+    monkeypatch.setattr(sim.services.openai, "open", lambda: None)
 
     def register(name: str, *aliases: str, replace: bool = False) -> messages.AnyMessage:
         card = messages.OpenAICard(["chat"], aliases=list(aliases))
@@ -68,9 +68,10 @@ def test_two_models_of_the_openai_api_have_no_id_in_common(
     assert isinstance(register("b", "org/b"), messages.Registered)
 
 
-def test_client_messages_are_not_handled_as_worker_messages() -> None:
+def test_client_messages_are_not_handled_as_worker_messages(sim: SimulatedDaemon) -> None:
     """Both tables become one: the second entry of a message would take the place of the first."""
-    assert set(worker_handlers.HANDLERS).isdisjoint(typing.get_args(client.FromClient))
+    of_workers = worker_handlers.handlers_of(sim.services)
+    assert set(of_workers).isdisjoint(typing.get_args(client.FromClient))
 
 
 @pytest.mark.parametrize("former_is_served", [True, False])
@@ -87,7 +88,7 @@ def test_messages_of_a_former_version_are_served_if_possible(
     else:
         with pytest.raises(RemoteFailure, match=f"speaks protocol {former} and this daemon"):
             reported(sim, asked)
-    assert len(sim.daemon.registry.by_name("m").pool.proxies) == 1 + former_is_served
+    assert len(sim.services.registry.by_name("m").pool.proxies) == 1 + former_is_served
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_an_unrecoverable_error_stops_the_daemon(sim: SimulatedDaemon) -> None:
 def test_a_worker_s_end_that_says_the_same_stops_it_too(sim: SimulatedDaemon) -> None:
     """What it says itself may be lost, while the daemon becomes another version."""
     sim.served(sim.client.register("m"))
-    sim.loop.ask(lambda: sim.daemon.ending.given_up("m"))
+    sim.loop.ask(lambda: sim.services.shutdown.on_unrecoverable_exit("m"))
     assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
 
 
@@ -290,7 +291,7 @@ def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
     other = reported(sim, attach(sim, lost=worker.name))
     assert isinstance(other, messages.Attached)
     assert other.worker != worker.name
-    registration = sim.daemon.registry.by_key(key)
+    registration = sim.services.registry.by_key(key)
     proxies = len(registration.pool.proxies)
     reported(sim, messages.Detach(key, "m_new"))
     assert len(registration.pool.proxies) == proxies - 1
@@ -344,7 +345,7 @@ def test_settings_are_reread_when_the_daemon_is_ready(
     answer = messages.Reloaded(["grace_period_s"], [])
     monkeypatch.setattr("pytriton.dispatcher.settings_reload.reread", lambda *_: (changed, answer))
     assert ask(sim, messages.Reload()) == answer
-    assert sim.daemon.config is changed
+    assert sim.services.config is changed
     sim.served(sim.client.register("m"))
     sim.server.hold_proxies = True
     request = sim.client.ask(messages.Unregister("m"))

@@ -28,7 +28,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def readiness(sim: SimulatedDaemon) -> ReadinessController:
-    return sim.daemon._readiness
+    return sim.services.readiness
 
 
 @pytest.mark.parametrize(

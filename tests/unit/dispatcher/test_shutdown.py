@@ -30,7 +30,7 @@ class End:
         self.rundir.create()
         self.rundir.access_token_file.write_text("a token")
         self.status = SimpleNamespace(why_stopped="")
-        self.ending = ShutdownController(
+        self.shutdown = ShutdownController(
             cast(DaemonStatus, self.status),
             self._parts(),
             self.rundir,
@@ -52,18 +52,18 @@ class End:
     def do(self, step: str) -> None:
         """Have somebody ask for it, or say something."""
         if step in ("SIGTERM", "SIGINT"):
-            self.ending.signalled(step)
+            self.shutdown.signalled(step)
         elif step == "tritonserver does not stay up":
-            self.ending.request(step, ExitCode.SERVER_FAILED)
+            self.shutdown.request(step, ExitCode.SERVER_FAILED)
         elif step == "a worker ends so":
-            self.ending.given_up("m")
+            self.shutdown.on_unrecoverable_exit("m")
         elif step.startswith("m says"):
-            self.ending.unrecoverable("m", step[len("m says ") :])
+            self.shutdown.unrecoverable("m", step[len("m says ") :])
         else:
-            self.ending.request(step)
+            self.shutdown.request(step)
 
     def said(self) -> tuple[int, str]:
-        return int(self.ending.code), self.status.why_stopped
+        return int(self.shutdown.code), self.status.why_stopped
 
 
 @pytest.fixture
@@ -100,9 +100,9 @@ def test_the_first_shutdown_request_sets_the_reason_and_exit_code(
 ) -> None:
     for step in steps:
         end.do(step)
-        assert end.ending.asked.is_set()
+        assert end.shutdown.requested.is_set()
     assert end.said() == (code, why)
-    end.ending.write_down()
+    end.shutdown.write_record()
     kept = exit_record.read(end.rundir)
     assert kept is not None
     assert (kept.exit_code, kept.reason) == end.said()
@@ -116,9 +116,9 @@ def test_a_worker_s_exit_repeats_no_report(end: End) -> None:
 
 
 def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None:
-    end.ending.never_served("its port is taken", ExitCode.PORT_IN_USE)
+    end.shutdown.server_failed("its port is taken", ExitCode.PORT_IN_USE)
     assert end.said() == (ExitCode.PORT_IN_USE, "its port is taken")
-    assert not end.ending.asked.is_set()
+    assert not end.shutdown.requested.is_set()
 
 
 class Exited(BaseException):
@@ -188,7 +188,7 @@ def test_a_daemon_without_its_directory_leaves_the_new_one_alone(
 ) -> None:
     end.disk_is_full = disk_is_full
     with pytest.raises(Exited) as exited:
-        end.ending.dispossessed("pid 4242 has it")
+        end.shutdown.dispossessed("pid 4242 has it")
     assert exited.value.args == (ExitCode.ALREADY_RUNNING,)
     assert end.killed == 1
     assert end.rundir.access_token_file.exists()
@@ -199,6 +199,6 @@ def test_a_daemon_without_its_directory_leaves_the_new_one_alone(
 def test_the_exit_of_its_owner_waits_for_requests_in_flight(end: End, busy: bool) -> None:
     end.busy = busy
     owner: Any = SimpleNamespace(pid=4242, exit_now=lambda: end.reported.append("all ended"))
-    end.ending.orphaned(owner)
-    assert end.ending.asked.is_set() is busy
+    end.shutdown.orphaned(owner)
+    assert end.shutdown.requested.is_set() is busy
     assert (end.killed, end.reported) == ((0, ["stopping"]) if busy else (1, ["all ended"]))

@@ -17,7 +17,7 @@ from pytriton._host.ports import PortError, held_port, listening
 from pytriton._host.service_manager import socket_activation
 from pytriton._host.service_manager.socket_activation import SocketActivationError
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton.dispatcher.run import take_held_sockets
+from pytriton.dispatcher.run import take_activated_sockets
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_each_has_to_be_for_something(given: socket.socket) -> None:
     number = os.dup(given.fileno())
     for settings in named:
         os.dup2(given.fileno(), socket_activation._FIRST)
-        take_held_sockets(DaemonConfig(**settings), variables())
+        take_activated_sockets(DaemonConfig(**settings), variables())
         assert socket_activation.addresses() == [("127.0.0.1", port)]
         socket_activation.forget()
     os.dup2(number, socket_activation._FIRST)
@@ -120,11 +120,11 @@ def test_each_has_to_be_for_something(given: socket.socket) -> None:
     with pytest.raises(
         SocketActivationError, match=rf"port {port} of 127\.0\.0\.1 .* \(http 8000, grpc"
     ):
-        take_held_sockets(DaemonConfig(), variables())
+        take_activated_sockets(DaemonConfig(), variables())
     socket_activation.forget()
     os.dup2(given.fileno(), socket_activation._FIRST)
     with pytest.raises(SocketActivationError):
-        take_held_sockets(DaemonConfig(**{**ports, "allow_http": False}), variables())
+        take_activated_sockets(DaemonConfig(**{**ports, "allow_http": False}), variables())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_another_address_than_the_settings_name_is_refused(given: socket.socket)
         SocketActivationError,
         match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), but the setting http_address says 0\.0\.0\.0",
     ):
-        take_held_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
+        take_activated_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
     socket_activation.forget()
     os.dup2(number, socket_activation._FIRST)
     os.close(number)
@@ -163,11 +163,11 @@ def test_another_address_than_the_settings_name_is_refused(given: socket.socket)
     with pytest.raises(
         SocketActivationError, match=r"the setting management_address says 0\.0\.0\.0"
     ):
-        take_held_sockets(DaemonConfig(**other), variables())
+        take_activated_sockets(DaemonConfig(**other), variables())
 
 
 def test_the_next_version_of_the_process_gets_them(given: socket.socket) -> None:
-    """Under the same numbers, as the protocol has it: what `upgrade` and `start_afresh` rely on."""
+    """Under the same numbers, as the protocol has it: what `upgrade` and `start_fresh` rely on."""
     code = (
         "import os, sys; from pytriton._host.service_manager import socket_activation as held\n"
         "held._FIRST = int(sys.argv[1]); os.environ['LISTEN_PID'] = str(os.getpid()); held.take(os.environ)\n"

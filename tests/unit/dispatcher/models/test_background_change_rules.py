@@ -13,9 +13,8 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.adoption import Adoption
 from pytriton.dispatcher.models.background_changes import BackgroundChanges
-from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.deployer import Reservations
 from pytriton.dispatcher.models.registration import Registration
 
 
@@ -63,7 +62,7 @@ class Model:
             raise self.fails
         self.done.append(f"scaled to {count}")
 
-    async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
+    async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
         await asyncio.sleep(1.0)
         self.pool.suspension.suspended = True
         self.done.append("suspended")
@@ -80,7 +79,7 @@ class Daemon:
         self.served = SimpleNamespace(names={"m": self.model}, keys={"m#1": self.model})
         self.server = SimpleNamespace(ready=True, placed=asyncio.Event())
         self.server.placed.set()
-        self.adaptations = BackgroundChanges(
+        self.background_changes = BackgroundChanges(
             self.reservations, cast(Any, self.served), cast(Any, self.server), lambda: 30.0
         )
 
@@ -89,10 +88,10 @@ class Daemon:
         return cast(Registration, self.model)
 
     def follow(self, instances: int) -> asyncio.Task[bool]:
-        return self._begun(self.adaptations.follow_load(self.registration, instances))
+        return self._begun(self.background_changes.follow_load(self.registration, instances))
 
     def sleep(self) -> asyncio.Task[bool]:
-        return self._begun(self.adaptations.put_to_sleep(self.registration, 5.0, "for others"))
+        return self._begun(self.background_changes.suspend(self.registration, 5.0, "for others"))
 
     def _begun(self, doing: Any) -> asyncio.Task[bool]:
         task: asyncio.Task[bool] = self.loop.create_task(doing)
@@ -114,9 +113,9 @@ class Daemon:
         elif state == "a batch is under way":
             self.model.pool.rest = None
         elif state == "the daemon stops":
-            self.adaptations.stop()
+            self.background_changes.stop()
         elif state == "an upgrade begins":
-            self.adaptations.hold()
+            self.background_changes.hold()
         else:
             assert state == "all is well"
 
@@ -166,7 +165,7 @@ def test_a_change_under_way_is_given_up(daemon: Daemon, state: str) -> None:
     assert daemon.model.done == []
     if state == "an upgrade begins":
         assert daemon.model.pool.suspension.held
-        daemon.loop.run(daemon.adaptations.release())  # it was given up, too
+        daemon.loop.run(daemon.background_changes.release())  # it was given up, too
         assert (daemon.model.pool.suspension.held, daemon.model.pool.woken) == (False, 1)
         assert daemon.loop.run(daemon.follow(4)) is True
 
@@ -190,11 +189,11 @@ def test_of_two_at_once_the_second_one_is_not_made(daemon: Daemon) -> None:
 
 def test_a_client_has_it_to_itself_once_that_is_given_up(daemon: Daemon) -> None:
     following = daemon.follow(4)
-    daemon.loop.run(daemon.adaptations.give_way("m"))
+    daemon.loop.run(daemon.background_changes.preempt("m"))
     assert daemon.reservations.is_free("m")
     assert following.result() is False
-    daemon.loop.run(daemon.adaptations.give_way("m"))  # nothing is under way
-    daemon.loop.run(daemon.adaptations.give_way("other"))
+    daemon.loop.run(daemon.background_changes.preempt("m"))  # nothing is under way
+    daemon.loop.run(daemon.background_changes.preempt("other"))
 
 
 def test_a_change_that_fails_is_reported_and_leaves_the_model_free(daemon: Daemon) -> None:
@@ -203,31 +202,3 @@ def test_a_change_that_fails_is_reported_and_leaves_the_model_free(daemon: Daemo
         daemon.loop.run(daemon.follow(4))
     daemon.model.fails = None
     assert daemon.loop.run(daemon.follow(4)) is True
-
-
-@pytest.mark.parametrize(
-    ("state", "why"),
-    [
-        ("all is well", ""),
-        ("models are restored", "model n is being restored"),
-        ("it was replaced", "model m is being registered, replaced or unregistered"),
-        ("it is changed", "a worker of model m is being started or ended"),
-        ("it is unsettled", "a worker of model m is being started or ended"),
-    ],
-)
-def test_conditions_that_prevent_a_handover(daemon: Daemon, state: str, why: str) -> None:
-    restoring: Any = SimpleNamespace(under_way="n" if state == "models are restored" else None)
-    serving: Any = SimpleNamespace(reservations=daemon.reservations, serial=7)
-    adoption = Adoption(cast(Any, daemon.served), serving, restoring)
-    following = None
-    if state == "it is changed":
-        following = daemon.follow(4)
-    elif state == "it is unsettled":
-        daemon.model.is_quiescent = False
-    elif state == "it was replaced":
-        daemon.set(state)
-    assert adoption.why_not_quiescent() == why
-    assert adoption.serial == 7
-    if following is not None:
-        daemon.loop.run(following)
-        assert adoption.why_not_quiescent() == ""

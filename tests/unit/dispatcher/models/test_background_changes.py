@@ -22,10 +22,12 @@ def test_two_clients_at_once_do_not_leave_a_change_half_undone(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim.served(sim.client.register("m", autoscale=messages.Autoscale(1, 4)))
-    registration = sim.daemon.registry.by_name("m")
+    registration = sim.services.registry.by_name("m")
     monkeypatch.setattr("fakes.simulated_daemon.PlannedWorker", SlowToEnd)
     sim.plans = ["hangs", "hangs"]
-    following = sim.loop.create_task(sim.daemon.registry.adaptations.follow_load(registration, 3))
+    following = sim.loop.create_task(
+        sim.services.registry.background_changes.follow_load(registration, 3)
+    )
     sim.settle()
     asked = []
     for on in (True, False):

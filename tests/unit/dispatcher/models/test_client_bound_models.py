@@ -15,8 +15,7 @@ from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.client_bound_models import ClientBoundModels
-from pytriton.dispatcher.models.hosted_models import HostedModels
+from pytriton.dispatcher.models.client_bound_models import ClientBoundModels, HostedModels
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 
@@ -81,11 +80,11 @@ def test_of_temporary_models_that_were_replaced_nothing_stays(sim: SimulatedDaem
     there = []
     for name in "nmm":
         sim.served(sim.client.register(name, replace=True, ephemeral=True))
-        there.append(weakref.ref(sim.daemon.registry.by_name(name)))
+        there.append(weakref.ref(sim.services.registry.by_name(name)))
     sim.answered(sim.client.ask(messages.Unregister("n")))
     sim.advance(60.0)
     gc.collect()
-    assert [one() for one in there] == [None, None, sim.daemon.registry.by_name("m")]
+    assert [one() for one in there] == [None, None, sim.services.registry.by_name("m")]
     sim.client.end_process()
     sim.advance(60.0)
     assert sim.is_clean("m")

@@ -49,11 +49,11 @@ def sim(start: Start) -> SimulatedDaemon:
 
 
 def info(sim: SimulatedDaemon, name: str) -> messages.ModelInfo:
-    return next(one for one in sim.loop.ask(sim.daemon.model_infos) if one.name == name)
+    return next(one for one in sim.loop.ask(sim.services.status.model_infos) if one.name == name)
 
 
 def deferred(sim: SimulatedDaemon) -> list[str]:
-    return [entry.spec.name for entry in sim.daemon.registry.restoring.lazy_entries()]
+    return [entry.spec.name for entry in sim.services.registry.restoring.lazy_entries()]
 
 
 def ask_for(sim: SimulatedDaemon, name: str) -> None:
@@ -71,7 +71,7 @@ def test_tritonserver_is_ready_without_those_that_rest(sim: SimulatedDaemon) -> 
         "ready",
     ]
     assert "on the first request" in info(sim, "a").scaling
-    assert sim.daemon.registry.restoring.failures() == {}
+    assert sim.services.registry.restoring.failures() == {}
     sim.advance(600.0)
     assert deferred(sim) == ["a", "b", "sleepy"]
 
@@ -175,7 +175,7 @@ def test_they_rest_on_when_tritonserver_ends(sim: SimulatedDaemon) -> None:
 def test_a_stop_ends_what_comes(sim: SimulatedDaemon) -> None:
     sim.server.obstacles["a"] = Obstacle("hang")
     ask_for(sim, "a")
-    sim.loop.ask(sim.daemon.registry.restoring.stop)
+    sim.loop.ask(sim.services.registry.restoring.stop)
     ask_for(sim, "b")  # its client is told when tritonserver ends
     assert "load b" not in sim.server.history
     assert sim.frontend.forgotten == []

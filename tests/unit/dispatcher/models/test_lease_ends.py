@@ -46,7 +46,7 @@ class Registry(list[Any]):
     def is_deploying(self, name: str) -> bool:
         return not self.is_placed
 
-    async def roll_back(self, name: str, still: Callable[[], object]) -> None:
+    async def undo(self, name: str, still: Callable[[], object]) -> None:
         self.ends += 1
         await asyncio.sleep(1.0)
         still()

@@ -136,7 +136,7 @@ def test_a_late_cancellation_stops_the_change(sim: SimulatedDaemon, replaces: bo
             raise RemoteFailure(ErrorKind.NOT_FOUND, "somebody has kept it")
 
     with pytest.raises(RemoteFailure, match="has kept it"):
-        sim.loop.run(sim.daemon.registry.roll_back("m", still))
+        sim.loop.run(sim.services.registry.undo("m", still))
     assert payload(sim) == b"new"
 
 
@@ -144,8 +144,8 @@ def test_the_confirmed_registration_is_the_requested_one(sim: SimulatedDaemon) -
     """Not what the load of the moment takes."""
     rules = messages.Autoscale(1, 4)
     sim.served(sim.client.register("m", b"new", lease=LEASE, autoscale=rules))
-    registration = sim.daemon.registry.by_name("m")
-    sim.loop.run(sim.daemon.registry.adaptations.follow_load(registration, 3))
+    registration = sim.services.registry.by_name("m")
+    sim.loop.run(sim.services.registry.background_changes.follow_load(registration, 3))
     assert end(sim, keep=True).answer == messages.Done()
     assert registration.spec.instances == 3
     kept = sim.persisted()["m"].spec
@@ -181,7 +181,7 @@ def test_explain_says_so_until_it_is_there_to_stay(sim: SimulatedDaemon) -> None
 def test_its_share_can_be_changed(sim: SimulatedDaemon) -> None:
     begin(sim, replaces=True)
     sim.answered(sim.client.ask(messages.RenewLease("m", "one", 0.0)))
-    (info,) = sim.loop.ask(sim.daemon.model_infos)
+    (info,) = sim.loop.ask(sim.services.status.model_infos)
     assert info.lease == messages.Lease("one", 10.0)
     wrong = sim.client.ask(messages.RenewLease("m", "one", 7.0))
     sim.answered(wrong)
@@ -316,18 +316,18 @@ def test_a_registration_that_failed_to_roll_back_is_not_replaced(sim: SimulatedD
     assert sim.is_served("m")
 
 
-def test_a_look_that_fails_is_not_the_last(
+def test_a_failed_check_of_the_leases_is_not_the_last(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(sim, replaces=False)
-    look, failures = sim.daemon.leases._look, [ValueError("a fault")]
+    look, failures = sim.services.leases._end_expired, [ValueError("a fault")]
 
     def faulty() -> None:
         if failures:
             raise failures.pop()
         look()
 
-    monkeypatch.setattr(sim.daemon.leases, "_look", faulty)
+    monkeypatch.setattr(sim.services.leases, "_end_expired", faulty)
     sim.advance(14.0)
     assert not failures
     assert sim.is_clean("m")

@@ -8,7 +8,7 @@ import pytest
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.name_reservations import Reservations
+from pytriton.dispatcher.models.deployer import Reservations
 
 
 async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = None) -> None:
@@ -18,7 +18,7 @@ async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = N
             await asyncio.sleep(60)
             return
         await undo.wait()
-        with names.giving_up(name):
+        with names.rolling_back(name):
             await asyncio.sleep(60)
 
 
@@ -65,13 +65,13 @@ def test_waiting_for_an_undo_ignores_new_changes(
             asyncio.ensure_future(hold(names, "n")),
         ]
         await asyncio.sleep(0)
-        await names.until_given_up("m")
-        await names.until_given_up("n")
+        await names.until_rolled_back("m")
+        await names.until_rolled_back("n")
         at_once = loop.time()
         undo.set()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await names.until_given_up("m")
+        await names.until_rolled_back("m")
         undone = loop.time()
         names.check("m")
         await names.until_all_free()

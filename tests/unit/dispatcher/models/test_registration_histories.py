@@ -74,7 +74,7 @@ def test_a_replacement_that_fails_leaves_the_old_one(
         assert failure.replace("w2", "w3") in request.failure
 
 
-def _gives_up(client: Client, request: Request) -> None:
+def _is_stopping(client: Client, request: Request) -> None:
     client.give_up(request)
 
 
@@ -82,7 +82,7 @@ def _ends(client: Client, request: Request) -> None:
     client.end_process()
 
 
-@pytest.mark.parametrize("how", [_gives_up, _ends], ids=["gives up", "ends"])
+@pytest.mark.parametrize("how", [_is_stopping, _ends], ids=["gives up", "ends"])
 @pytest.mark.parametrize("where", ["workers load", "tritonserver loads", "just registered"])
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 @pytest.mark.parametrize("former", [False, True], ids=["new", "replaces"])
@@ -234,7 +234,7 @@ def test_a_daemon_that_stops_says_of_no_model_that_there_is_none(sim: SimulatedD
     for name in ("m", "n"):
         sim.served(sim.client.register(name))
     sim.server.obstacles["n"] = obstacle = Obstacle("hang")
-    sim.loop.ask(lambda: sim.daemon.ending.request("its machine is to go"))
+    sim.loop.ask(lambda: sim.services.shutdown.request("its machine is to go"))
     sim.advance(5.0)
     states = sim.state_of("m"), sim.state_of("n")
     requests = []

@@ -119,7 +119,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     def known(self) -> list[str]:
         """Return the models that somebody can ask for, or all."""
-        registry = self.sim.daemon.registry
+        registry = self.sim.services.registry
         busy = self.sim.being_changed()
         return [
             name
@@ -238,7 +238,7 @@ class RegistryHistories(RuleBasedStateMachine):
         before = self.end_daemon()
         self.begin(plan)
         self.sim.advance(5.0)
-        registry = self.sim.daemon.registry
+        registry = self.sim.services.registry
         if plan == "serves":
             assert {one.spec.name for one in registry} == set(before)
         else:
@@ -263,7 +263,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def there_are_never_more_workers_than_asked_for(self) -> None:
-        for registration in self.sim.daemon.registry.keys.values():
+        for registration in self.sim.services.registry.keys.values():
             pool = registration.pool
             alive = [one for one in pool._workers.values() if one.alive]
             count = registration.spec.instances
@@ -273,7 +273,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def an_unregistered_model_leaves_nothing(self) -> None:
-        registry = self.sim.daemon.registry
+        registry = self.sim.services.registry
         for name in ("a", "b"):
             gone = name not in registry and not registry.restoring.knows(name)
             if gone and name not in self.sim.being_changed():
@@ -281,7 +281,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_is_what_is_registered(self) -> None:
-        registry = self.sim.daemon.registry
+        registry = self.sim.services.registry
         kept = self.sim.persisted()
         for name in ("a", "b"):
             if name in self.sim.being_changed() or registry.restoring.knows(name):
@@ -297,7 +297,7 @@ class RegistryHistories(RuleBasedStateMachine):
         """By the registration that counts: the old one or the new one, never none."""
         if not self.sim.server.ready:
             return
-        for registration in self.sim.daemon.registry:
+        for registration in self.sim.services.registry:
             if registration.ready and registration.in_triton.mark() is not None:
                 assert self.sim.is_served(registration.spec.name)
                 proxies = self.sim.server.models[registration.spec.name].proxies
@@ -333,7 +333,7 @@ class RegistryHistories(RuleBasedStateMachine):
         if sim.server.ready:  # what could not be restored is tried again in the next tritonserver
             sim.server.end()
         sim.advance(100.0)
-        registry = sim.daemon.registry
+        registry = sim.services.registry
         assert sim.server.gate_open
         for registration in registry:
             assert (registration.state, sim.is_served(registration.spec.name)) == ("ready", True)

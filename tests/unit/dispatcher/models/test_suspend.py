@@ -58,7 +58,7 @@ def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
     assert sleeper.state() == "ready"
     assert sleeper.event("resumed").numbers["suspended_s"] > 1000.0
     assert (
-        dict(sim.daemon.registry.counter_registry.items())["m"].resumes == 1
+        dict(sim.services.registry.counter_registry.items())["m"].resumes == 1
     )  # the three woke it together
     sim.advance(50.0)
     assert sleeper.state() == "ready"  # what was before it slept does not count
@@ -288,7 +288,7 @@ def test_models_may_be_unregistered_while_tritonserver_starts_with_them(
         assert all(one.answer is not None for one in requests)
         assert not sim.main.done()
         assert set(sim.server.models) == {"c"}
-        assert [one.name for one in sim.loop.ask(sim.daemon.model_infos)] == ["c"]
+        assert [one.name for one in sim.loop.ask(sim.services.status.model_infos)] == ["c"]
     finally:
         sim.close()
 

@@ -1,4 +1,4 @@
-"""Models that sleep, wake and scale all the time, held so that the daemon can be upgraded: virtual time."""
+"""When the models allow an upgrade; changes that the daemon makes on its own are held until then. Virtual time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 from fakes.suspending_daemons import MIB, SLEEPY, Budgeted
+
+from pytriton._protocol import messages
 
 
 @pytest.fixture
@@ -18,17 +21,54 @@ def daemon(tmp_path: Path) -> Iterator[Budgeted]:
 
 
 def hold(daemon: Budgeted) -> None:
-    daemon.sim.loop.ask(daemon.sim.daemon.registry.adaptations.hold)
+    daemon.sim.loop.ask(daemon.sim.services.registry.background_changes.hold)
     daemon.sim.advance(0.5)
 
 
 def release(daemon: Budgeted) -> None:
-    registry = daemon.sim.daemon.registry
-    daemon.sim.loop.run(asyncio.ensure_future(registry.adaptations.release()))
+    registry = daemon.sim.services.registry
+    daemon.sim.loop.run(asyncio.ensure_future(registry.background_changes.release()))
 
 
 def why_not_quiescent(daemon: Budgeted) -> str:
-    return daemon.sim.loop.ask(daemon.sim.daemon.registry.adoption.why_not_quiescent)
+    return _why_not_quiescent(daemon.sim)
+
+
+def _why_not_quiescent(sim: SimulatedDaemon) -> str:
+    why: str = sim.loop.ask(sim.services.registry.why_not_quiescent)
+    return why
+
+
+_REGISTERED = "model m is being registered, replaced or unregistered"
+_WORKER = "a worker of model m is being started or ended"
+
+
+def test_a_change_under_way_prevents_a_handover(sim: SimulatedDaemon) -> None:
+    sim.usual_plan = "hangs"
+    registering = sim.client.register("m")
+    sim.settle()
+    assert _why_not_quiescent(sim) == _REGISTERED
+    sim.alive("m")[0].end()
+    sim.answered(registering)
+    sim.plans = ["serves"]
+    sim.served(sim.client.register("m"))
+    assert _why_not_quiescent(sim) == ""
+    scaling = sim.client.ask(messages.Scale("m", 2))
+    sim.settle()
+    assert _why_not_quiescent(sim) == _WORKER
+    sim.alive("m")[-1].end()
+    sim.answered(scaling)
+    sim.alive("m")[0].end()
+    sim.settle()
+    assert _why_not_quiescent(sim) == _WORKER
+
+
+def test_a_restore_prevents_a_handover(tmp_path: Path) -> None:
+    with successive_daemons(tmp_path) as start:
+        first = start()
+        first.served(first.client.register("m"))
+        second = start(usual_plan="hangs")
+        assert _why_not_quiescent(second) == "model m is being restored"
 
 
 def test_a_batch_waits_and_wakes_its_model_later(daemon: Budgeted) -> None:

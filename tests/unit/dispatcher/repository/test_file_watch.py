@@ -16,7 +16,7 @@ from support.models import repositories
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
 from pytriton.dispatcher.repository.watch import FileWatch
-from pytriton.dispatcher.runtime.upgrade_snapshot import SeenFiles
+from pytriton.dispatcher.upgrade.snapshot import SeenFiles
 
 EVERY_S = 5.0
 Start = Callable[..., SimulatedDaemon]
@@ -153,7 +153,7 @@ def test_the_next_version_continues_from_the_last_snapshot(watched: Watched) -> 
 
 
 def states(sim: SimulatedDaemon) -> dict[str, str]:
-    models: Any = sim.loop.run(sim.daemon.repository_models.index())
+    models: Any = sim.loop.run(sim.services.repository_models.index())
     return {one.name: one.state for one in models}
 
 

@@ -47,7 +47,7 @@ def test_only_the_model_that_crashes_tritonserver_fails(start: Start, repository
     assert "exited 2 times in a row while loading model own" in reason(sim, "own")
     assert {"a", "z", "py"} <= set(sim.server.models)
     assert sim.server.starts == 4
-    assert sim.daemon.repository_models.records.failed
+    assert sim.services.repository_models.records.failed
     sim.server.end()
     sim.advance(120.0)
     assert sim.server.starts == 5
@@ -114,7 +114,7 @@ def test_tritonserver_exits_during_the_first_loads(
     assert found["py"] == "ready workers"
     assert found["pair"] == (OWN if times == 1 else "failed")
     assert sim.server.starts == starts
-    assert sim.daemon.repository_models.tried
+    assert sim.services.repository_models.tried
     if times > 1:
         assert "tritonserver exited 2 times in a row while loading model own" in reason(sim, "pair")
 
@@ -138,7 +138,7 @@ def test_tritonserver_exits_while_file_changes_are_loaded(start: Start, reposito
 
 def test_a_failed_replacement_changes_nothing(start: Start) -> None:
     sim = start()
-    models = sim.daemon.repository_models
+    models = sim.services.repository_models
     models.records.server_lost = True
     sim.server.obstacles["own"] = Obstacle("refuse")
     sim.loop.run(models.reload_all())

@@ -23,7 +23,7 @@ class Asker:
 
     def __init__(self, sim: SimulatedDaemon) -> None:
         self.sim = sim
-        self.control: ModelControl = sim.daemon.model_control
+        self.control: ModelControl = sim.services.model_control
 
     def load(
         self, name: str, config: str = "", files: Sequence[str] = (), *contents: bytes

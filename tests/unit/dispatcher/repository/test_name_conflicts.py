@@ -32,7 +32,7 @@ def test_registered_names_take_precedence_over_repositories(start: Start) -> Non
     sim.served(sim.client.register("py", b"registered"))
     sim = start()
     assert states(sim)["py"].startswith("failed")
-    registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("py"))
+    registration = sim.loop.ask(lambda: sim.services.registry.by_name("py"))
     assert registration.payloads(0) == [b"registered"]
 
 
@@ -57,7 +57,7 @@ def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     assert list(sim.persisted()) == ["py"]
     sim.stop()
     sim = start(model_control_mode="explicit")
-    registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("py"))
+    registration = sim.loop.ask(lambda: sim.services.registry.by_name("py"))
     assert registration.payloads(0) == [b"a client's"]
 
 
@@ -111,7 +111,7 @@ def test_owners_of_names_survive_an_upgrade(start: Start) -> None:
     """A client's model that has taken a repository model's place is not the repository's afterwards."""
     sim = start()
     sim.served(sim.client.register("py", replace=True))
-    models = sim.daemon.repository_models
+    models = sim.services.repository_models
     handed = models.hand_over()
     assert not models.records.serves("py")
     models.records.clear()
@@ -145,7 +145,7 @@ def test_a_load_waits_only_for_a_restore_of_the_same_name(start: Start) -> None:
         sim.advance(5.0)
         py = "failed" if can_be_restored else "ready workers"
         assert states(sim) == {**ALL, "py": py}
-        payloads = sim.daemon.registry.names["py"].payloads(0)
+        payloads = sim.services.registry.names["py"].payloads(0)
         assert (payloads == [b"registered"]) is can_be_restored
 
 
@@ -168,14 +168,14 @@ def test_an_ensemble_waits_for_a_step_that_is_being_restored(
 def test_status_shows_what_is_being_loaded(start: Start) -> None:
     """For how long, too; and what waits for its turn."""
     sim = start(usual_plan="hangs")
-    infos = {one.name: one for one in sim.loop.ask(sim.daemon.model_infos)}
+    infos = {one.name: one for one in sim.loop.ask(sim.services.status.model_infos)}
     assert (infos["py"].state, infos["pair"].state) == ("loading", "loading")
     assert infos["py"].loading_since > 0.0
     assert infos["pair"].loading_since == 0.0  # for py
     assert infos["own"].loading_since == 0.0
-    text = sim.loop.ask(lambda: sim.daemon._status.for_service_manager().text)
+    text = sim.loop.ask(lambda: sim.services.status.for_service_manager().text)
     assert text == "ready: 1 of 4 models ready; loading py"
     sim.alive("py")[0].loaded()
     sim.advance(1.0)
     assert states(sim) == ALL
-    assert not any(one.loading_since for one in sim.loop.ask(sim.daemon.model_infos))
+    assert not any(one.loading_since for one in sim.loop.ask(sim.services.status.model_infos))

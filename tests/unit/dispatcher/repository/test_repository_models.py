@@ -18,7 +18,7 @@ from support.models import repositories
 
 from pytriton._host.settings import reload
 from pytriton._protocol import messages
-from pytriton.dispatcher.runtime.upgrade_snapshot import RepositoriesState
+from pytriton.dispatcher.upgrade.snapshot import RepositoriesState
 
 Start = Callable[..., SimulatedDaemon]
 
@@ -84,7 +84,9 @@ def test_startup_load_failures_appear_in_status_and_log(start: Start, repository
     assert said.startswith("odd is failed: it is in a model repository and could not be loaded: ")
     assert "no backend 'tensorrt'" in said
     sim.served(sim.client.register("odd"))
-    states_of_it = [one.state for one in sim.loop.ask(sim.daemon.model_infos) if one.name == "odd"]
+    states_of_it = [
+        one.state for one in sim.loop.ask(sim.services.status.model_infos) if one.name == "odd"
+    ]
     assert states_of_it == ["ready"]
     unregistered = sim.client.ask(messages.Unregister("odd"))
     sim.answered(unregistered)
@@ -240,7 +242,7 @@ def test_tritonserver_ends_before_the_next_version_has_laid_out_its_python(
     monkeypatch.setattr("pytriton.dispatcher.services.PythonOnDemand", LatePython)
     repositories.add(repository, "stock", {"1/model.py": b""}, 'backend: "python"')
     sim = start(python_backend_model=("stock",))
-    models = sim.daemon.repository_models
+    models = sim.services.repository_models
     python = cast(LatePython, models._python)
     sim.loop.ask(python.there.set)
     sim.advance(10.0)
@@ -324,7 +326,7 @@ def test_a_repository_is_polled(start: Start, repository: Path) -> None:
 def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repository: Path) -> None:
     """The next version goes on from what the former one has seen, and knows what that has loaded."""
     sim = start(model_control_mode="poll", repository_poll_s=5.0)
-    models = sim.daemon.repository_models
+    models = sim.services.repository_models
     before = {name: dataclasses.replace(one) for name, one in models.records.items()}
     (old,) = sim.alive("py")
     models.watch.hold()
@@ -355,7 +357,7 @@ def test_a_stop_gives_tritonservers_own_models_the_grace_that_holds(
         wanted = msgspec.structs.replace(sim.config, grace_period_s=600.0)
         monkeypatch.setattr(reload, "_load", lambda _: wanted)
         sim.answered(sim.client.ask(messages.Reload()))
-        sim.daemon.ending.request("the test is over")
+        sim.services.shutdown.request("the test is over")
     else:
         sim.answered(sim.client.ask(messages.Drain(settle_s=0.0, timeout_s=600.0)))
     sim.advance(59.0)
@@ -367,7 +369,7 @@ def test_a_stop_gives_tritonservers_own_models_the_grace_that_holds(
 
 def test_nothing_is_handed_over_while_models_are_loaded(start: Start) -> None:
     sim = start(usual_plan="hangs")
-    assert not sim.daemon.repository_models.is_quiescent
+    assert not sim.services.repository_models.is_quiescent
 
 
 def test_the_daemon_stops_while_models_are_loaded(start: Start) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
-from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.tasks import SupervisedTasks, uninterrupted
 
 
 class Work:
@@ -95,3 +96,26 @@ def test_a_cancellation_is_not_lost_when_the_work_fails() -> None:
         assert isinstance(cancelled.value.__cause__, ValueError)
 
     asyncio.run(main())
+
+
+def test_a_vital_task_that_ends_makes_the_group_unhealthy() -> None:
+    async def fail() -> None:
+        raise OSError("no room")
+
+    async def scene() -> None:
+        tasks = SupervisedTasks()
+        tasks.start("watch", asyncio.sleep(0), vital=True)
+        tasks.start("other", fail())
+        tasks.start("endless", asyncio.Event().wait())  # type: ignore[arg-type]
+        assert tasks.is_healthy
+        await tasks.wait("watch")
+        assert not tasks.is_healthy
+        tasks.cancel("endless")
+        await tasks.wait("endless")
+        tasks.cancel_all()
+
+    with structlog.testing.capture_logs() as logged:
+        asyncio.run(scene())
+    assert [(line["event"], line["task"]) for line in logged] == [
+        ("internal error: task failed", "other")
+    ]

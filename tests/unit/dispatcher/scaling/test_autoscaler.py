@@ -40,7 +40,7 @@ class Load:
         self._sim = sim
         self._done: dict[str, Counts] = {}
         self._at = 0.0
-        autoscaler = sim.daemon.autoscaler
+        autoscaler = sim.services.autoscaler
         autoscaler.counts = self._counts
         autoscaler.resource_use = lambda registration: ResourceUse(0.0, self.memory)
         autoscaler.resources = lambda: self.room
@@ -80,7 +80,7 @@ def register(
 
 
 def info_of(sim: SimulatedDaemon, name: str) -> messages.ModelInfo:
-    return next(one for one in sim.loop.ask(sim.daemon.model_infos) if one.name == name)
+    return next(one for one in sim.loop.ask(sim.services.status.model_infos) if one.name == name)
 
 
 def test_instances_follow_the_load_up_and_down(sim: SimulatedDaemon, load: Load) -> None:
@@ -245,7 +245,7 @@ def test_the_machine_is_measured(sim: SimulatedDaemon) -> None:
     assert room.memory is not None
     assert room.memory > 0
     sim.served(sim.client.register("m"))
-    registration = sim.loop.ask(lambda: sim.daemon.registry.by_name("m"))
+    registration = sim.loop.ask(lambda: sim.services.registry.by_name("m"))
     assert sim.loop.ask(lambda: resource_use_of(registration)).cpu_s >= 0
 
 

@@ -179,7 +179,7 @@ def test_many_concurrent_requests_never_exceed_the_budget_and_are_answered(
                 daemon.worker(batch).begin()
                 daemon.worker(batch).answer()
     assert len(answered) == 12
-    assert daemon.sim.loop.ask(lambda: daemon.sim.daemon.registry.accounts.suspended) == 9
+    assert daemon.sim.loop.ask(lambda: daemon.sim.services.registry.accounts.suspended) == 9
 
 
 def test_a_slow_load_blocks_no_other_model(daemon: Budgeted) -> None:
@@ -337,11 +337,11 @@ def test_waiting_models_can_be_unregistered_and_the_daemon_stopped(daemon: Budge
     daemon.sim.answered(daemon.sim.client.ask(messages.Unregister("b")))
     assert "is being stopped" in failure_of(batches[0])
     assert daemon.sim.is_clean("b")
-    accounts = daemon.sim.daemon.registry.accounts
+    accounts = daemon.sim.services.registry.accounts
     assert [one.account.spec.name for one in accounts.waiting] == ["c"]
     daemon.sim.stop()
     assert batches[1].done()
-    assert daemon.sim.daemon.registry.accounts.open_accounts == []
+    assert daemon.sim.services.registry.accounts.open_accounts == []
 
 
 def test_a_broken_model_releases_its_memory(daemon: Budgeted) -> None:

@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.runtime import upgrade_snapshot
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.telemetry.events import kinds
+from pytriton.dispatcher.upgrade import snapshot
 from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 from pytriton.dispatcher.upgrade.takeover import SIGNALS
 from pytriton.dispatcher.workers.fork_servers import ForkServers
@@ -39,7 +39,7 @@ class Scene:
         self.done: list[str] = []
         self.executed = False
         self.on_suspend: Callable[[], object] = lambda: None
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.prestarted = PrestartedWorkers(3)
         self.released = asyncio.Event()
         control = SimpleNamespace(
@@ -53,16 +53,15 @@ class Scene:
             phase="ready",
             control_tcp="",
             for_service_manager=lambda: SimpleNamespace(text=""),
-            lose_tcp=lambda address, why: self.done.append(f"lost {address}: {why}"),
+            report_tcp_lost=lambda address, why: self.done.append(f"lost {address}: {why}"),
         )
         registry = Registry()
-        registry.adoption = SimpleNamespace(why_not_quiescent=lambda: "")
         registry.prestarted = self.prestarted
-        registry.adaptations = SimpleNamespace(release=self._release)
+        registry.background_changes = SimpleNamespace(release=self._release)
         events = SimpleNamespace(emit=self._emit)
         self.parts = SimpleNamespace(
             status=self.status,
-            ending=SimpleNamespace(asked=self.asked),
+            shutdown=SimpleNamespace(requested=self.requested),
             control=control,
             server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
             openai=SimpleNamespace(is_quiescent=True),
@@ -73,15 +72,19 @@ class Scene:
             ),
             registry=registry,
             workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
-            events=SimpleNamespace(events=events, has_pending=False),
+            events=events,
+            event_log=SimpleNamespace(has_pending=False),
             requests=SimpleNamespace(has_pending=False),
             notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),
-            is_private=False,
         )
-        self.upgrade = UpgradeCoordinator(self.parts, self._execute)  # type: ignore[arg-type]
+        self.upgrade = UpgradeCoordinator(
+            self.parts,  # type: ignore[arg-type]
+            locks=(-1, -1),
+            execute=self._execute,
+        )
         monkeypatch.setattr(self.upgrade, "_state", lambda: None)
-        monkeypatch.setattr(upgrade_snapshot, "encode", lambda state: b"")
-        monkeypatch.setattr(upgrade_snapshot, "descriptors", lambda state: [])
+        monkeypatch.setattr(snapshot, "encode", lambda state: b"")
+        monkeypatch.setattr(snapshot, "descriptors", lambda state: [])
 
     async def _release(self) -> None:
         self.released.set()
@@ -117,9 +120,11 @@ class Scene:
 class Registry(list[object]):
     """The registered models: none."""
 
-    adaptations: SimpleNamespace
-    adoption: SimpleNamespace
+    background_changes: SimpleNamespace
     prestarted: PrestartedWorkers
+
+    def why_not_quiescent(self) -> str:
+        return ""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Awaitable[None]]) -> None:
@@ -172,7 +177,7 @@ def test_a_signal_at_the_last_moment_is_heard(monkeypatch: pytest.MonkeyPatch) -
 
     async def test(scene: Scene) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, scene.asked.set)
+        loop.add_signal_handler(signal.SIGTERM, scene.requested.set)
         scene.on_suspend = lambda: os.kill(os.getpid(), signal.SIGTERM)
         try:
             await scene.go()

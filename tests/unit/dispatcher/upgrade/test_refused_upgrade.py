@@ -37,7 +37,7 @@ class Parts(SimpleNamespace):
         self.busy: list[str] = []
         super().__init__(
             status=SimpleNamespace(phase="ready"),
-            ending=SimpleNamespace(asked=SimpleNamespace(is_set=lambda: False)),
+            shutdown=SimpleNamespace(requested=SimpleNamespace(is_set=lambda: False)),
             client_bound_models=SimpleNamespace(ending=False),
             control=SimpleNamespace(changing=0, hold=self._hold, release=self._release),
             server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
@@ -48,7 +48,7 @@ class Parts(SimpleNamespace):
             ),
             registry=Models([], self.busy),
             workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
-            events=SimpleNamespace(events=SimpleNamespace(emit=self._emit)),
+            events=SimpleNamespace(emit=self._emit),
             is_private=False,
         )
 
@@ -67,10 +67,13 @@ class Models(list[Any]):
 
     def __init__(self, models: list[Any], busy: list[str]) -> None:
         super().__init__(models)
-        self.adoption = SimpleNamespace(why_not_quiescent=lambda: busy[0] if busy else "")
+        self.busy = busy
         self.prestarted = PrestartedWorkers(3)
-        self.adaptations = SimpleNamespace(hold=self._hold, release=self._release)
+        self.background_changes = SimpleNamespace(hold=self._hold, release=self._release)
         self.held = False
+
+    def why_not_quiescent(self) -> str:
+        return self.busy[0] if self.busy else ""
 
     def _hold(self) -> None:
         self.held = True
@@ -91,7 +94,7 @@ def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
     """Return why an upgrade was refused."""
 
     async def prepare() -> RemoteFailure:
-        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         with pytest.raises(RemoteFailure) as raised:
             await upgrade.prepare(wish)
@@ -149,7 +152,7 @@ def test_an_upgrade_that_cannot_hand_over_is_refused(
             lambda parts: setattr(parts.client_bound_models, "ending", True),
             "a client-bound model is being",
         ),
-        (lambda parts: setattr(parts.ending.asked, "is_set", lambda: True), "is stopping"),
+        (lambda parts: setattr(parts.shutdown.requested, "is_set", lambda: True), "is stopping"),
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )
@@ -185,7 +188,7 @@ def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why
     python.chmod(0o755)
 
     async def prepare() -> None:
-        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         for _ in range(2):  # it may be tried again
             with pytest.raises(RemoteFailure, match=why):
@@ -204,7 +207,7 @@ def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path
     async def prepare() -> None:
         parked = FakeWorker(1, spec)
         await parts.registry.prestarted.put("m", parked)
-        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         await upgrade.prepare(messages.Upgrade(able(tmp_path)))
         assert parts.held
@@ -233,7 +236,7 @@ def test_an_interpreter_that_is_not_there_is_reported() -> None:
     parts = Parts()
 
     async def prepare() -> None:
-        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         with pytest.raises(RemoteFailure, match="/no/python: No such file"):
             await upgrade.prepare(messages.Upgrade("/no/python"))
@@ -262,7 +265,7 @@ def test_a_model_that_goes_while_the_next_version_looks_is_no_reason(tmp_path: P
 
     async def prepare(parts: Parts, *, goes: bool) -> None:
         parts.registry.append(SimpleNamespace(spec=spec, registrant=None, kept=True))
-        upgrade = UpgradeCoordinator(parts)  # type: ignore[arg-type]
+        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
         upgrade._state = _nothing  # type: ignore[assignment, method-assign]
         if goes:
             asyncio.get_running_loop().call_soon(parts.registry.clear)

@@ -14,8 +14,8 @@ from fakes.virtual_time import VirtualLoop
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
+from pytriton.dispatcher.upgrade.snapshot import HandOver
 
 NOW, FORMER = messages.PROTOCOL, messages.PROTOCOL - 1
 

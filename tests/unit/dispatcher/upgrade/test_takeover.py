@@ -21,34 +21,33 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton.dispatcher import process, run
 from pytriton.dispatcher.models.persistence.state_dir import Store
-from pytriton.dispatcher.runtime import upgrade_snapshot
-from pytriton.dispatcher.runtime.upgrade_snapshot import Remains
-from pytriton.dispatcher.upgrade import takeover
+from pytriton.dispatcher.upgrade import snapshot, takeover
+from pytriton.dispatcher.upgrade.snapshot import Remains
 
 
 class Afresh(Exception):
     """A fresh start would have begun."""
 
 
-def test_whatever_fails_begins_afresh_with_the_environment_that_there_was(
+def test_whatever_fails_starts_fresh_with_the_environment_that_there_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[tuple[Remains, str, Mapping[str, str]]] = []
 
-    def start_afresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
+    def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
         begun.append((left, why, environ))
         raise Afresh
 
     def unusable(document: bytes) -> NoReturn:
         del os.environ["NOTIFY_SOCKET"]
-        raise upgrade_snapshot.UnusableHandOver("it is of form 99")
+        raise snapshot.UnusableHandOver("it is of form 99")
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
-    monkeypatch.setattr(takeover, "start_afresh", start_afresh)
-    monkeypatch.setattr(takeover, "taken_over", unusable)
+    monkeypatch.setattr(takeover, "start_fresh", start_fresh)
+    monkeypatch.setattr(takeover, "read_state", unusable)
     left = msgspec.msgpack.encode({"config": b"{}", "helper": [60, 6]})
     with pytest.raises(Afresh):
-        process._take_over(upgrade_snapshot.in_memory(b"pytriton-hand-over 99\n" + left))
+        process._take_over(snapshot.in_memory(b"pytriton-hand-over 99\n" + left))
     ((remains, why, environ),) = begun
     assert (remains.config, remains.helper) == (b"{}", (60, 6))
     assert "it is of form 99" in why
@@ -81,7 +80,7 @@ def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatc
         patch.setattr(os, "dup2", lambda one, other: os.close(one))
         patch.setattr(takeover, "_close_at_execve", lambda but: kept.extend(but))
         patch.setattr(os, "execve", lambda *reported: executed.append(reported))
-        takeover.start_afresh(left, "a fault", given)
+        takeover.start_fresh(left, "a fault", given)
     helper.returncode = child.returncode = 0  # they have been waited for
     assert child.stdin is not None  # a pipe
     child.stdin.close()
@@ -112,7 +111,7 @@ def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
     run_in.mkdir(0o700)
     config = DaemonConfig(runtime_dir=str(run_in), state_dir=str(keep_in)).to_json()
     state = SimpleNamespace(config=config, registrations=[])
-    monkeypatch.setattr(upgrade_snapshot, "decode", lambda document: state)
+    monkeypatch.setattr(snapshot, "decode", lambda document: state)
     assert takeover.check_compatibility(b"").can
     full[0] = True
     verdict = takeover.check_compatibility(b"")

@@ -13,14 +13,14 @@ from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
-from pytriton.dispatcher.runtime.upgrade_snapshot import (
+from pytriton.dispatcher.scaling.memory_policy import MEMORY
+from pytriton.dispatcher.upgrade.snapshot import (
     ChildState,
     ModelCountersState,
     PoolState,
     SupervisedState,
     WorkerState,
 )
-from pytriton.dispatcher.scaling.memory_policy import MEMORY
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import Pool

@@ -33,9 +33,9 @@ def test_registrations_are_served_after_a_restart(start: Start) -> None:
     sim.served(sim.client.register("c", b"new", replace=True))
     sim.answered(sim.client.ask(messages.Unregister("d")))
     sim = start()
-    assert [one.spec.name for one in sim.daemon.registry] == ["a", "b", "c"]
+    assert [one.spec.name for one in sim.services.registry] == ["a", "b", "c"]
     assert [len(sim.alive(name)) for name in ("a", "b", "c")] == [1, 3, 1]
-    assert sim.loop.ask(lambda: sim.daemon.registry.by_name("c")).payloads(0) == [b"new"]
+    assert sim.loop.ask(lambda: sim.services.registry.by_name("c")).payloads(0) == [b"new"]
     sim.served(sim.client.ask(messages.Rollback("c")))
     assert sim.persisted()["c"].payloads == [b"c"]
 
@@ -58,7 +58,7 @@ def test_client_bound_models_are_not_persisted(start: Start, how: str, replaces:
     assert sim.persisted() == {}
     rollback = sim.client.ask(messages.Rollback("m"))
     sim.settle()
-    assert "no previous version is kept" in rollback.failure
+    assert "no previous version is stored" in rollback.failure
     client.end_process()
     sim.advance(10.0)
     assert sim.is_clean("m")
@@ -80,7 +80,7 @@ def test_pending_restores_are_shown_as_registered(start: Start) -> None:
     """All that the registration alone tells: python, versions, when it was."""
 
     def reported(sim: SimulatedDaemon) -> messages.ModelInfo:
-        (model,) = sim.loop.ask(sim.daemon.model_infos)
+        (model,) = sim.loop.ask(sim.services.status.model_infos)
         return model
 
     sim = start()
@@ -131,7 +131,7 @@ def test_models_are_restored_several_at_once_while_clients_ask(start: Start) -> 
     sim.alive("a")[0].loaded()
     sim.settle()
     # In the order of registration, whichever is the first to be restored.
-    assert [one.spec.name for one in sim.daemon.registry] == ["new", "a", "b"]
+    assert [one.spec.name for one in sim.services.registry] == ["new", "a", "b"]
     assert len(sim.alive("b")) == 2
     assert sorted(sim.persisted()) == ["a", "b", "new"]
 
@@ -143,7 +143,7 @@ def test_a_load_that_hangs_holds_up_no_other_model(start: Start) -> None:
     sim = start(usual_plan="hangs")
     first, rest = names[:MAX_CONCURRENT_LOADS], names[MAX_CONCURRENT_LOADS:]
     assert loading(sim) == first
-    infos = {one.name: one for one in sim.loop.ask(sim.daemon.model_infos)}
+    infos = {one.name: one for one in sim.loop.ask(sim.services.status.model_infos)}
     assert [name for name in names if infos[name].loading_since] == first
     sim.usual_plan = "serves"
     sim.alive(first[0])[0].loaded()
@@ -181,7 +181,7 @@ def test_a_daemon_with_a_hanging_load_is_as_ready_as_the_settings_say(start: Sta
     sim.advance(60.0)
     assert sim.is_served("sound")
     assert not sim.server.gate_open
-    assert cast(Any, sim.daemon.repository_models).tried
+    assert cast(Any, sim.services.repository_models).tried
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["forgotten", "registered anew"])
@@ -193,7 +193,7 @@ def test_a_model_is_unregistered_while_it_is_restored(start: Start, again: bool)
     sim.settle()
     assert gone.answer == messages.Done()
     assert sim.is_clean("m")
-    assert sim.daemon.registry.restoring.outcomes == {}
+    assert sim.services.registry.restoring.outcomes == {}
     sim.usual_plan = "serves"
     if again:
         sim.served(sim.client.register("m", b"new"))
@@ -313,14 +313,14 @@ def test_repository_models_are_not_persisted(start: Start) -> None:
         """Nobody listens."""
 
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
-    registering = sim.daemon.registry.register(
+    registering = sim.services.registry.register(
         messages.Register(spec), [b"repository's"], report, keep=False
     )
     served = sim.loop.run(registering)
     sim.server.end()
     sim.advance(10.0)
     sim.served(sim.client.ask(messages.Scale("m", 2)))
-    assert sim.daemon.registry.get("m") is served
+    assert sim.services.registry.get("m") is served
     assert len(sim.alive("m")) == 2
     assert sim.persisted()["m"].payloads == [b"old"]
     assert sim.persisted()["m"].spec.instances == 1
@@ -348,7 +348,7 @@ def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
         sim.served(sim.client.register(name))
     sim = start(usual_plan="hangs")
     sim.stop()
-    assert sim.daemon.ending.code == 0
+    assert sim.services.shutdown.code == 0
     sim = start()
     assert [sim.state_of(name) for name in ("a", "b")] == ["ready", "ready"]
 

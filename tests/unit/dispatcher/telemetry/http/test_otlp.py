@@ -21,7 +21,6 @@ from pytriton._protocol.lanes.histograms import BOUNDS_S
 from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton.dispatcher.openai.meters import Meters
 from pytriton.dispatcher.openai.state import MetricData
-from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
@@ -31,6 +30,7 @@ from pytriton.dispatcher.telemetry.metrics.user_metrics import (
     RawUserMetrics,
     add_frontend,
 )
+from pytriton.dispatcher.upgrade.snapshot import SentSeries
 from pytriton.worker.user_metrics import collected
 
 INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}

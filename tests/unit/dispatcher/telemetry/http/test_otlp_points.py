@@ -13,9 +13,9 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from pytriton.dispatcher.runtime.upgrade_snapshot import SentSeries
 from pytriton.dispatcher.telemetry.http import otlp_points
 from pytriton.dispatcher.telemetry.http.otlp_points import StartTimes
+from pytriton.dispatcher.upgrade.snapshot import SentSeries
 
 
 def _starts(start_times: StartTimes, at: int, *counts: tuple[str, float]) -> dict[str, int]:

@@ -147,7 +147,7 @@ def test_a_busy_worker_is_reported_without_polling_it(sim: SimulatedDaemon) -> N
 
 def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
     serve(sim)
-    registration = sim.daemon.registry.by_name("m")
+    registration = sim.services.registry.by_name("m")
 
     def lost(**facts: Any) -> None:
         worker = sim.alive("m")[0]
@@ -231,7 +231,7 @@ def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
 
 def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
     """Return the values that a scraper is told, by metric and instance."""
-    scraped = sim.loop.run(sim.daemon.metrics.scrape())
+    scraped = sim.loop.run(sim.services.metrics.scrape())
     return {
         name: {
             dict(labels)["model_instance"]: value

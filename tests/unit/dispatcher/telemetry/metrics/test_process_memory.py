@@ -92,7 +92,7 @@ def test_a_container_with_its_own_pids_reports_no_gpu_memory(
 def test_gpu_memory_is_in_the_snapshot(sim: SimulatedDaemon, nvml: FakeNvml) -> None:
     sim.served(sim.client.register("m"))
     nvml.devices = ([(sim.workers[-1].pid, 4096)],)
-    sim.daemon.metrics._nvml = GpuMemory()
+    sim.services.metrics._nvml = GpuMemory()
     sim.advance(2.0)
     answer = sim.answered(sim.client.ask(messages.GetMetrics()))
     assert isinstance(answer, messages.MetricsSnapshot)

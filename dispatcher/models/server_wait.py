@@ -69,9 +69,9 @@ class ServerWait:
         """
         while True:
             await self.until_up()
-            self._restoring.ask_for(name)
+            self._restoring.restore_now(name)
             change = self._restoring.changes.next
-            if not self._restoring.waits(name):
+            if not self._restoring.is_restoring(name):
                 return
             await self._wait(change, f"model {name} is being restored")
 

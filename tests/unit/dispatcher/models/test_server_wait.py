@@ -13,7 +13,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
-from pytriton.dispatcher.models.wait_policy import ServerWait
+from pytriton.dispatcher.models.server_wait import ServerWait
 from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
@@ -120,7 +120,7 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
 
         await restoring.run(register)
         await waiting
-        assert restoring.waits("m") is False
+        assert restoring.is_restoring("m") is False
         return client.texts
 
     assert set(asyncio.run(main())) == {"waiting: model m is being restored"}

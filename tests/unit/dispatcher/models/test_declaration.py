@@ -6,7 +6,7 @@ import pytest
 from fakes.fake_clients import model_spec
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.models.model_info import info_of
+from pytriton.dispatcher.models.declaration import info_of
 
 
 @pytest.mark.parametrize("state", ["ready", "suspended", "failed"])

@@ -13,15 +13,15 @@ from pytriton._protocol import messages
 from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.stats_page import NOTHING
 from pytriton._protocol.lanes.user_series import Family
-from pytriton.dispatcher.runtime import upgrade_snapshot
-from pytriton.dispatcher.runtime.upgrade_snapshot import HandOver, UnusableHandOver
 from pytriton.dispatcher.scaling.memory_policy import KnownSize
+from pytriton.dispatcher.upgrade import snapshot
+from pytriton.dispatcher.upgrade.snapshot import HandOver, UnusableHandOver
 
 #: Left by the first version that could: protocol 12.
 
-WORKER = upgrade_snapshot.WorkerState(
+WORKER = snapshot.WorkerState(
     "w7",
-    upgrade_snapshot.ChildState(70, 7, b"half", ["said"]),
+    snapshot.ChildState(70, 7, b"half", ["said"]),
     8,
     "/l/w7",
     1.5,
@@ -40,16 +40,16 @@ STATE = HandOver(
     helper=(60, 6),
     regions="pytriton-1-ab-",
     serials=(7, 2),
-    server=upgrade_snapshot.ServerSnapshot(
-        upgrade_snapshot.ChildState(80, 9),
+    server=snapshot.ServerSnapshot(
+        snapshot.ChildState(80, 9),
         1,
-        upgrade_snapshot.ListenerState("admin", 10, "/run/frontend-1.sock"),
-        [upgrade_snapshot.ListenerState("http", 11)],
+        snapshot.ListenerState("admin", 10, "/run/frontend-1.sock"),
+        [snapshot.ListenerState("http", 11)],
         {"exited": 1},
         messages.PROTOCOL,
     ),
     registrations=[
-        upgrade_snapshot.RegistrationState(
+        snapshot.RegistrationState(
             "m#2",
             messages.ModelSpec(
                 "m", 1, {"input": [{"name": "x"}]}, messages.WorkerEnvironment("python")
@@ -58,10 +58,10 @@ STATE = HandOver(
             False,
             [b"\x80payload"],
             "ready",
-            upgrade_snapshot.PoolState(
+            snapshot.PoolState(
                 [
-                    upgrade_snapshot.SupervisedState(0, WORKER, 3, "it crashed"),
-                    upgrade_snapshot.SupervisedState(1),
+                    snapshot.SupervisedState(0, WORKER, 3, "it crashed"),
+                    snapshot.SupervisedState(1),
                 ],
                 {"m_0": "w7", "m_1": ""},
             ),
@@ -69,10 +69,10 @@ STATE = HandOver(
         )
     ],
     counters=[
-        upgrade_snapshot.ModelCountersState(
+        snapshot.ModelCountersState(
             "m",
             [
-                upgrade_snapshot.InstanceCountersState(
+                snapshot.InstanceCountersState(
                     1,
                     0,
                     list(NOTHING),
@@ -86,21 +86,21 @@ STATE = HandOver(
     ],
     management=[12],
     beginnings=(5, [("calls", (("model", "m"),), 7.0, 3)]),
-    openai=upgrade_snapshot.OpenAIState(13, upgrade_snapshot.ChildState(100, 14), 15),
+    openai=snapshot.OpenAIState(13, snapshot.ChildState(100, 14), 15),
     unposted={"hook": [messages.Event(1, 1.5, "started")]},
     sizes={"m": KnownSize("1.5", 1000, 0, {"digest": 7})},
 )
 
 
-def _with_worker(state: HandOver, **change: object) -> upgrade_snapshot.RegistrationState:
+def _with_worker(state: HandOver, **change: object) -> snapshot.RegistrationState:
     """Return its registration, with another worker."""
     (one,) = state.registrations
     worker = msgspec.structs.replace(WORKER, **change)
     pool = msgspec.structs.replace(
         one.pool,
         supervised=[
-            upgrade_snapshot.SupervisedState(0, worker, 3, "it crashed"),
-            upgrade_snapshot.SupervisedState(1),
+            snapshot.SupervisedState(0, worker, 3, "it crashed"),
+            snapshot.SupervisedState(1),
         ],
     )
     return msgspec.structs.replace(one, pool=pool)
@@ -112,30 +112,30 @@ def plain(state: HandOver) -> object:
 
 
 def test_written_values_are_read_back() -> None:
-    assert plain(upgrade_snapshot.decode(upgrade_snapshot.encode(STATE))) == plain(STATE)
-    assert upgrade_snapshot.read(upgrade_snapshot.in_memory(b"document")) == b"document"
+    assert plain(snapshot.decode(snapshot.encode(STATE))) == plain(STATE)
+    assert snapshot.read(snapshot.in_memory(b"document")) == b"document"
 
 
 def test_all_descriptors_and_children_are_listed() -> None:
-    assert sorted(upgrade_snapshot.descriptors(STATE)) == list(range(3, 16))
-    assert sorted(upgrade_snapshot.children(STATE)) == [60, 70, 80, 100]
+    assert sorted(snapshot.descriptors(STATE)) == list(range(3, 16))
+    assert sorted(snapshot.children(STATE)) == [60, 70, 80, 100]
 
 
 def test_a_child_without_an_output_has_no_descriptor() -> None:
-    state = upgrade_snapshot.OpenAIState(13, upgrade_snapshot.ChildState(100, -1), 15)
-    found = upgrade_snapshot.descriptors(msgspec.structs.replace(STATE, openai=state))
+    state = snapshot.OpenAIState(13, snapshot.ChildState(100, -1), 15)
+    found = snapshot.descriptors(msgspec.structs.replace(STATE, openai=state))
     assert sorted(found) == [*range(3, 14), 15]
 
 
 def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
-    left = upgrade_snapshot.remains(upgrade_snapshot.encode(STATE))
+    left = snapshot.remains(snapshot.encode(STATE))
     assert (left.config, left.helper) == (STATE.config, STATE.helper)
     assert left.listeners == STATE.server.listeners
     other = msgspec.msgpack.encode({"config": b"{}", "helper": [60, 6], "server": "of its own"})
-    left = upgrade_snapshot.remains(b"pytriton-hand-over 99\n" + other)
+    left = snapshot.remains(b"pytriton-hand-over 99\n" + other)
     assert (left.config, left.helper, left.listeners) == (b"{}", (60, 6), [])
     with pytest.raises(UnusableHandOver, match="cannot be read"):
-        upgrade_snapshot.remains(b"pytriton-hand-over 1\nxy")
+        snapshot.remains(b"pytriton-hand-over 1\nxy")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
         (b"", "not written by a daemon"),
         (b"pytriton-registration 1 ab\nxy", "not written by a daemon"),
         (b"pytriton-hand-over 99\nxy", "snapshots of version 99, and this version reads version 1"),
-        (upgrade_snapshot.encode(STATE)[:-9], "cannot be read"),
+        (snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
 )
 def test_unreadable_snapshots_are_refused(document: bytes, why: str) -> None:
     with pytest.raises(UnusableHandOver, match=why):
-        upgrade_snapshot.decode(document)
+        snapshot.decode(document)
 
 
 @pytest.mark.parametrize(
@@ -170,20 +170,20 @@ def test_workers_that_this_version_cannot_serve_are_refused(
     change: dict[str, object], why: str
 ) -> None:
     with pytest.raises(UnusableHandOver, match=why):
-        upgrade_snapshot.decode(upgrade_snapshot.encode(msgspec.structs.replace(STATE, **change)))
+        snapshot.decode(snapshot.encode(msgspec.structs.replace(STATE, **change)))
 
 
 def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
     reader, writer = os.pipe()
     try:
-        with upgrade_snapshot.inherited([writer]):
+        with snapshot.inherited([writer]):
             assert [os.get_inheritable(one) for one in (reader, writer)] == [False, True]
         assert not os.get_inheritable(writer)
     finally:
         os.close(reader)
         os.close(writer)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        upgrade_snapshot.keep_from_children([writer])
+        snapshot.keep_from_children([writer])
 
 
 def test_another_version_checks_whether_it_can_take_over() -> None:
