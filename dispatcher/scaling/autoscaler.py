@@ -266,7 +266,7 @@ class Autoscaler:
             changed = await background_changes.follow_load(registration, instances, idle_s=idle_s)
             if changed:
                 one.pause_s = 0.0
-            if changed and instances:  # being suspended has emitted its own event
+            if changed and instances:  # the suspension has emitted its own event
                 registration.events.emit(
                     kinds.SCALED,
                     who=_WHO,

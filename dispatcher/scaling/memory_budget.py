@@ -1,4 +1,4 @@
-"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models for others.
+"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models to make room.
 
     memory of workers ──▶ accounts ──▶ memory_policy.plan ──▶ grant claims
     (/proc, GPUs)                                         └─▶ suspend models (BackgroundChanges)
@@ -10,7 +10,7 @@ and at once when an account changes. In each step it
 1. records the measured sizes of all workers in the accounts of their pools,
 2. refuses claims that no suspension could satisfy, after a few seconds,
 3. grants the claims for which there is memory, and
-4. suspends idle models, in background tasks, so that no model waits for another one's stop.
+4. suspends idle models, in background tasks, so that no model waits for another one to stop.
 
 Without a budget it does nothing.
 """
@@ -87,7 +87,7 @@ class _ModelUse:
         self._mark: object = None
 
     def update(self, registration: Registration, now: float) -> bool:
-        """Observe the model; return whether it is idle, and not just loaded."""
+        """Record its current use; return whether the model is idle. A newly loaded model is not idle yet."""
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)

@@ -215,7 +215,7 @@ class BatchRetry:
         self._events.emit(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
-        """Describe how a worker ended whose lane broke during a batch."""
+        """Describe how a worker ended after its lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch ended"

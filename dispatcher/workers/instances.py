@@ -1,4 +1,4 @@
-"""The instances of one registration: its supervisors, and what `status` and the routing ask about all of them."""
+"""The instances of one registration: its supervisors, and queries about all of them for `status` and routing."""
 
 from __future__ import annotations
 

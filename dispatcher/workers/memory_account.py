@@ -1,4 +1,4 @@
-"""The memory account of each pool: what its workers hold of the memory budgets, and its claims for more.
+"""The memory account of each pool: how much of the budgets its workers hold, and its claims for more.
 
 acquire ──▶ pending claim ──▶ granted: the estimated size of its workers ──▶ loaded: their measured size
                  └──▶ refused, or not granted in time
@@ -283,7 +283,7 @@ class Account:
         """Wait for memory for one additional worker, then call `load`. The memory is kept until `release_extra`.
 
         Raises:
-            RemoteFailure: The memory was not free in time. Exceptions of `load` are passed on.
+            RemoteFailure: The memory was not free in time. Exceptions of `load` propagate.
         """
         if not self.bounded:
             return await load()
@@ -345,7 +345,7 @@ class Account:
         waiting.done.set_exception(self._shortage_failure(waiting))
 
     def begin_stop(self, staying: int) -> Amounts:
-        """Mark all but `staying` workers as stopping. Return their memory, to be passed to `finish_stop` when they exited."""
+        """Mark all but `staying` workers as stopping. Return their memory, for `finish_stop` after their exit."""
         leaving = self._size_of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
         self._stopping.append(leaving)

@@ -160,7 +160,7 @@ class ProxyRouter:
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
-        """Decide about a call chain that came back to this model; the workers in `waiting` wait for it."""
+        """Decide about a call chain that has returned to this model; the workers in `waiting` are waiting for it."""
         ready = self._instances.ready()
         if not ready or any(name not in waiting for name in ready):
             return Verdict("retry")

@@ -29,7 +29,7 @@ def instance_of(spec: messages.ModelSpec, slot: int) -> int:
 
 
 def worker_spec(spec: messages.ModelSpec, slot: int) -> tuple[messages.ModelSpec, int]:
-    """Return the declaration for the worker in a slot, reduced to its own version, and its instance number."""
+    """Return the declaration for the worker in a slot, with only that worker's version, and its instance number."""
     own = versions(spec)
     if own:
         version = own[slot % len(own)]

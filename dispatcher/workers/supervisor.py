@@ -1,16 +1,16 @@
-"""The supervisor of one instance: what happens when a worker starts, exits, crashes in a row, or is due for recycling.
+"""The supervisor of one instance: what happens when a worker starts, exits, keeps crashing, or is due for recycling.
 
 start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──▶ load …      (without end, or up to a restart limit: FAILED)
                      │
                      └─▶ due for recycling (max_batches, memory): load a replacement, then stop the old worker
 
-- A batch that ends its worker is blamed itself (batch_retry.py); the next worker starts at once.
+- If a batch ends its worker, the batch is blamed (batch_retry.py), and the next worker starts at once.
 - Any other exit, or a failure to load, counts against the instance. The first restart is immediate, and each further
   failure in a row doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
-  report. A worker that answers a batch, or serves for a minute, ends the row (`Streak`).
+  report. A worker that answers a batch, or serves for a minute, resets the count (`Streak`).
 - If the first worker cannot be loaded, nothing is retried: the registration fails.
 - A request to retry now cuts a delay short, also after the restart limit was reached (`ImmediateRetry`).
-- While a worker is recycled it keeps serving until its replacement is ready. If that cannot be loaded, it keeps serving.
+- While a worker is recycled it keeps serving until its replacement is ready, or for longer if the replacement fails.
 - Starting a worker may mean taking the prestarted one of a suspended model (`WorkerStarts`).
 """
 
@@ -74,7 +74,7 @@ class Supervisor:
     Attributes:
         index: Number of the instance. Numbers from `spec.instances` on are standby workers.
         version: The version it serves, if each version has its own workers.
-        worker: The current worker, also while it loads and after it exited.
+        worker: The current worker, including while it loads and after it has exited.
         first: Resolves when the first worker is ready. Raises RemoteFailure if it cannot be loaded.
     """
 
@@ -129,7 +129,7 @@ class Supervisor:
         self._last_exit: str | None = None
         self._exits: list[messages.WorkerExit] = []
         self._ready_at = self._started_at = 0.0
-        #: All workers that have not exited: the current one, its replacement, those that are being stopped.
+        #: All workers that have not exited: the current one, its replacement, and those that are being stopped.
         self._workers: set[Worker] = set()
         self._background_tasks: set[asyncio.Task[None]] = set()
         if adopted is not None:
@@ -546,8 +546,8 @@ class Streak:
     """Consecutive worker exits of one instance.
 
     Attributes:
-        exits: Workers in a row that exited without having answered a batch, including those that a batch crashed.
-        failures: Those of them that are blamed on the instance. Each one increases the delay.
+        exits: Consecutive workers that exited without having answered a batch, including those that a batch crashed.
+        failures: The exits that are blamed on the instance. Each one increases the delay.
         next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
     """
 
@@ -583,7 +583,7 @@ class RecycleBackoff:
     _in_row: int = 0
 
     def pause_s(self, why: str, *, soon: bool) -> float:
-        """Return how long, in seconds, to postpone the recycling; `soon`: the worker has not served for long."""
+        """Return how long, in seconds, to postpone the recycling; `soon`: the worker started only recently."""
         lacks_lanes = why.startswith(messages.NO_LANE)
         self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
         delay_s = self.policy.delay_s(self._in_row)
@@ -697,7 +697,7 @@ class WorkerStarts:
         self._counters.add(worker, adopted=True)
 
     async def prestart(self, spec: messages.ModelSpec, is_still_wanted: Callable[[], bool]) -> None:
-        """Prestart a worker for a suspended model. Stop it again if it is not wanted any more once it has started."""
+        """Prestart a worker for a suspended model. Stop it again if it is no longer wanted once it has started."""
         if not self._prestarted.room:
             return
         try:

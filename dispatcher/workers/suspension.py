@@ -37,7 +37,7 @@ class Suspension:
     Args:
         model: Name of the model.
         bounds: Limits on waiting requests while the model wakes.
-        events: Receives the events about being suspended and resuming.
+        events: Receives the events about suspending and resuming.
         counters: Counts the wake-ups.
         suspended: Whether the model starts suspended: registered, but not loaded.
 
