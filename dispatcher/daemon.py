@@ -286,7 +286,7 @@ class Daemon:
         """Stop all processes, close all sockets, and record the exit."""
         services, tasks = self.services, self.services.tasks
 
-        # Stop tritonserver, and whatever starts workers.
+        # Stop tritonserver, and everything that starts workers.
         await services.client_requests.close()
         await services.server.stop()
         await services.workers.forks.hold()

@@ -36,7 +36,7 @@ class DaemonStatus:
         memory: returns the memory budgets
         unpersisted: returns what cannot be written to the state directory, a sentence each
         management_urls: returns the addresses of the management server
-        is_healthy: returns whether all tasks run that must not end before the daemon
+        is_healthy: returns whether all vital tasks are running, which must not end before the daemon does
 
     Attributes:
         started_at: seconds since the epoch

@@ -231,7 +231,7 @@ class StatusHandlers:
     async def get_logs(
         self, peer: Peer, message: messages.GetLogs, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the newest log lines of a model or of the self."""
+        """Return the newest log lines of a model or of the daemon."""
         if message.model is not None and not self.registry.restoring.knows(message.model):
             self.registry.by_name(message.model)
         count = max(0, min(message.lines, _MAX_LOG_LINES))
@@ -310,7 +310,7 @@ class DaemonHandlers:
         return messages.Done()
 
     async def upgrade(self, peer: Peer, message: messages.Upgrade, payloads: Payloads) -> None:
-        """Answer, then upgrade to another version of the self."""
+        """Answer, then upgrade to another version of the daemon."""
         await self.upgrade_coordinator.prepare(message)
         await peer.reply(messages.Done())
         self.upgrade_coordinator.begin(message)

@@ -74,7 +74,7 @@ class Services:
     Attributes:
         regions: prefix of the names of the daemon's shared memory
         frontend_is_native: whether our native frontend serves; otherwise NVIDIA's does
-        tasks: what runs from start to shutdown
+        tasks: the tasks that run from start to shutdown
     """
 
     origin: Origin

@@ -58,7 +58,7 @@ def _run_daemon(config: DaemonConfig, on_ready: Callable[[messages.Status], None
     from pytriton.dispatcher.run import run
     from pytriton.dispatcher.runtime.owner import OwnerError, owner_of
 
-    try:  # in this very process: it has a thread
+    try:  # in the process that runs the daemon: it starts a thread
         owner = owner_of(None, os.environ)
     except OwnerError as error:
         print_error(f"pytriton-daemon: {error}")

@@ -126,8 +126,8 @@ class ControlServer:
         endpoint: where to listen, ipc://...
         handle: called with every admitted message
         group: name of the group whose members may connect, too
-        max_payload_size: bytes of one payload; ZeroMQ disconnects a peer that sends a larger one without an Offer,
-            unless it is small (`control.ALWAYS_ACCEPTED_BYTES`): then it is refused
+        max_payload_size: maximum size of one payload, in bytes. A larger one that was not announced by an Offer is
+            refused if it has at most `control.ALWAYS_ACCEPTED_BYTES`; otherwise ZeroMQ disconnects the peer
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 

@@ -77,7 +77,7 @@ def local_sender(frame: zmq.Frame) -> Sender:
 def describe_sender(sender: Sender) -> str:
     """Return the sender with its user name and command: "user ann, process 4242 (python train.py)".
 
-    Blocks, since looking up the user may need a server. Unknown users and exited processes are shown as numbers.
+    May block, since looking up the user may require a server. Unknown users and exited processes are shown as numbers.
     """
     if sender.uid is None:
         return sender.name
@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number if it has none. Blocks if that takes a request to a server."""
+    """Return the name of a user, or the number if it has none. May block, since the lookup may require a server."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -188,7 +188,7 @@ class RefusalLog:
         self._dropped: dict[str, tuple[float, int]] = {}
 
     def report(self, event: str, sender: str, why: str) -> None:
-        """Log that a message of `sender` was dropped, unless that was logged recently."""
+        """Log that a message from `sender` was dropped, unless one was logged recently."""
         now = time.monotonic()
         reported_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
         if now - reported_at < _REPORT_INTERVAL_S:

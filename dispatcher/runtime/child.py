@@ -156,8 +156,8 @@ class Child:
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
         """Stop the child: send `first`, after `grace_s` seconds SIGKILL; then end the rest of its process group.
 
-        A child that exits by itself releases what only it can (tritonserver: its shared memory; a worker: its
-        callable's clean-up). Trackers that remove leftover shared memory of the child and its children may finish
+        A child that exits by itself can clean up what no other process can (tritonserver: its shared memory; a worker:
+        its callable). Trackers that remove leftover shared memory of the child and its children may finish
         (`end_group`).
         """
         if not self.exited.done():

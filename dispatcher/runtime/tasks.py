@@ -1,4 +1,4 @@
-"""Tasks: work that must not be left half done, changes to wait for, and a supervised group."""
+"""Tasks: work that cannot be interrupted, signals for changes, and supervised groups of tasks."""
 
 from __future__ import annotations
 

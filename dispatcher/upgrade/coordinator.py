@@ -153,11 +153,11 @@ class UpgradeCoordinator:
             raise
 
     def begin(self, request: messages.Upgrade) -> None:
-        """Start to become the next version in a task. The client that requested it has been answered."""
+        """Start the upgrade in a task. The client that requested it has been answered."""
         self._task = asyncio.create_task(self._upgrade(request))
 
     def _resume(self, why: str) -> None:
-        """Stay this version."""
+        """Abandon the upgrade: resume normal operation, and report why."""
         self._services.control.release()
         self._services.registry.prestarted.release()
         self._services.workers.forks.release()
@@ -168,10 +168,10 @@ class UpgradeCoordinator:
         self._under_way = False
         self._services.events.emit(kinds.UPGRADE_FAILED, reason=why)
 
-    # ── whether it can be ────────────────────────────────────────────────────────────────────────
+    # ── whether an upgrade is possible ───────────────────────────────────────────────────────────
 
     def _refuse_impossible(self) -> None:
-        """Raise RemoteFailure if this daemon has state that cannot be takeover over."""
+        """Raise RemoteFailure if this daemon has state that cannot be handed over."""
         services = self._services
         why = ""
         hosted = [one.spec.name for one in services.registry if one.registrant is not None]
@@ -296,7 +296,7 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _exec_next_version(self) -> None:
-        """Execute the next version, unless a change has begun. Returns only by an exception.
+        """Execute the next version, unless a change has begun. Returns only by raising an exception.
 
         Raises:
             RemoteFailure: a change is under way.

@@ -2,8 +2,8 @@
 
     a worker ──▶ its replacement loads, takes its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 
-The next version serves the previous protocol (`PROTOCOLS` in upgrade/snapshot.py), so this need not be fast,
-and no request fails. A later version may no longer serve the old protocol, and then refuses the upgrade.
+The next version supports the previous protocol (`PROTOCOLS` in upgrade/snapshot.py), so this need not be fast,
+and no request fails. A later version may no longer support the old protocol, and then refuses the upgrade.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     running daemon ──▶ HandOver, in an anonymous file ──▶ execve ──▶ the next version reads it, and adopts the state
 
-What survives is the process with its children and the descriptors that are listed here: listening sockets, pipes of
+The process survives with its children and the descriptors that are listed here: listening sockets, pipes of
 children, pages of memory. Everything else is serialized. docs/decisions/upgrade-in-place.md has the reasons.
 """
 
@@ -23,7 +23,7 @@ from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
 #: Version of the document. Raised whenever a field changes its meaning; new fields have defaults.
 VERSION = 1
-#: The protocols of running workers and proxies that this version serves.
+#: The protocols of running workers and proxies that this version supports.
 PROTOCOLS = (messages.PROTOCOL,)
 #: Their protocol if the document does not contain it: versions without the field had only this one.
 _UNSAID = 12
@@ -85,7 +85,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
         kept: whether its payloads are in the state directory; otherwise they are included here
         owner: the process that it is bound to, if any
         state: "ready", "not_ready" or "unloaded"
-        mended: counts configurations that restarted all proxies; of the one that tritonserver has
+        mended: number of loads that had to restart all proxies, including the one that tritonserver has
         identity: distinguishes it from others of its name in the stored model sizes
     """
 
@@ -318,7 +318,7 @@ def decode(data: bytes) -> HandOver:
 
 
 def _unsupported_processes(state: HandOver) -> Iterator[str]:
-    """Yield a description of each process whose protocol this version does not serve."""
+    """Yield a description of each process whose protocol this version does not support."""
     if state.server.protocol not in PROTOCOLS:
         yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
     models: dict[int, list[str]] = {}

@@ -3,7 +3,7 @@
     --can-take-over    a separate process, before anything has changed: reads the document and reports yes or no
     --take-over FD     executed by the daemon's process: adopts the state in the document, or starts fresh
 
-If the state cannot be adopted after execve, all children are ended and the daemon starts fresh: the registrations in
+If the state cannot be adopted after execve, all children are killed and the daemon starts fresh: the registrations in
 the state directory are served again, with new workers.
 """
 
