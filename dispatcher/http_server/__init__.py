@@ -1,4 +1,4 @@
-"""What our two HTTP servers share, the OpenAI API and the management server: protection against hostile or broken clients.
+"""Protection against hostile or broken clients, for our two HTTP servers: the OpenAI API and the management server.
 
     connections.py     limits the number of connections and their idle time; logs clients' errors without quoting them
     decompression.py   decompresses request bodies piece by piece

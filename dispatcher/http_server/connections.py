@@ -187,7 +187,7 @@ class ErrorLog(logging.Handler):
         self._clock = clock
         self._kinds: dict[
             str, tuple[int, float]
-        ] = {}  #: since the last line of each; when that was
+        ] = {}  #: occurrences since its last line, and the time of that line
 
     def count(self, kind: str) -> None:
         """Count an occurrence, and log the number since the last line if the interval has passed."""

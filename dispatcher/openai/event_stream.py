@@ -1,8 +1,8 @@
 """Reads a streaming answer from tritonserver with minimal work per piece.
 
-A token arrives in some hundred bytes. A general HTTP client spent an eighth of the frontend's CPU time on them. This one
-supports only what a stream needs: one request per connection, and an answer in chunks or of a known length. With `tap`,
-data is passed on as soon as the loop has read it, without waking a task.
+A token arrives in a few hundred bytes. A general HTTP client spent an eighth of the frontend's CPU time on that. This
+one supports only what a stream needs: one request per connection, and an answer in chunks or of a known length. With
+`tap`, data is passed on as soon as the loop has read it, without waking a task.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pytriton.dispatcher.openai.state import MetricData
 
 __all__ = ["Meters"]
 
-#: Maximum number of distinct error codes, since a callable can invent any; OpenTelemetry's name for the rest.
+#: Maximum number of distinct error codes, since a callable can invent any, and OpenTelemetry's name for the others.
 _MAX_CODES, _OTHER = 64, "_OTHER"
 _CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 

@@ -182,7 +182,7 @@ class ApiServer:
         """Return a request with its body after verifying its key.
 
         Raises:
-            APIError: the key is wrong, or the body is late or too large
+            APIError: the key is wrong, or the body does not arrive in time or is too large
         """
         began = self.clock()
         caller = self.caller(request)  # before the body is read

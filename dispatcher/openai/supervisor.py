@@ -150,7 +150,7 @@ class OpenAISupervisor:
         return OpenAIState(self._listener.fileno(), self._child.hand_over(), self._channel)
 
     def adopt(self, state: OpenAIState) -> None:
-        """Adopt the socket and the process of the version that was upgraded from; raises OSError."""
+        """Adopt the socket and the process of the previous version; raises OSError."""
         self._listener = socket.socket(fileno=state.listener)
         child = Child.adopt(state.child, self._log_line, self._kill_on_death)
         channel = socket.socket(fileno=state.channel)

@@ -33,7 +33,7 @@ _BACK_S = 5.0
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
 _GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
 
-#: Exceptions of a callable start with their class; messages of tritonserver and the daemon with words.
+#: An exception of a callable starts with its class; messages of tritonserver and the daemon start with words.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: | \[request id: |$)")
 
 

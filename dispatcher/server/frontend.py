@@ -94,7 +94,7 @@ class Unreached(Exception):
 
 
 class ClientWork(NamedTuple):
-    """What clients have in progress at a process.
+    """The clients' work in progress at a process.
 
     Attributes:
         connections: open connections
@@ -218,10 +218,10 @@ class Frontend(Protocol):
     def set_pending_models(
         self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
     ) -> None:
-        """Let requests wait for the models that `names` returns when a process starts; call `on_request` with the name
-        of each model that one waits for.
+        """Let requests wait for the models that `names` returns when a process starts.
 
-        Such a request resumes when the model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
+        `on_request` is called with the name of each model that a request waits for. The request resumes when
+        the model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
         """
 
     async def forget_pending(self, name: str) -> None:
@@ -245,7 +245,7 @@ class Frontend(Protocol):
         """
 
     async def work(self, pid: int) -> ClientWork:
-        """Return what clients have in progress at a process; raises ServerRefused, Unreached."""
+        """Return the clients' work in progress at a process; raises ServerRefused, Unreached."""
 
     async def stop_accepting(self) -> None:
         """Stop accepting connections; return when the open ones have ended or the grace period has expired.
@@ -273,7 +273,7 @@ class Frontend(Protocol):
         """Hide the secrets in a process's arguments from other users. The process must have read them."""
 
     def close(self) -> None:
-        """Stop listening for good. Processes that were started may still run."""
+        """Stop listening permanently. Processes that were started may still run."""
 
 
 @runtime_checkable

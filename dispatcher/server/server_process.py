@@ -44,7 +44,7 @@ EXIT_GRACE_S = 2.0
 _END_SEEN_S = 1.0
 _MAX_PROBES = 3
 
-#: Signals that a process's own fault raises.
+#: Signals that indicate a crash of the process.
 _FAULTS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
@@ -180,7 +180,7 @@ class ServerProcess:
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def is_exiting(self) -> bool:
-        """Return whether the process has exited or is just exiting."""
+        """Return whether the process has exited or is exiting."""
         await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
         return not self.running
 
@@ -190,7 +190,7 @@ class ServerProcess:
 
     @property
     def crashed(self) -> bool:
-        """Whether the process crashed by its own fault, rather than being killed or shut down."""
+        """Whether the process crashed, rather than being killed or shut down."""
         return not self.running and -self.child.exited.result() in _FAULTS
 
     async def stop(self, grace_s: float = EXIT_GRACE_S) -> None:

@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Interval between checks of what a replaced process still has in progress.
+#: Interval between checks for work in progress at a replaced process.
 _POLL_INTERVAL_S = 1.0
 #: Upper bound of the threads that tritonserver starts, measured with 2.51.
 _SERVER_THREADS = 40
@@ -91,7 +91,7 @@ class TritonServer:
 
     Attributes:
         changes: notifies of state changes
-        vertex_model: the model of Vertex AI's frontend, if that is up: NVIDIA's requires a loaded model when it starts
+        vertex_model: the model that Vertex AI's frontend serves, if it is up; NVIDIA's starts only after that model
         on_retired: called with the pid of a replaced process when it has exited
     """
 
@@ -187,7 +187,7 @@ class TritonServer:
                 exit_task.cancel()
 
     def _is_replaced(self, process: ServerProcess) -> bool:
-        """Return whether another process has permanently replaced this one, which may keep running for long."""
+        """Return whether another process has permanently replaced this one, which may keep running for a long time."""
         return process is not self._process and process is not self._other
 
     async def clean_up(self) -> None:
@@ -510,7 +510,7 @@ class TritonServer:
         return name in self._changing
 
     def abandon_loads(self) -> None:
-        """Stop waiting for loads in progress: tritonserver is about to exit and takes them along."""
+        """Stop waiting for loads in progress: tritonserver is about to exit, which aborts them."""
         self._abandons_loads = True
         for load in self._loads:
             load.abandoned.set()
@@ -635,7 +635,7 @@ class TritonServer:
         )
 
     def _version(self) -> str:
-        """Return the core's version: as it reports it, or until then and after an upgrade, as the installation says."""
+        """Return the core's version as it reports it; until it does, and after an upgrade, that of the installation."""
         reported = self._process.version if self._process is not None else ""
         return reported or self._place.runtime.tree.version or ""
 

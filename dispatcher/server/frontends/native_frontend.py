@@ -47,7 +47,7 @@ from pytriton.dispatcher.server.own_repository import BACKEND
 from pytriton.dispatcher.server.preload_layout import GateModels
 from pytriton.dispatcher.upgrade.snapshot import ListenerState, ServerSnapshot
 
-#: Connections that wait to be accepted; the kernel may allow fewer (net.core.somaxconn).
+#: Maximum number of connections waiting to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
 #: The dispatcher's private socket, one per process.
 _ADMIN_SOCKET = "frontend-{}.sock"
@@ -109,7 +109,7 @@ class NativeFrontend:
 
     @property
     def http_socket(self) -> Path | None:
-        """The private socket; None before `choose_ports`, or if the version that was upgraded from had none."""
+        """The private socket; None before `choose_ports`, or if the previous version had none."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
@@ -129,7 +129,7 @@ class NativeFrontend:
                 listener = listening_at(Path(path), f"{name}_unix_socket", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
         own = listening_at(self._http_path, backlog=_BACKLOG)
-        # First, because readers of the log take the last address that is logged.
+        # Insert it first, because readers of the log use the last address that is logged.
         self._listening.insert(0, Listening("http", own, None, self._http_path))
         for cloud in cloud_frontends.served(config.tritonserver_options, os.environ):
             listener = listening(
@@ -278,7 +278,7 @@ class NativeFrontend:
         )
 
     def adopt(self, state: ServerSnapshot) -> Child:
-        """Adopt the process and the sockets of the version that was upgraded from.
+        """Adopt the process and the sockets of the previous version.
 
         Raises:
             OSError: the process is not ours, or a socket is gone.
@@ -358,7 +358,7 @@ class NativeFrontend:
             await client.close()
 
     async def work(self, pid: int) -> ClientWork:
-        """Return what clients have in progress at a process."""
+        """Return the clients' work in progress at a process."""
         admin = self._processes[pid].connect()
         try:
             return await admin.work()
@@ -555,7 +555,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class InProgress(ServerRefused):
-    """The request would break what clients have in progress (409)."""
+    """The request would interrupt clients' work in progress (409)."""
 
 
 class NativeAdmin:
@@ -633,7 +633,7 @@ class NativeAdmin:
         await self._ask("POST", "/admin/leave", {})
 
     async def work(self) -> ClientWork:
-        """Return what clients have in progress."""
+        """Return the clients' work in progress."""
         answer = await self._ask("GET", "/admin/work")
         return ClientWork(answer["connections"], answer["requests"], answer["sequences"])
 
@@ -670,9 +670,10 @@ class NativeAdmin:
             raise Unreached(f"{type(error).__name__}: {error}") from error
 
     async def _exchange(self, request: bytes) -> tuple[int, str]:
-        """Send a request and return the status and body of the answer. There is no timeout, since a load has none.
+        """Send a request and return the status and body of the answer.
 
-        Each request opens its own connection, so the frontend cannot close one just as it is reused.
+        There is no timeout, because a load may take arbitrarily long. Each request opens its own connection, so the
+        frontend cannot close one just as it is reused.
         """
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -693,7 +694,7 @@ class NativeAdmin:
 
 
 def _check_own_socket(connection: socket.socket) -> None:
-    """Raise ConnectionError if the socket belongs to another daemon, which can be after our directory was deleted.
+    """Raise ConnectionError if the socket belongs to another daemon, which can happen after our directory was deleted.
 
     The kernel reports the process that called listen(): for each of our own frontends, that is this process.
     """

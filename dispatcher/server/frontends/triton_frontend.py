@@ -341,9 +341,9 @@ class AdminClient:
 class _GrpcClient:
     """The gRPC calls that the daemon makes, with the interface of tritonclient's HTTP client.
 
-    It uses grpclib, which runs in the event loop: grpcio starts threads of its own and aborts the process when none can
-    be had, so a daemon at its task limit would die of a request to tritonserver. The messages have few fields, so they
-    are encoded by hand; tritonclient's classes would import grpcio.
+    It uses grpclib, which runs in the event loop: grpcio starts threads of its own and aborts the process if it cannot,
+    so a request to tritonserver would kill a daemon at its task limit. The messages have few fields, so they are
+    encoded by hand; tritonclient's classes would import grpcio.
     """
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
