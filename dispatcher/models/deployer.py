@@ -268,7 +268,7 @@ class ModelDeployer:
         await self._undo(registration, None)
 
     async def undeploy(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model. With `last`, tritonserver stops next, and answers clients accordingly until then."""
+        """Stop serving a model. `last`: tritonserver stops next, and answers clients accordingly until then."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
             registration.begin_stop()

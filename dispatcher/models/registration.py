@@ -113,7 +113,7 @@ class Registration:
         self._declared.spec = spec
 
     def complete_config(self, completion: messages.Completion | None) -> str | None:
-        """Complete the declaration with what a worker found in the model's file; return why that cannot be.
+        """Complete the declaration with what a worker found in the model's file; or return why that is impossible.
 
         The first worker to load the file decides. A later one that finds other content there does not match
         what tritonserver has loaded.
@@ -141,7 +141,7 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted; the one that it replaced is persisted only with it.
+        """Check that the model is persisted, since only then is the one that it replaced persisted, too.
 
         Raises:
             RemoteFailure: it is not; the text has the reason.

@@ -151,7 +151,7 @@ async def _of_file(
         factory=True,
         max_inflight_batches=complete.lanes_for(config),
         versions=sorted(files) if len(files) > 1 else [],
-        # In the worker, which imports the framework anyway: a process that only looks would take as long again.
+        # In the worker, which imports the framework anyway: a process that only inspects it would take just as long.
         completed_by_workers=not complete.is_complete(config),
     )
     return spec, recipe.payload()
@@ -168,7 +168,7 @@ async def _interpreter_for(
         UnservableModel: a package is missing or cannot be installed.
     """
     if setup.python is None and not setup.install:
-        # That has what a worker needs; a loader reports other missing packages.
+        # The daemon's interpreter has what a worker needs; a loader reports other missing packages.
         return setup.interpreter, ""
     request = {
         "task": "environment",

@@ -86,7 +86,7 @@ class ModelLoader:
         config: Mapping[str, Any] | None,
         load_steps: LoadSteps,
     ) -> None:
-        """Load or reload a model; a previous one serves until then.
+        """Load or reload a model; a previous one keeps serving until the new one is ready.
 
         Args:
             name: name of the model

@@ -55,7 +55,7 @@ class ModelRecord:
 
     @property
     def needs_reload(self) -> bool:
-        """Whether a restarted tritonserver must load it, because it served it before or failed to."""
+        """Whether a restarted tritonserver must load it, because the previous one served it or failed to."""
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.crashes_server
 
@@ -90,7 +90,7 @@ class ModelRecords(dict[str, ModelRecord]):
             record.unload()
 
     def reset_failure(self, name: str) -> bool:
-        """Reset the record of a model that failed to load and no longer exists; return whether it was one.
+        """Reset the record of a model that failed to load and no longer exists; return whether there was one.
 
         Otherwise its failure would keep tritonserver from being ready.
         """

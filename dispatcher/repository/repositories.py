@@ -151,7 +151,7 @@ class UploadedModels:
 
     Args:
         folder: the directory
-        is_adopted: keep its content, which the version that was upgraded from serves; otherwise it is emptied
+        is_adopted: keep its content, which the previous version serves; otherwise it is emptied
     """
 
     def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:

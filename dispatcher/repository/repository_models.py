@@ -62,7 +62,7 @@ class RepositoryModels:
         is_adopted: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
-        """Initialize. `is_adopted`: the version that was upgraded from has loaded models; `adopt` follows."""
+        """Initialize. `is_adopted`: the previous version has loaded models; `adopt` follows."""
         self._config = config
         self._events = events
         self._models = models
@@ -233,7 +233,7 @@ class RepositoryModels:
         files: Mapping[str, bytes] | None = None,
         parent_ensembles: Sequence[str] = (),
     ) -> None:
-        """Load or reload a model; a previous one serves until then.
+        """Load or reload a model; a previous one keeps serving until the new one is ready.
 
         Steps of an ensemble that are not served yet are loaded first, as tritonserver does.
 

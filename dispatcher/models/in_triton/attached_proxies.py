@@ -76,7 +76,7 @@ class Proxies:
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 
     def forget(self, proxy: str) -> None:
-        """Stop watching a proxy that has exited or is now another process."""
+        """Stop watching a proxy that has exited or now runs in another process."""
         known = self._watched.pop(proxy, None)
         if known is not None and known.pidfd is not None:
             asyncio.get_running_loop().remove_reader(known.pidfd)

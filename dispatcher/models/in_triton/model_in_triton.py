@@ -77,7 +77,7 @@ class ModelInTriton:
         self._unserved = False  #: workers can serve the model, but tritonserver refused it
         self._tasks: list[asyncio.Task[None]] = []
 
-    # ── where it stands ──────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def ready(self) -> bool:
@@ -139,10 +139,10 @@ class ModelInTriton:
         for proxy in state.pool.routes:
             self.ends.proxies.seen(proxy, None)  # compiled: not a process of its own
 
-    # ── into and out of tritonserver ─────────────────────────────────────────────────────────────
+    # ── loading and unloading ────────────────────────────────────────────────────────────────────
 
     def use_folder(self, models: Path) -> None:
-        """Write the configuration into Triton's repository from now on, which now has a folder for the model."""
+        """From now on, write the configuration to the model's folder in Triton's repository."""
         self._models = models
 
     def request_new_proxies(self) -> None:
@@ -201,7 +201,7 @@ class ModelInTriton:
         self.load_failed = False
         self.ends.forget_all(living)
 
-    # ── duties ───────────────────────────────────────────────────────────────────────────────────
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────
 
     def start_tasks(
         self, server: TritonServer, *, not_ready_after_s: float, grace_s: float
