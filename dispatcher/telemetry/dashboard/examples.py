@@ -116,7 +116,7 @@ def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
-    """Return the code by client name; empty if HTTP is disabled or none of these clients can call the model.
+    """Return example code by client name; empty if HTTP is disabled or none of these clients can call the model.
 
     Args:
         name: name of the model

@@ -30,7 +30,7 @@ _ORDER = ("down", "degraded", "notice")
 
 _FAILED_REPLACEMENTS = (kinds.REPLACE_FAILED, kinds.ROLLBACK_FAILED, kinds.REGISTRATION_FAILED)
 _REPLACEMENTS = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK)
-#: Kinds of failed changes -> what the model was not.
+#: Kinds of failed changes -> the participle for "the model was not ...".
 _FAILED_CHANGES = {
     kinds.REGISTRATION_FAILED.name: "registered",
     kinds.REPLACE_FAILED.name: "replaced",
@@ -286,7 +286,7 @@ def _suspended(situation: Situation) -> Finding:
     why = slept.reason if slept is not None else "it has not been loaded yet"
     if situation.info is not None and situation.info.scaling == DEFERRED:
         why = DEFERRED
-    # A worker that became ready since shows that earlier trouble is over.
+    # A worker that has become ready since then shows that earlier problems are over.
     trouble = situation.last(
         kinds.INSUFFICIENT_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.RESUMED, *_CHANGES
     )
@@ -457,7 +457,7 @@ def _failed_change(situation: Situation) -> Iterator[Finding]:
     """Report the last requested change if it failed and the model serves as before."""
     if situation.info is None:
         return
-    # A model that was scaled since still lacks the requested replacement.
+    # Scaling the model afterwards does not make up for the failed replacement.
     last = situation.last(*_FAILED_REPLACEMENTS, *_REPLACEMENTS)
     if last is None or last.kind in {kind.name for kind in _REPLACEMENTS}:
         last = situation.last(kinds.SCALE_FAILED, kinds.SCALED, *_REPLACEMENTS)
@@ -471,7 +471,7 @@ def _failed_change(situation: Situation) -> Iterator[Finding]:
 
 # ── failed requests ──────────────────────────────────────────────────────────────────────────────
 
-#: Share of failures from which a model practically does not work, and below which failures are not reported.
+#: Share of failed requests above which a model counts as broken, and below which failures are not reported.
 _MOSTLY, _RARELY = 0.5, 0.01
 #: Descriptions of the kinds of failures.
 _FAILURE_TEXTS = {

@@ -106,7 +106,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """Its `connect` calls ours before it starts TLS."""
+    """An HTTPS connection: `HTTPSConnection.connect` calls `_Connection.connect` before it starts TLS."""
 
 
 def _connection(

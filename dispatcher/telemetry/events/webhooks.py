@@ -77,7 +77,7 @@ class Webhooks:
         return {one.name: one.metrics() for one in self._all}
 
     def close(self) -> None:
-        """Post what waits, within a time limit."""
+        """Post the queued events, within a time limit."""
         for one in self._all:
             one.begin_close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
@@ -89,7 +89,7 @@ class Webhooks:
 
 
 class _PostFailed(Exception):
-    """The address answered with an error; later it may accept these events."""
+    """The address answered with an error; it may accept these events later."""
 
 
 class _PostRejected(Exception):
@@ -163,14 +163,14 @@ class Webhook:
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return the events that wait, without their repeat counts. Those being posted are included and may be posted
+        """Return the queued events, without their repeat counts. Those being posted are included and may be posted
         twice.
         """
         with self._changed:
             return [one.event for one in (*self._posting, *self._waiting.values())]
 
     def begin_close(self) -> None:
-        """Post what waits once, then stop."""
+        """Post the queued events once, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -62,7 +62,7 @@ class Management:
         """Start serving and sending metrics; return the daemon's exit code on failure.
 
         Args:
-            adopted: descriptors of the listening sockets of the version that was upgraded from
+            adopted: descriptors of the listening sockets of the previous version
             start_times: start times of the series that it has sent
         """
         self._otlp.open(start_times)

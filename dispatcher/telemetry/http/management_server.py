@@ -79,7 +79,7 @@ class ManagementServer:
     def start(self, tls: ssl.SSLContext | None, adopted: Sequence[int] = ()) -> None:
         """Listen and start serving. Call it in the dispatcher's loop.
 
-        `adopted`: descriptors of the listening sockets of the version that was upgraded from.
+        `adopted`: descriptors of the listening sockets of the previous version.
 
         Raises:
             PortError: the port is in use, or the path of the unix socket cannot be used.

@@ -65,7 +65,7 @@ class OtlpExport:
     def open(self, adopted: SentSeries | None = None) -> None:
         """Start sending if a collector is configured. Call it in the dispatcher's loop.
 
-        `adopted`: state of the version that was upgraded from.
+        `adopted`: state of the previous version.
         """
         if not is_configured(self._environ):
             return

@@ -41,7 +41,7 @@ class StartTimes:
     """
 
     def __init__(self, adopted: SentSeries | None = None) -> None:
-        """Initialize; `adopted` is the state of the version that was upgraded from."""
+        """Initialize; `adopted` is the state handed over by the previous version in an upgrade."""
         #: Last value and start time (nanoseconds) of each series; those that have disappeared come first.
         self._sent: dict[_Series, tuple[float, int]] = {}
         self._sent_at_ns = 0

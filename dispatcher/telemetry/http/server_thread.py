@@ -45,7 +45,7 @@ class ServerLimits(NamedTuple):
 
 
 class ServerThread:
-    """Serves on listening sockets from its creation on.
+    """Serves on listening sockets from the moment it is created.
 
     Args:
         routes: the routes to serve
@@ -153,7 +153,7 @@ class Acceptor:
 
     When the limit is reached, an idle connection is closed to admit another; if more than half are still in a TLS
     handshake, the oldest of those is closed instead. If none can be closed, new ones wait in the kernel's queue.
-    aiohttp's own sites have no limit, and do not know a connection before its handshake is complete.
+    aiohttp's own sites have no limit, and do not see a connection until its handshake is complete.
 
     Args:
         server: receives the connections

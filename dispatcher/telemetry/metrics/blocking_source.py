@@ -14,8 +14,8 @@ T = TypeVar("T")
 class OwnThread(Executor):
     """Runs each function in its own daemon thread, which does not delay the exit of the process.
 
-    A pool has few threads and waits for all of them at its end: one that hangs on a dead file server would block other
-    work in threads, and the daemon's exit.
+    A pool has few threads and waits for all of them when it shuts down: one that hangs on a dead file server would
+    block other work in threads, and the daemon's exit.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:

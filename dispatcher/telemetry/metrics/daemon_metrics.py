@@ -1,8 +1,8 @@
 """The daemon's own metrics: all are declared in `FAMILIES`, and collected by `MetricsCollector`.
 
 To add one, count it where it happens, add a field to `Scrape` and set it in `MetricsCollector.scrape`, and add a row to
-`FAMILIES`: /metrics, OTLP and docs/reference/metrics.md are generated from that table. What `top`, the dashboard and clients
-show, too, is a field of `MetricsSnapshot` instead.
+`FAMILIES`: /metrics, OTLP and docs/reference/metrics.md are generated from that table. A value that `top`, the
+dashboard and clients show as well is a field of `MetricsSnapshot` instead.
 
 Labels have few values: existing models, versions and instances, and states and reasons listed in the code. The label of
 an instance is `model_instance`, because Prometheus labels its targets `instance` and renames an existing label.
@@ -116,7 +116,7 @@ class DaemonMetric:
 
     @property
     def outlives_upgrades(self) -> bool:
-        """Whether the next version of the daemon continues counting, as for models and tritonserver."""
+        """Whether the value survives an upgrade of the daemon, as those of models and tritonserver do."""
         return "model" in self.labels or self.name == "tritonserver_restarts"
 
 
@@ -616,7 +616,7 @@ class MetricsCollector:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceMetrics]:
-        """Yield the current instances, then those that no longer exist, whose counters stay."""
+        """Yield the current instances, then those that no longer exist, whose counters are kept."""
         reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
@@ -681,7 +681,7 @@ class MetricsCollector:
 
 
 def _worker_of(counters: InstanceCounters, pid: int) -> Worker | None:
-    """Return the worker of an instance by the pid that `status` shows; of several threads in one process, the newest."""
+    """Return the worker of an instance by its pid in `status`; if several run in that process, the newest."""
     return next((worker for worker in reversed(counters.workers) if worker.pid == pid), None)
 
 
@@ -694,7 +694,7 @@ def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetric
 
 
 def _disk(folder: str) -> _Disk:
-    """Return the size of a directory's file system; blocks, forever if its file server is gone."""
+    """Return the size of a directory's file system. Blocks forever if its file server is gone."""
     try:
         seen = os.statvfs(folder) if folder else None
     except OSError:

@@ -213,7 +213,7 @@ class RequestCollector:
         return self._pending_bytes > 0
 
     def close(self) -> None:
-        """Write what waits, as far as the disk accepts it in time."""
+        """Write the queued records, as far as the disk accepts them in time."""
         self.poll()
         if self._thread is not None:
             self._jobs.put(None)
@@ -325,7 +325,7 @@ def _bounded(count: int) -> int | None:
 
 # ── samples: the slowest requests of the last hour, and the last failed ones ─────────────────────
 
-#: Number of samples of each sort.
+#: Number of samples of each kind.
 MAX_SAMPLES = 20
 #: Length of "the last hour", and of the periods whose slowest requests are recorded.
 _HOUR_S, _PERIOD_S = 3600.0, 600.0
