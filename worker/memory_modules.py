@@ -162,7 +162,7 @@ class _MemoryLoader:
 
 
 class _Module(types.ModuleType):
-    """A module of the registrant. `__main__` hides its spec, which is for child processes."""
+    """A module of the registrant. The `repr` of `__main__` hides its spec, which only child processes need."""
 
     def __repr__(self) -> str:
         file = vars(self).get("__file__")

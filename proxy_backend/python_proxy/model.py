@@ -171,7 +171,7 @@ class TritonPythonModel:
     def _failures(
         self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
     ) -> list[Any]:
-        """Fail the requests being tried, with `whole` all remaining ones; each error names its request."""
+        """Fail the requests being tried, or all remaining ones if `whole`; each error names its request."""
         first = attempts.done
         left = batch[first : first + attempts.answered(failed=True, whole=whole)]
         return [
@@ -323,7 +323,7 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Restrict this process's shared memory to its user, if the daemon could not create it so."""
+    """Restrict this process's shared memory to its user, in case the daemon could not do that."""
     for path in Regions().paths():
         os.chmod(path, 0o600)
 
@@ -372,7 +372,7 @@ class BatchAttempts:
         return slice(self.done, self.end)
 
     def answered(self, *, failed: bool = False, whole: bool = False) -> int:
-        """Mark the requests that were tried as answered, with `whole` all remaining ones; return their number."""
+        """Mark the requests that were tried, or all remaining ones if `whole`, as answered; return their number."""
         if not failed:
             self.in_row = 0
         before, self.done = self.done, self.count if whole else self.end

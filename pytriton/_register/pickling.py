@@ -287,7 +287,7 @@ class Named:
 
 
 class _Namespace(dict[str, str]):
-    """A placeholder for the globals of the worker's module of that name: pickled as `vars(module)`."""
+    """A placeholder for the globals of a module of the worker, pickled as `vars(module)`."""
 
 
 def module_of_globals(function: FunctionType) -> ModuleType | None:

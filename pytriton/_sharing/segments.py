@@ -142,7 +142,7 @@ def _write(fd: int, piece: memoryview) -> None:
 
 
 def _folder() -> Path:
-    """Return the folder of the entries: the daemon's for workers, the user's for other processes."""
+    """Return the folder with the shared entries: the daemon's for workers, a per-user one for other processes."""
     given = os.environ.get(ENV_SHARED_DIR)
     folder = Path(given or os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.geteuid()}"))
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Helpers for server URLs: parse one, create tritonclient's client for it, and wait with that client."""
+"""Helpers for server URLs: parse a URL, create a tritonclient for it, and wait for the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check of a callable's signature against the arguments that its model passes."""
+"""Checks that a callable's signature accepts the arguments that it will be called with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The argument of a callable: one request, independent of its route."""
+"""The request that is passed to a callable, in the same form for all routes."""
 
 from __future__ import annotations
 

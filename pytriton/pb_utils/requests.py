@@ -121,7 +121,7 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The parameters, JSON."""
+        """The request's parameters, as JSON."""
         return self._parameters
 
 

@@ -187,11 +187,10 @@ class TritonBase(ABC):
         return client.status().server.grpc_url if client is not None else ""
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
-        """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has ended for good.
+        """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has stopped permanently.
 
         In-flight requests are answered, then everything stops and this returns. Signals are handled in the main
-        thread;
-        your own handlers for them are kept.
+        thread; your own handlers for them are kept.
 
         Args:
             monitoring_period_s: interval between checks of the models, in seconds; the server's exit is noticed at

@@ -1,4 +1,4 @@
-"""`Triton`: a private server that lives until it is stopped, at most as long as the script."""
+"""`Triton`: a private server that runs until it is stopped or the script exits."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _CANNOT = {
 
 
 class WorkerHost(host.Host):
-    """The host in a worker. Log lines go to its standard error, which the daemon reads with their levels.
+    """The host in a worker. Log lines go to standard error, from which the daemon reads them and their levels.
 
     Changes of metrics are queued until they can be sent. Calls go through the proxy.
     """

@@ -131,7 +131,7 @@ def _optional_path(setting: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class PythonBackend:
-    """Triton's own python backend with the environment of its stub; the Python proxy runs in it."""
+    """Triton's own python backend, which runs the Python proxy, and the environment of its stub."""
 
     folder: Path  #: the backend's directory; its stub is for the environment's Python
     environment: ProxyEnvironment

@@ -304,5 +304,5 @@ def several(kind: Kind) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """Return a validator that also allows None: not set."""
+    """Return a validator that also accepts None (not set)."""
     return replace(kind, _read=lambda raw: None if raw is None else kind.read(raw))

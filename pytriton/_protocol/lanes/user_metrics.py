@@ -106,7 +106,7 @@ class UserMetricsPages:
         return True
 
     def read(self) -> bytes:
-        """Return the last message; b"" if there is none yet. A damaged one counts as not written."""
+        """Return the last message; b"" if there is none yet. A corrupt message is ignored."""
         for _ in range(_TRIES):  # the worker may rewrite both pages during the read
             serial = self._serial[0]
             if not serial:

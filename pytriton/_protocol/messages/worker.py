@@ -82,7 +82,7 @@ class WorkerRecycleDue(Message, frozen=True):
 
 
 class WithdrawLane(Message, frozen=True):
-    """Close one lane between batches: its proxy moves to a worker that has none."""
+    """Close one lane between batches, so that its proxy can move to a worker without a lane."""
 
 
 class WorkerEnded(Message, frozen=True):

@@ -59,7 +59,7 @@ _MAX_SHOWN = 4000
 
 @dataclass(frozen=True)
 class _ProgramSource:
-    """The source of a model: `folder` or `cls`, and its Python text as far as it is readable."""
+    """The source of a model: `folder` or `cls`, and its Python code, as far as it can be read."""
 
     folder: Path | None
     cls: type | None

@@ -1,4 +1,4 @@
-"""A request to a decoupled model, and its responses on their way from gRPC's thread to the user's."""
+"""A request to a decoupled model, and the queue of its responses between gRPC's thread and the user's."""
 
 from __future__ import annotations
 

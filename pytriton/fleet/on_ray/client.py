@@ -382,7 +382,7 @@ class BalancerView:
         return self._newest
 
     def applied(self) -> None:
-        """Record that requests are routed as the last state required."""
+        """Record that requests are now routed according to the last state."""
         self._done = self._seen
 
 
