@@ -97,7 +97,7 @@ class Explainer:
         return messages.EventList(found[max(0, len(found) - count) :])
 
     def _info(self, name: str) -> messages.ModelInfo | None:
-        """Return a model's description, also of one that is starting; None if it is unknown."""
+        """Return a model's description, even while it is starting; None if it is unknown."""
         infos = self._status.model_infos()
         starting = self._registry.beginning(name)
         if starting is not None:

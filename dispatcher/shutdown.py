@@ -96,8 +96,8 @@ class ShutdownController:
     def signalled(self, name: str) -> None:
         """Shut down gracefully; at once after a second signal, or after SIGINT during a shutdown.
 
-        A first SIGTERM during a shutdown is ignored: a script may stop what it started, or a service manager what it
-        has drained, without knowing that the daemon is stopping already.
+        A first SIGTERM during a shutdown is ignored: a script may stop the daemon that it started, or a service
+        manager one that it has drained, without knowing that the daemon is stopping already.
         """
         if self._was_signalled or (name == "SIGINT" and self.requested.is_set()):
             _log.warning("second stop signal: exiting at once", signal=name)

@@ -80,7 +80,7 @@ Handler = Callable[
 
 @dataclass(frozen=True)
 class Peer:
-    """The sender of a message, and what is needed to answer it; the answer carries `request_id`."""
+    """The sender of a message, and the means to answer it; the answer carries `request_id`."""
 
     _socket: _GuardedSocket
     identity: bytes

@@ -155,8 +155,8 @@ def all_descriptors() -> int:
 async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
     """Await something in the same task with a time limit; 0 means no limit.
 
-    Before Python 3.12, `wait_for` uses a separate task and, on failure, leaves a reference cycle: what its frames hold,
-    such as a request's body, would stay until garbage collection.
+    Before Python 3.12, `wait_for` uses a separate task and, on failure, leaves a reference cycle: the objects
+    in its frames, such as a request's body, would stay in memory until garbage collection.
 
     Raises:
         asyncio.TimeoutError: the limit is exceeded

@@ -163,7 +163,7 @@ class LeaseManager:
 
 
 def _key(one: Registration | Entry) -> str:
-    """Return a key that distinguishes provisional registrations, also of one name. Each deployment has a new key."""
+    """Return a key that distinguishes provisional registrations, even of the same name. Each deployment has its own."""
     return one.key if isinstance(one, Registration) else one.spec.name
 
 

@@ -19,7 +19,7 @@ MAX_CONCURRENT_LOADS = 8
 EXTRA_SLOT_AFTER_S = 10.0
 
 T = TypeVar("T")
-#: Returns when a load has ended or waits for something that others do not need. Gets the task and the model's name.
+#: Returns when a load has ended or waits for something that others do not need, given its task and model name.
 UntilReleased = Callable[["asyncio.Task[Any]", str], Awaitable[None]]
 
 

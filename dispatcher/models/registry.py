@@ -104,7 +104,7 @@ class Registry(ServedModels):
         self.changes, self.prestarted = self._deployer.changes, self._deployer.prestarted
         self.is_deploying = self._deployer.is_deploying
         self.stopping = False  #: the daemon is stopping: all models end, but stay persisted
-        self.refusal = ""  #: why models may not be changed any more, while all keep serving
+        self.refusal = ""  #: why models may no longer be changed, although all keep serving
         self.background_changes = BackgroundChanges(
             self._deployer.reservations, self, server, lambda: self._config.grace_period_s
         )
@@ -239,7 +239,7 @@ class Registry(ServedModels):
         """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
 
         Raises:
-            RemoteFailure: this is not wanted any more, or the previous registration cannot be served.
+            RemoteFailure: this is no longer wanted, or the previous registration cannot be served.
         """
         if await self._store.is_first(name):
             await self.unregister(name, still)
@@ -264,7 +264,7 @@ class Registry(ServedModels):
         """Stop serving a model and delete it: requests in flight are answered, then its workers exit.
 
         Raises:
-            RemoteFailure: unknown model, another change is under way, this is not wanted any more, or the daemon is
+            RemoteFailure: unknown model, another change is under way, this is no longer wanted, or the daemon is
                 stopping.
         """
         still()
@@ -279,7 +279,7 @@ class Registry(ServedModels):
             try:
                 await self._deployer.undeploy(name, "it was unregistered")
             except RemoteFailure:
-                if name not in self.names:  # whatever Triton answers
+                if name not in self.names:  # whether or not Triton answers with an error
                     await self._store.remove(name)
                 raise
             self.restoring.forget(name)
@@ -364,8 +364,8 @@ class Registry(ServedModels):
         """Change fields of a model's declaration, in memory and on disk, without affecting its workers.
 
         Raises:
-            RemoteFailure: unknown model, another change is under way, it cannot be persisted, or is not wanted any
-                more.
+            RemoteFailure: unknown model, another change is under way, it cannot be persisted, or is no longer
+                wanted.
         """
         await self.background_changes.preempt(name)
         still()

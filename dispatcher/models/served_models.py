@@ -1,4 +1,4 @@
-"""The table of registrations: serving ones by name; also starting and stopping ones by key."""
+"""The table of registrations: those that serve, by name; all of them, including starting and stopping ones, by key."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class AnswerRelay:
         return self._response
 
     def _log(self, failure: APIError) -> None:
-        """Log a failure in a single line, whatever text the model produced."""
+        """Log a failure in a single line, even if the model produced several."""
         line = " ".join(failure.message[: 2 * _MAX_LOGGED].split())[:_MAX_LOGGED]
         self._frontend.say(f"model {self._model}, request {self._frontend.request_id}: {line}")
 
@@ -288,7 +288,7 @@ class AnswerRelay:
         if answer is not None and not answer.whole:
             self._cut()
         await response.write(data)
-        # The headers have been sent; data is written as it is from now on.
+        # The headers have been sent; from now on, data is written unchanged.
         self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
 
     async def _begin(self) -> None:
@@ -370,7 +370,7 @@ def _refuse_remote(body: Body) -> None:
     """Refuse URLs in messages and tools: the server that fetches them may have access that the client lacks.
 
     Raises:
-        APIError: there is one
+        APIError: a URL is remote
     """
     contents: list[tuple[str, Any]] = []
     tools: Sequence[ToolBody] = ()

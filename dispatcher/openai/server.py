@@ -458,7 +458,7 @@ def refuse_foreign(request: web.BaseRequest, allowed_origins: Sequence[str]) -> 
     """Refuse a browser's request on behalf of a page whose origin is not allowed.
 
     Raises:
-        APIError: it is such a request
+        APIError: the request is refused
     """
     local_address = request.get_extra_info("sockname")
     foreign = foreign_request(request.method, request.headers, local_address, allowed_origins)

@@ -259,7 +259,7 @@ def requirements_of(model: FoundModel) -> list[str] | None:
 def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
     """Return the number of workers that `instance_group` requests, and the device of each.
 
-    As in Triton, a group has `count` instances, or that many per GPU; the default is one instance. A device is a value
+    As in Triton, a group has `count` instances, or `count` per GPU; the default is one instance. A device is a value
     of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves it to the worker.
 
     Raises:

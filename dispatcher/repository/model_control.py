@@ -77,7 +77,7 @@ class ModelControl:
     async def unload(self, message: messages.UnloadOther) -> None:
         """Start to unload a model. Does nothing if it is not loaded, as in tritonserver.
 
-        Does not wait for the end: the caller may be what the model's last batch waits for.
+        Does not wait for the end: the model's last batch may be waiting for the caller.
 
         Raises:
             RemoteFailure: it is a registered model.
@@ -277,7 +277,7 @@ class ClientRequests:
         records = self._repository.records
         if not records.serves(name):
             return False
-        # As in Triton, a step that was also loaded by itself stays.
+        # As in Triton, a step that was also loaded on its own stays loaded.
         steps = (
             [one for one in records.parts(name) if records.of(one).as_step] if dependents else []
         )

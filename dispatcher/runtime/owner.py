@@ -2,7 +2,7 @@
 
 They may be killed at any moment without stopping the daemon, so the daemon watches them: a pidfd becomes readable when
 the process exits, for whatever reason. (PR_SET_PDEATHSIG would fire as soon as the *thread* of the script that started
-the daemon ends; a pipe would be held open by whatever the script forks.)
+the daemon ends; a pipe would be held open by any process that the script forks.)
 """
 
 from __future__ import annotations

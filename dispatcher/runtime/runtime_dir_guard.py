@@ -1,4 +1,4 @@
-"""Detects that a daemon's runtime directory was deleted, or replaced by that of another daemon.
+"""Detects that a daemon's runtime directory was deleted, or replaced by another daemon's.
 
 Without the directory, no command finds the daemon, and it cannot start workers or tritonserver. In another daemon's
 directory it would do harm, since the sockets and folders there have the same names.

@@ -72,7 +72,7 @@ class ServerWatch:
         config: defines the back-off and the restart limit
         lost: called when the server has exited and lost all its models
         preload: returns the models to load before its ports reopen: name -> configuration
-        load_again: loads the remaining models once it is up again; gets the names of those already loaded
+        load_again: loads the remaining models once it is up again, given the names of those already loaded
         undo: called when a replacement failed after it may have loaded some models
         events: receives the events
 

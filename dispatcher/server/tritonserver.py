@@ -109,7 +109,7 @@ class TritonServer:
         self._loads: set[_Load] = set()
         #: Number of loads and unloads per model that the daemon itself is waiting for.
         self._changing: Counter[str] = Counter()
-        self._abandons_loads = False  #: the server is about to stop for good
+        self._abandons_loads = False  #: the server is about to stop permanently
         #: Cleared while a replacement is being placed or cancelled: no model may change then.
         self.placed = asyncio.Event()
         self.placed.set()
@@ -246,7 +246,7 @@ class TritonServer:
 
         Args:
             preload: models to load at its start: name -> configuration
-            load_rest: loads all others; gets the names of those already loaded
+            load_rest: loads all others, given the names of those already loaded
             force: replace even while sequences are in progress; their next requests fail then
 
         Raises:
@@ -609,7 +609,7 @@ class TritonServer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the server is stopped or stopping for good."""
+        """Whether the server has stopped, or is stopping, permanently."""
         return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property

@@ -145,7 +145,7 @@ class UpgradeCoordinator:
             await self._services.registry.prestarted.hold()
             await self._services.workers.forks.hold()
             await self._until(self._why_not_quiescent, request.wait_s)
-            if not can:  # nothing changes any more, so the answer stays valid
+            if not can:  # nothing can change now, so the answer stays valid
                 await self._check_compatibility(request.python or sys.executable)
             self._refuse_impossible()  # something may have changed since
         except BaseException as error:

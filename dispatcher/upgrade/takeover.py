@@ -162,7 +162,7 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
     """Check that the runtime directory can hold the files of a start in addition to those of the running version.
 
     Raises:
-        ServerRuntimeError, OSError: it cannot; a takeover would lose what is running.
+        ServerRuntimeError, OSError: it cannot; a takeover would lose all running processes.
     """
     from pytriton._host.install.server_runtime import lay_out_backends
 
@@ -194,7 +194,7 @@ def read_state(document: bytes) -> TakeOver:
 def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
     """End all children of the previous version of this process, and execute a freshly started daemon.
 
-    `environ` is its environment: that of the previous version.
+    `environ` is the daemon's environment, inherited from the previous version.
     """
     import psutil  # takes 10 ms, and is rarely needed
 
@@ -202,7 +202,7 @@ def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn
     config = _with_ports(DaemonConfig.from_json(left.config), left.listeners)
     helper, pipe = left.helper
     with contextlib.suppress(OSError):
-        os.close(pipe)  # it kills what the children have started, too
+        os.close(pipe)  # it also kills the processes that the children have started
     children = psutil.Process().children()
     psutil.wait_procs([one for one in children if one.pid == helper], timeout=_KILL_TIMEOUT_S)
     for child in children:

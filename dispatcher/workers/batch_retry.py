@@ -2,7 +2,7 @@
 
     lost or hung for the first time      ──▶ retry its requests one by one     (on_crash="retry")
     a single request lost or hung        ──▶ fail the request, as it crashes workers
-    several requests of a batch in a row ──▶ fail the rest of the batch: the model crashes on any input
+    several consecutive requests         ──▶ fail the rest of the batch: the model crashes on any input
 
 A batch that its worker had not accepted was never started. The proxy sends it to another worker without asking.
 """
@@ -43,7 +43,7 @@ class BatchRetry:
 
     Attributes:
         spec: The registration's declaration.
-        disabled_reason: Why no batch is retried any more; None while batches are retried.
+        disabled_reason: Why batches are no longer retried; None while they are.
         stopping: Whether the workers are being stopped.
     """
 

@@ -1,8 +1,8 @@
 """Fork servers: processes that have imported the modules of a worker, and fork a worker on request.
 
 The start of an interpreter with its imports takes 0.3 s of CPU time; a fork takes a few hundredths of that. A forked
-worker is a child of the dispatcher, like one that was started as a new interpreter. `ForkServers` keeps one server for
-each of the most recently used interpreter setups. If none can be used, the worker starts as a new interpreter. The
+worker is a child of the dispatcher, like a worker that was started as a new interpreter. `ForkServers` keeps one server
+for each of the most recently used interpreter setups. If none can be used, the worker starts as a new interpreter. The
 protocol is in _protocol/fork_protocol.py, the other end in worker/fork_server.py.
 
 A forked process is in the fork server's process group until it creates its own session. So stopping a fork server
@@ -262,7 +262,7 @@ class ForkServers:
         try:
             child, connection = await asyncio.shield(forking)
         except asyncio.CancelledError:
-            self._run_in_background(_stop_unwanted(forking))  # no caller wants the worker any more
+            self._run_in_background(_stop_unwanted(forking))  # no caller wants the worker now
             raise
         # Do not await from here on until the worker is registered by name: it may say hello only then.
         with connection, contextlib.suppress(OSError):  # an exit is detected elsewhere
@@ -524,7 +524,7 @@ class ForkServer:
 
 
 def _pid_in(answer: ForkAnswer, order: Order) -> int:
-    """Return the pid in an answer; raises as `ForkServer.fork`."""
+    """Return the pid in an answer; raises what `ForkServer.fork` raises."""
     if answer.is_stale:
         raise Stale("its environment has changed")
     if answer.error:

@@ -98,7 +98,7 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. It has its callable and has opened its statistics page; raises as `Worker.hello`."""
+        """Record the worker's hello. It has its callable and its statistics page. Raises what `Worker.hello` raises."""
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
 

@@ -121,7 +121,7 @@ class Account:
 
     @property
     def _minimum_size(self) -> Size:
-        """A lower bound of a worker's size: what is declared or was measured, also while it is loading."""
+        """A lower bound of a worker's size: what is declared or was measured, including during the load."""
         peak = self._peak
         if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
@@ -424,7 +424,7 @@ class PendingClaim:
         done: Resolves when the claim is granted.
         is_reported: Whether the wait has been reported as an event.
         is_deferred: Whether the claim was considered and not granted yet.
-        is_background: Whether no client waits for the claim, so that it may wait for long.
+        is_background: Whether no client waits for the claim, so that it may wait for a long time.
         checked_at: When it was last checked whether the claim can ever be granted.
         shortage: Which models hold the memory, and what would help, as a sentence; "" until the first check.
     """

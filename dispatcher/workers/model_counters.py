@@ -150,7 +150,7 @@ class ModelCounters:
         return WorkDone(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
-        """Return the number of requests started so far, and of failed ones by kind. This is cheap."""
+        """Return the number of requests started so far, and of failed ones by kind. Cheap to call."""
         requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended

@@ -46,8 +46,8 @@ async def report_to_nobody(_: messages.Progress) -> None:
 class Pool:
     """The workers of one registration: one per instance, plus the standby workers.
 
-    Standby workers are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses its worker
-    gets a free one at once.
+    Standby workers are ordinary workers. They make the pool larger than the number of proxies, so a proxy that loses
+    its worker gets a free one immediately.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Pool:
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
         if self._waking is not None:
-            self._waking.cancel()  # the remaining workers are not needed any more
+            self._waking.cancel()  # the remaining workers are no longer needed
         self.suspension.lacks_room = False
         del instances.supervisors[staying:]
         room = self.account.begin_stop(staying)

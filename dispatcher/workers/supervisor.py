@@ -9,7 +9,7 @@ start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──�
   failure in a row doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
   report. A worker that answers a batch, or serves for a minute, resets the count (`Streak`).
 - If the first worker cannot be loaded, nothing is retried: the registration fails.
-- A request to retry now cuts a delay short, also after the restart limit was reached (`ImmediateRetry`).
+- A request to retry now cuts a delay short, and works even after the restart limit was reached (`ImmediateRetry`).
 - While a worker is recycled it keeps serving until its replacement is ready, or for longer if the replacement fails.
 - Starting a worker may mean taking the prestarted one of a suspended model (`WorkerStarts`).
 """
@@ -306,7 +306,7 @@ class Supervisor:
             if delay_s != 0.0:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._immediate_retry.requested.wait(), delay_s)
-        finally:  # also if stopped during the delay
+        finally:  # even if stopped during the delay
             streak.next_try_at = None
 
     async def _recycle(self, old: Worker, why: str) -> None:
@@ -504,7 +504,7 @@ class Supervisor:
         return worker
 
     def _is_proven(self) -> bool:
-        """Whether the current worker has answered a batch or has served for long."""
+        """Whether the current worker has answered a batch or has served for long enough."""
         worker = self._ready_worker
         return worker is not None and (worker.stats.read().answered > 0 or self._has_served_long())
 
@@ -647,8 +647,8 @@ class WorkerStarts:
     Args:
         start_worker: Starts one worker.
         registrant: The process whose threads run the workers; None if the workers are processes.
-        workers: Index of the registration's workers by name. Started workers are added, and the exited ones beyond the
-            last few removed.
+        workers: Index of the registration's workers by name. Started workers are added, and exited ones are
+            removed, except the last few.
         counters: Counts starts and exits.
         prestarted: Keeps a prestarted worker while the model is suspended.
         account: Memory account of the workers.

@@ -83,7 +83,7 @@ class WorkerFactory:
         return await self._start_process(name, spec, slot, lane_path)
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
-        """Adopt a worker that was started before an upgrade; raises as `WorkerProcess.adopt`."""
+        """Adopt a worker that was started before an upgrade; raises what `WorkerProcess.adopt` raises."""
         spec, instance = slots.worker_spec(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(

@@ -57,7 +57,7 @@ class WorkerContext:
     Attributes:
         endpoint: The control endpoint.
         library: The directory that contains `pytriton`.
-        kill_on_death: Kills what the worker started if the daemon is killed.
+        kill_on_death: Kills the processes that the worker started if the daemon is killed.
         tracing: Environment variables for exporting spans, if tritonserver traces with OpenTelemetry; otherwise None.
         forks: Fork servers, which start workers without starting an interpreter.
         clean_up_s: Time in seconds for a worker to clean up and exit after its last batch.
@@ -186,7 +186,7 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Reply to the worker's hello with its model, unless it is parked; raises as `Worker.hello`."""
+        """Reply to the worker's hello with its model, unless it is parked; raises what `Worker.hello` raises."""
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:

@@ -106,7 +106,7 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def seen(self, loaded: bool) -> None:
-        """Update the state from Triton's index: if it differs from what the daemon did last, a client changed it."""
+        """Update the state from Triton's index: if that contradicts the daemon's last action, a client changed it."""
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)

@@ -190,7 +190,7 @@ class Restorer:
             await asyncio.wait_for(self.until_attempted(name), limit_s)
 
     async def until_attempted(self, name: str) -> None:
-        """Wait until a model is neither queued nor being restored. Returns at once for a lazy one."""
+        """Wait until a model is neither queued nor being restored. Returns at once if it is lazy."""
         while True:
             change = self.changes.next
             if not self.is_restoring(name):

@@ -615,7 +615,7 @@ class NativeAdmin:
         await self._ask("POST", "/admin/forget", {"model": name})
 
     async def accept(self, accept: bool) -> None:
-        """Make the process accept clients' connections, or stop accepting them; open ones stay."""
+        """Make the process accept clients' connections, or stop accepting them; open connections stay open."""
         await self._ask("POST", "/admin/accept", {"accept": accept})
 
     async def retire(self, successor: str | None, *, force: bool) -> None:

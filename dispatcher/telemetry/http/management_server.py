@@ -45,7 +45,7 @@ class ManagementServer:
         config: defines addresses and access
         rundir: contains the access token
         metrics: provides the metrics
-        status: returns the daemon's status; called in the dispatcher's loop, like the following
+        status: returns the daemon's status; called in the dispatcher's loop, as are the next three
         requests: returns samples of a model's requests
         explain: returns the diagnosis of a model
         events: returns the newest events; True: audit events only
@@ -124,7 +124,7 @@ class ManagementServer:
         return await self._in_dispatcher(self._metrics.snapshot)
 
     async def status(self) -> Status:
-        """Return the daemon's status from the dispatcher's loop; raises as `snapshot` does."""
+        """Return the daemon's status from the dispatcher's loop; raises what `snapshot` raises."""
 
         async def read() -> Status:
             return self._status()
@@ -132,7 +132,7 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def requests(self, name: str) -> Requests | None:
-        """Return samples of a model's requests; None if no worker serves it. Raises as `snapshot` does."""
+        """Return samples of a model's requests; None if no worker serves it. Raises what `snapshot` raises."""
 
         async def read() -> Requests | None:
             try:
@@ -143,7 +143,7 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def explain(self, name: str) -> Explanation | None:
-        """Return the diagnosis of a model; None if the model is unknown. Raises as `snapshot` does."""
+        """Return the diagnosis of a model; None if the model is unknown. Raises what `snapshot` raises."""
 
         async def read() -> Explanation | None:
             try:
@@ -154,7 +154,7 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def events(self, audit_only: bool) -> Sequence[Event]:
-        """Return the newest events, oldest first; `audit_only`: audit events only. Raises as `snapshot` does."""
+        """Return the newest events, oldest first; `audit_only`: audit events only. Raises what `snapshot` raises."""
 
         async def read() -> Sequence[Event]:
             return self._events(audit_only)

@@ -153,7 +153,7 @@ class RequestCollector:
                 _log.exception("internal error: request records were not collected")
 
     def poll(self) -> None:
-        """Collect the workers' records, and update what they should record."""
+        """Collect the workers' records, and update which requests they should record."""
         now = time.monotonic()
         counter_registry = self._registry.counter_registry
         if not self._registry.stopping:  # when the daemon stops, models keep their logs
