@@ -148,7 +148,7 @@ class RegistrationHandlers:
     async def get_registrations(
         self, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the registrations, so that another daemon can serve them, too."""
+        """Return the registrations, so that another daemon can also serve them."""
         registrations = self.registry.declared(message.names)
         # In a thread: hashing a large payload takes a while the first time.
         return await asyncio.to_thread(

@@ -38,7 +38,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner: Owner | None = None
     if arguments.owner:
-        # SIGTERM raises an exception, so that the folders are removed, too.
+        # SIGTERM raises an exception, so that the folders are also removed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         owner = owner_of(arguments.owner, os.environ)

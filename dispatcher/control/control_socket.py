@@ -125,7 +125,7 @@ class ControlServer:
     Args:
         endpoint: where to listen, ipc://...
         handle: called with every admitted message
-        group: name of the group whose members may connect, too
+        group: name of a group whose members may also connect
         max_payload_size: maximum size of one payload, in bytes. A larger one that was not announced by an Offer is
             refused if it has at most `control.ALWAYS_ACCEPTED_BYTES`; otherwise ZeroMQ disconnects the peer
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect

@@ -119,9 +119,7 @@ class Connections:
             closed += 1
 
     def make_room(self, connections: list[Any]) -> None:
-        """Abort the connection that is idle the longest, if it is old enough, and those already closing, to admit
-        others.
-        """
+        """To admit others, abort connections that are already closing, and the longest idle one if it is old enough."""
         self.look(connections)
         for transport, _ in self._closing.values():
             transport.abort()

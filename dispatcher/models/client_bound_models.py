@@ -32,7 +32,7 @@ class ClientBoundModels:
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, registration: Registration, pid: int) -> None:
-        """Unregister a model when the process exits. If the kernel cannot watch the process, the model stays."""
+        """Unregister a model when the process exits. If the kernel cannot watch the process, the model is kept."""
         if pid in self._of:
             self._of[pid].add(registration)
             return

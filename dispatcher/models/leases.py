@@ -1,6 +1,6 @@
 """Leases of provisional registrations: they are rolled back unless the client that made them confirms in time.
 
-    served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ it stays
+    served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ permanent
                   └─ EndLease, or duration_s without a renewal: the previous registration serves again, if any
 
 A client that changes many daemons at once may crash at any moment, and none of them is left half-changed. The lease

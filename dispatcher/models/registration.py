@@ -141,7 +141,7 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted, since only then is the one that it replaced persisted, too.
+        """Check that the model is persisted, since the model that it replaced is persisted only then.
 
         Raises:
             RemoteFailure: it is not; the text has the reason.
@@ -264,7 +264,7 @@ class Registration:
             await self.in_triton.load(server)
         except ServerLost as lost:
             self.in_triton.forget_proxies()
-            # The next tritonserver would crash, too, so it must not load this model.
+            # The next tritonserver would crash as well, so it must not load this model.
             if not may_fail or isinstance(lost, ServerCrashed):
                 raise
             return False

@@ -103,7 +103,9 @@ class Registry(ServedModels):
         )
         self.changes, self.prestarted = self._deployer.changes, self._deployer.prestarted
         self.is_deploying = self._deployer.is_deploying
-        self.stopping = False  #: the daemon is stopping: all models end, but stay persisted
+        self.stopping = (
+            False  #: the daemon is stopping: all models stop serving, but stay persisted
+        )
         self.refusal = ""  #: why models may no longer be changed, although all keep serving
         self.background_changes = BackgroundChanges(
             self._deployer.reservations, self, server, lambda: self._config.grace_period_s

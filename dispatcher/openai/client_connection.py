@@ -72,7 +72,7 @@ class ClientConnection(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def _check_after_end(self, is_first: bool) -> None:
-        """Close the connection if the client has disconnected, its last request is truncated, or all is answered.
+        """Close the connection if the client has disconnected, its last request is truncated, or nothing is pending.
 
         After EOF, the event loop no longer watches the socket.
         """
@@ -116,7 +116,7 @@ class ClientConnection(web.RequestHandler):
 
 
 def _without_bytes(message: str) -> str:
-    """Return aiohttp's error message without client data; "" if nothing else is in it."""
+    """Return aiohttp's error message without client data; "" if it contains nothing else."""
     what, *_ = _BYTES.split(message, maxsplit=1)
     return what.rstrip(".: ") if _SENTENCE.match(what) else ""
 

@@ -191,7 +191,7 @@ class AnswerRelay:
                 await self._hand_over(answer)
 
     async def _hand_over(self, answer: AnswerTexts) -> None:
-        """Let the native frontend write the following events, if only their bytes go to the client.
+        """Let the native frontend write the following events, if these can go to the client's socket unchanged.
 
         It receives the connection's descriptor, so all data written here must have been sent.
         """

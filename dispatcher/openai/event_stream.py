@@ -48,7 +48,7 @@ class EventStream(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._lost = False
         self._chunked = False
-        #: Bytes left of the chunk or the body; None: up to the end of the connection.
+        #: Remaining bytes of the chunk or the body; None: up to the end of the connection.
         self._left: Optional[int] = 0
         self._in_chunk = False
         self._ended = False

@@ -115,7 +115,7 @@ class TritonPool:
             if answer.status != 200:
                 with _reached():
                     raise _refused(answer.status, await answer.read_all(_MAX_BYTES))
-            yield AnswerTexts(answer)  # errors here may concern the client's connection, too
+            yield AnswerTexts(answer)  # errors here may also concern the client's connection
         finally:
             answer.close()
 

@@ -333,7 +333,7 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
     return parts
 
 
-# ── both ─────────────────────────────────────────────────────────────────────────────────────────
+# ── used by both ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _registered(name: str, registry: Registry, repository: RepositoryModels) -> Registration | None:

@@ -1,4 +1,4 @@
-"""Where models' folders are: in the configured repositories, or stored here because they came with a load request.
+"""Locates models' folders: in the configured repositories, or stored here because they came with a load request.
 
 The repositories are searched on every call, because files change.
 """

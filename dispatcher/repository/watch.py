@@ -98,7 +98,7 @@ class FileWatch:
         }
 
 
-# ── Watches tritonserver's index, because its clients can load and unload models, too ──
+# ── Watches tritonserver's index, because its clients can also load and unload models ──
 
 #: Polling interval: tritonserver does not notify.
 _POLL_INTERVAL_S = 5.0

@@ -394,7 +394,7 @@ CLEAN_UP_S = 5.0
 
 
 async def end_group(group: int) -> None:
-    """Kill the rest of a group whose leader has exited. Return when its trackers have exited, too."""
+    """Kill the rest of a group whose leader has exited. Return when its trackers have also exited."""
     trackers = kill_group(group)
     if trackers:
         await _wait_for_exit(trackers)

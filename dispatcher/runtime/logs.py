@@ -1,8 +1,8 @@
 """The daemon's log: structured records, to standard error and to files in the runtime directory.
 
 Every record is a JSON line in logs/daemon.log; a record with `model=NAME` is also written to that model's own file,
-from its first worker until `close_model_log`. Output of children becomes records, too. Files are rotated; a write error
-stops writing to the file, and nothing else.
+from its first worker until `close_model_log`. The output of children also becomes records. Files are rotated; a write
+error stops writing to the file, and nothing else.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def log_child_line(
     letter = letter_glog or letter_iso
     level = _LEVELS[letter]
     if _triton_log_settings is not None and not of_triton and _PYTHON_PLACE.fullmatch(place):
-        if letter == "V":  # tritonserver logs its own verbose lines at the level info, too
+        if letter == "V":  # tritonserver also logs its own verbose lines at the level info
             level = "info" if _triton_log_settings.allows(letter) else "debug"
         elif not _triton_log_settings.allows(letter):
             return

@@ -17,7 +17,7 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
 
     Args:
         work: the work to complete, such as undoing a registration whose client has disconnected
-        at_most_s: after a cancellation, wait no longer than this, then cancel the work, too
+        at_most_s: after a cancellation, wait no longer than this, then also cancel the work
 
     Raises:
         CancelledError: this task was cancelled; its cause is the exception of `work`, if that failed.

@@ -220,7 +220,7 @@ class _FreeMemory:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
     def reaches(self, needs: Amounts, suspended: Collection[MemoryHolder]) -> bool:
-        """Return whether the memory suffices once these models are suspended, too."""
+        """Return whether the memory suffices once these models are also suspended."""
         return all(
             count <= 0
             or count <= self.soon(kind) + sum(max(0, one.frees.get(kind, 0)) for one in suspended)

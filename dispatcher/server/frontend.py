@@ -254,7 +254,7 @@ class Frontend(Protocol):
         """
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for the next process; the listening addresses stay as they are."""
+        """Use these settings for the next process; the listening addresses do not change."""
 
     def connect(self, pid: int) -> Admin:
         """Return a new connection to a started process, which need not listen yet."""

@@ -133,15 +133,15 @@ def triton_config(
     *,
     native: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration to load a model with: the user's, plus what routes it to our workers.
+    """Return the configuration to load a model with: the user's, with the changes that route it to our workers.
 
-    Sets `lanes` proxy instances per worker, on the CPU: workers handle devices. A rate limiter or host policy that the
-    user configured stays. Triton keeps its instances if only their number differs, so a model whose proxies must
-    restart is loaded with another number in `mended`. `model_warmup` is removed: workers run it, see worker/warmup.py.
+    Sets `lanes` proxy instances per worker, on the CPU: workers handle devices. The user's rate limiter and host policy
+    are kept. Triton keeps its instances if only their number differs, so a model whose proxies must restart is loaded
+    with another number in `mended`. `model_warmup` is removed: workers run it, see worker/warmup.py.
 
     Args:
         native: tritonserver has the compiled proxy
-        proxied: number of instances whose Python proxies stay, even if there are fewer workers
+        proxied: number of instances whose Python proxies are kept, even if there are fewer workers
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}

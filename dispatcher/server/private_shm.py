@@ -2,7 +2,7 @@
 
 The regions that tritonserver creates in /dev/shm hold every tensor on its way to a worker. The daemon sets a umask of
 077, but the library behind them (boost.interprocess) sets 0644 with fchmod right after, and the proxy's chmod to 0600
-comes some hundred milliseconds later: a user who opened the region in between could read from it for its whole
+comes a few hundred milliseconds later: a user who opened the region in between could read from it for its whole
 lifetime. So a system call filter (seccomp) turns fchmod(FD, 0644) into a no-op that succeeds, in this program and its
 descendants.
 

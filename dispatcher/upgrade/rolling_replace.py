@@ -71,7 +71,7 @@ class RollingReplacer:
     async def _replace(self, name: str, protocol: int) -> None:
         try:
             _, worker = self._registry.worker(name)
-        except RemoteFailure:  # it has exited, and its model may be gone, too
+        except RemoteFailure:  # it has exited, and its model may also be gone
             return
         if worker.alive:
             worker.request_recycle(_why(protocol))

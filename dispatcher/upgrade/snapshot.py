@@ -147,7 +147,7 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
     restarts: dict[str, int] = {}
     #: The protocol of its proxies.
     protocol: int = _UNSAID
-    #: Where it reports models that requests wait for; -1: not at all.
+    #: Where it reports models that requests wait for; -1 if it does not.
     asked: int = -1
     #: The table of shared memory regions registered by clients.
     regions: int = -1

@@ -44,7 +44,7 @@ _IDLE_S = 600.0
 _PATHS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH")
 #: Variables with libraries that the dynamic linker loads, separated by colons or spaces.
 _PRELOADED = ("LD_PRELOAD", "LD_AUDIT")
-#: Working directory of a fork server that does not depend on the directory of its workers. It always exists.
+#: Working directory of a fork server that does not depend on its workers' directory. It always exists.
 _ANYWHERE = "/"
 
 
@@ -184,7 +184,9 @@ class ForkServers:
             except (Stale, Ended) as why:  # a new fork server may work
                 _log.debug("retrying with another fork server", reason=str(why))
                 return await self._try_fork(setup, order, stats, on_line, deadline)
-        except Stale:  # not a failure: its environment changed again, or its place was needed
+        except (
+            Stale
+        ):  # not a failure: its environment changed again, or another one needed its slot
             return None
         except Unfit as why:
             self._mark_unfit(setup, str(why))

@@ -29,7 +29,7 @@ from pytriton.dispatcher.workers.pool import Pool
 
 _log = structlog.get_logger(__name__)
 
-#: Retry interval for a load that tritonserver refused. A worker that starts or exits triggers a retry, too.
+#: Retry interval for a load that tritonserver refused. A worker that starts or exits also triggers a retry.
 _LOAD_AGAIN_S = 5.0
 
 

@@ -90,7 +90,7 @@ class RegistrationStore:
         self._store = store
 
     async def prepare(self, entry: Entry, persistence: Persistence) -> PendingChange | None:
-        """Prepare the change that `finish` commits when the model is served; None if nothing persisted changes."""
+        """Prepare the change that `finish` commits once the model serves; None if no persisted state changes."""
         if persistence is Persistence.PERSISTED:
             return await self.write(entry)
         if persistence is Persistence.EPHEMERAL:

@@ -315,7 +315,7 @@ class Restorer:
         return name in self._queued
 
     async def cancel(self, name: str) -> None:
-        """Cancel a model's restore, if one is running, and wait until it is undone. The model stays known."""
+        """Cancel a model's restore, if one is running, and wait until it is undone. The model is not removed."""
         queued = self._queued.get(name)
         if queued is None:
             return

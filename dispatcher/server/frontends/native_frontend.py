@@ -104,7 +104,7 @@ class NativeFrontend:
         self.endpoints = Endpoints(config)
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for the next process; the listening addresses stay."""
+        """Use these settings for the next process; the listening addresses do not change."""
         self._config = config
 
     @property

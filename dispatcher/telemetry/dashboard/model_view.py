@@ -99,7 +99,7 @@ def model_view(
     """Return the details of one model; None if it does not exist.
 
     Args:
-        private: None for a viewer who may not see it; errors and the configuration are then omitted, too
+        private: None for a viewer who may not see it; this also omits errors and the configuration
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:

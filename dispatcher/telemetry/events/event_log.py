@@ -287,7 +287,7 @@ class Journal:
             self._written += os.write(file, b"\n")
 
     def _end_of_fitting(self, lines: bytes, start: int) -> int:
-        """Return the end of the lines from `start` on that the file has room for.
+        """Return where the lines from `start` that still fit into the file end.
 
         An empty file accepts one line of any length.
         """

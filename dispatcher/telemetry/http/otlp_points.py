@@ -36,7 +36,7 @@ class StartTimes:
     """Tracks the start time of each series.
 
     A series that restarts from zero, such as that of a model that was registered again, gets the time of the last
-    export as its start. With the old start time, a receiver would see a counter that runs backwards. Only one thread
+    export as its start. With the old start time, a receiver would see a counter go backwards. Only one thread
     calls `with_start_times`.
     """
 

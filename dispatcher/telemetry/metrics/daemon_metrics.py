@@ -706,7 +706,7 @@ def _disk(folder: str) -> _Disk:
 
 #: Upper limit of counters: a page may contain anything, and messages have no larger integers.
 _MAX_INT64 = (1 << 63) - 1
-#: Upper limit of a bucket, so that the total of a histogram stays within the limit, too.
+#: Upper limit of a bucket, so that the total of a histogram also stays within the limit.
 _MAX_IN_BUCKET = _MAX_INT64 >> 7
 
 

@@ -21,7 +21,7 @@ from pytriton.dispatcher.workers.worker import Worker
 #: Samples per second: enough detail at little cost.
 _RATE = 100
 _MIN_S, _MAX_S = 1.0, 300.0
-#: Extra time for py-spy to read the process's symbols before, and to write the file after.
+#: Extra time for py-spy to read the process's symbols before sampling, and to write the file afterwards.
 _EXTRA_S = 30.0
 #: Maximum size of the stacks in an answer.
 _MAX_BYTES = 4 << 20
