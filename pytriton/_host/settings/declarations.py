@@ -265,8 +265,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Option(
             "Limit of the native frontend, as NAME=VALUE. May be repeated. Defaults: "
-            f"`{_LIMITS}`. `_s`: seconds. `total_*` default to a quarter of the memory of the machine or of the daemon's "
-            "control group, if more.",
+            f"`{_LIMITS}`. `_s`: seconds. `total_*` default to these values or to a quarter of the memory of the "
+            "machine (or of the daemon's control group), whichever is more.",
             limits(),
             of_server=True,
         ),
