@@ -151,7 +151,7 @@ def test_client_killed_in_the_middle_of_a_registration(daemon: RunningDaemon, fo
         client.kill()
         client.wait()
         assert_undone(daemon, worker)
-    assert f"process {client.pid}, has ended" in daemon.said()
+    assert f"process {client.pid}, has exited" in daemon.said()
 
 
 def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
         assert client.wait(60) == -signal.SIGINT
         assert_undone(daemon, worker)
     # It says so, and ends: a daemon that was held up meanwhile may see its end first.
-    reported = ("its client cancelled it", f"process {client.pid}, has ended")
+    reported = ("its client cancelled it", f"process {client.pid}, has exited")
     assert any(text in daemon.said() for text in reported)
 
 

@@ -84,7 +84,7 @@ def test_only_client_connections_are_written_to(
     os.close(given)
     stream.say("sone\n\n")
     stream.hear(b"one\\n\\n")
-    eventually(lambda: descriptors(frontend) == before, "it is closed")
+    eventually(lambda: descriptors(frontend) <= before, "it is closed")
 
 
 @pytest.mark.parametrize("count", [2, 3, 250])
@@ -144,4 +144,4 @@ def test_a_second_descriptor_is_closed(begin: Begin, frontend: OpenAIProcess) ->
         stream.word(word, stream.held.fileno())
     stream.say("stwo\n\n")
     stream.read(chunk(b"two\n\n"))
-    eventually(lambda: descriptors(frontend) == before, "it is closed")
+    eventually(lambda: descriptors(frontend) <= before, "it is closed")
