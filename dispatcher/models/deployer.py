@@ -159,6 +159,7 @@ class ModelDeployer:
     ) -> None:
         self.changes = ChangeSignal()
         self.reservations = Reservations()
+        self._late_undos: set[asyncio.Future[None]] = set()
         self._rundir = rundir
         self._server = server
         self._start_worker = start_worker
@@ -410,17 +411,44 @@ class ModelDeployer:
         if former is not None:
             own_repository.make_folder(self._rundir.models, former.spec)
             own_repository.write_config(self._rundir.models, name, former.in_triton.config)
-        if registration.pool.proxies and self._server.ready:
+        late = self._server.late_load(name)
+        if late is not None:
+            task = asyncio.ensure_future(self._undo_late_load(name, late, former))
+            self._late_undos.add(task)
+            task.add_done_callback(self._late_undos.discard)
+        elif registration.pool.proxies and self._server.ready:
             async with registration.load_lock:
-                await self._unload_failed(
-                    name, former
-                )  # cancelled after tritonserver had loaded it
+                # cancelled after tritonserver had loaded it
+                await self._unload_failed(name, former)
         elif registration.in_triton.load_failed and former is None and self._server.ready:
             await self._server.clear_failure(name)
         await self._decommission(registration, "its registration failed")
-        if former is None:
+        if former is None and late is None:
             own_repository.remove_folder(self._rundir.models, name)
             close_model_log(name)
+
+    async def _undo_late_load(
+        self, name: str, late: asyncio.Future[None], former: Registration | None
+    ) -> None:
+        """Undo a load whose outcome is known only after its registration was undone.
+
+        Otherwise the failure would keep tritonserver from being ready, or it would serve a model without workers.
+        """
+        await asyncio.wait([late])
+        try:
+            with self.reservations.reserve(name):
+                if former is None and name in self._served.names:
+                    return
+                if self._server.ready and (late.cancelled() or late.exception() is not None):
+                    if former is None:
+                        await self._server.clear_failure(name)
+                elif self._server.ready:
+                    await self._unload_failed(name, former)
+                if former is None:
+                    own_repository.remove_folder(self._rundir.models, name)
+                    close_model_log(name)
+        except RemoteFailure:
+            return  # a change of this name is in progress: its load decides
 
     async def _unload_failed(self, name: str, former: Registration | None) -> None:
         try:

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -72,18 +72,19 @@ class _Load:
         self.alone = True
         self.abandoned = asyncio.Event()
 
-    async def until_done(self, name: str, loading: Coroutine[Any, Any, None]) -> None:
+    async def until_done(self, name: str, loading: asyncio.Future[None]) -> None:
         """Wait for the outcome; if the load is abandoned first, raise RemoteFailure."""
-        tasks = [asyncio.ensure_future(one) for one in (loading, self.abandoned.wait())]
+        abandoned: asyncio.Future[Any] = asyncio.ensure_future(self.abandoned.wait())
+        signs: list[asyncio.Future[Any]] = [loading, abandoned]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not tasks[0].done():
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():
+                loading.cancel()
                 text = f"model {name} was not loaded: the daemon is stopping"
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
-            tasks[0].result()
+            loading.result()
         finally:
-            for task in tasks:
-                task.cancel()
+            abandoned.cancel()
 
 
 class TritonServer:
@@ -109,6 +110,7 @@ class TritonServer:
         self._loads: set[_Load] = set()
         #: Number of loads and unloads per model that the daemon itself is waiting for.
         self._changing: Counter[str] = Counter()
+        self._late_loads: dict[str, asyncio.Future[None]] = {}
         self._abandons_loads = False  #: the server is about to stop permanently
         #: Cleared while a replacement is being placed or cancelled: no model may change then.
         self.placed = asyncio.Event()
@@ -458,7 +460,9 @@ class TritonServer:
         self._changing[name] += 1
         for one in self._loads if len(self._loads) > 1 else ():
             one.alone = False
-        loading = self._request("load", f"model {name}", lambda process: process.load(name, text))
+        loading = asyncio.ensure_future(
+            self._request("load", f"model {name}", lambda process: process.load(name, text))
+        )
         try:
             await uninterrupted(load.until_done(name, loading), self._config.grace_period_s)
         except RemoteFailure as failure:
@@ -472,6 +476,9 @@ class TritonServer:
         else:
             await self._apply_to_retiring(lambda process: process.load(name, text))
         finally:
+            if not loading.done():  # cancelled, and it takes longer than the grace period
+                self._late_loads[name] = loading
+                loading.add_done_callback(lambda done: self._forget_late_load(name, done))
             self._loads.discard(load)
             self._changing -= Counter([name])
 
@@ -504,6 +511,16 @@ class TritonServer:
         except RemoteFailure as failure:
             text = "could not unload a model that is not served"
             _log.error(text, model=name, reason=failure.text)
+
+    def late_load(self, name: str) -> asyncio.Future[None] | None:
+        """Return the load of this name that is still in progress after the wait for it was cancelled, if any."""
+        return self._late_loads.get(name)
+
+    def _forget_late_load(self, name: str, loading: asyncio.Future[None]) -> None:
+        if self._late_loads.get(name) is loading:
+            del self._late_loads[name]
+        if not loading.cancelled():
+            loading.exception()  # retrieved: whoever undoes the load reads it as well
 
     def is_changing(self, name: str) -> bool:
         """Return whether the daemon itself is loading or unloading this model."""

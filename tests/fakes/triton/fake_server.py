@@ -84,6 +84,7 @@ class FakeServer:
         self.placed.set()
         self.models: dict[str, LoadedModel] = {}
         self.failures: set[str] = set()
+        self._loading: dict[str, asyncio.Task[None]] = {}
         self.history: list[str] = []
         self.obstacles: dict[str, Obstacle] = {}
         self.starts = 0
@@ -197,7 +198,13 @@ class FakeServer:
     async def load(self, name: str, config: dict[str, Any] | None) -> None:
         """As TritonServer.load: it cannot be stopped in the middle, and goes on when nobody waits any more."""
         self.history.append(f"load {name}")
-        await uninterrupted(self._reported("load", name, self._load(name, config)), self._grace_s)
+        loading = self._load(name, config)
+        await uninterrupted(self._reported("load", name, loading, self._loading), self._grace_s)
+
+    def late_load(self, name: str) -> asyncio.Future[None] | None:
+        """As TritonServer.late_load."""
+        task = self._loading.get(name)
+        return None if task is None or task.done() else task
 
     def abandon_loads(self) -> None:
         """Have those who wait for a load hear that the daemon stops."""
@@ -242,11 +249,15 @@ class FakeServer:
             ErrorKind.UNAVAILABLE, f"cannot {verb} model {name}: tritonserver is down"
         )
 
-    async def _reported(self, verb: str, name: str, doing: Any) -> None:
+    async def _reported(
+        self, verb: str, name: str, doing: Any, tasks: dict[str, asyncio.Task[None]] | None = None
+    ) -> None:
         if not self.ready or self._end is None:
             doing.close()
             raise self._lost(verb, name)
         task = self._run(doing)
+        if tasks is not None:
+            tasks[name] = task
         abandoned = asyncio.ensure_future(self._abandoned.wait())
         signs: set[asyncio.Future[Any]] = {task, self._end, abandoned}
         try:

@@ -123,6 +123,31 @@ def test_a_client_that_does_not_wait(
     assert len(sim.alive("m")) <= 1
 
 
+@pytest.mark.parametrize("how", [_is_stopping, _ends], ids=["gives up", "ends"])
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+@pytest.mark.parametrize("registered_again", [False, True])
+def test_a_load_that_outlasts_the_wait_for_it_is_undone(
+    sim: SimulatedDaemon, how: object, isolation: str, registered_again: bool
+) -> None:
+    """Its late failure kept tritonserver from being ready."""
+    obstacle = Obstacle("hang")
+    sim.server.obstacles["m"] = obstacle
+    client = sim.client
+    request = client.register("m", b"new", isolation=isolation)
+    sim.settle()
+    assert callable(how)
+    how(client, request)
+    sim.advance(40.0)  # longer than the grace period
+    again = sim.connect().register("m", b"again") if registered_again else None
+    obstacle.gone.set()
+    sim.advance(100.0)
+    if again is None:
+        assert sim.is_clean("m")
+    else:
+        assert sim.is_served("m")
+        assert "m" not in sim.server.failures
+
+
 def test_a_name_is_registered_by_one_at_a_time(sim: SimulatedDaemon) -> None:
     """Of two who replace a model at once, one is told so, and the other one's serves."""
     sim.served(sim.client.register("m", b"old"))
