@@ -79,7 +79,7 @@ class Explainer:
         if unknown:
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f"there are no events of kind {', '.join(unknown)}; there are: {', '.join(KINDS)}",
+                f"unknown event kind {', '.join(unknown)}; known kinds: {', '.join(KINDS)}",
             )
         events = await asyncio.to_thread(self._event_log.all)
         name = request.model

@@ -79,7 +79,7 @@ class ReadinessController:
         try:
             await self._follow()
         except Exception:
-            _log.exception("internal error: tritonserver's readiness gate is not opened")
+            _log.exception("internal error: tritonserver's readiness gate stays closed")
             raise
 
     async def _follow(self) -> None:

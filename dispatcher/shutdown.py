@@ -82,7 +82,7 @@ class ShutdownController:
     def on_unrecoverable_exit(self, model: str) -> None:
         """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
         if not self._needs_restart:
-            text = f"its worker's exit code says so; its log has the reason: pytriton-daemon logs {model}"
+            text = f"its worker's exit code reports it; for the reason, see: pytriton-daemon logs {model}"
             is_first = not self.requested.is_set()
             self.unrecoverable(model, text)
             self._expects_message = is_first
@@ -100,20 +100,22 @@ class ShutdownController:
         manager one that it has drained, without knowing that the daemon is stopping already.
         """
         if self._was_signalled or (name == "SIGINT" and self.requested.is_set()):
-            _log.warning("second stop signal: exiting at once", signal=name)
+            _log.warning("second stop signal: exiting immediately", signal=name)
             try:
                 self._cut_short("second stop signal")
             finally:
                 os._exit(ExitCode.INTERRUPTED)  # the kernel kills the children with us
         self._was_signalled = True
         if self.requested.is_set():
-            _log.info("stop signal during shutdown; a second one exits at once", signal=name)
+            _log.info("stop signal during shutdown; the next one exits immediately", signal=name)
         else:
             self.request(name)
 
     def dispossessed(self, why: str) -> None:
         """Exit at once: the runtime directory belongs to another daemon, and cleaning up would remove its files."""
-        _log.error("another daemon has this one's runtime directory: exiting at once", reason=why)
+        _log.error(
+            "another daemon uses this one's runtime directory: exiting immediately", reason=why
+        )
         try:
             self._server.kill()
         finally:
@@ -121,7 +123,7 @@ class ShutdownController:
 
     def orphaned(self, owner: Owner) -> None:
         """Stop because the daemon's owner has exited: gracefully if requests are in flight, otherwise at once."""
-        why = f"its owner, process {owner.pid}, has ended"
+        why = f"its owner, process {owner.pid}, has exited"
         if self._registry.busy:
             self.request(why)
             return

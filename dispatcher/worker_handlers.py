@@ -135,8 +135,8 @@ class WorkerHandlers:
         if stuck:
             own = self.registry.worker(message.worker)[0].spec.name
             text = (
-                f"the calls wait for each other in a circle and can never end: a worker of {own} waits for "
-                f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the circle "
+                f"the calls wait for each other in a cycle and are deadlocked: a worker of {own} waits for "
+                f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the cycle "
                 "of calls, or register more instances"
             )
         return messages.StuckCalls(stuck, text)

@@ -338,7 +338,7 @@ class ControlServer:
             )
         if sizes.payload_bytes > self._max_payload_size:
             raise MessageRefused(
-                f"{sizes.what[:_MAX_QUOTED_LEN]}: a payload (a pickled callable) of {sizes.payload_bytes} bytes: "
+                f"{sizes.what[:_MAX_QUOTED_LEN]}: a payload (a pickled callable) has {sizes.payload_bytes} bytes, but "
                 f"this daemon accepts at most {self._max_payload_size}. Load large data in "
                 "the worker: register a class or function that loads it, with factory=True"
             )

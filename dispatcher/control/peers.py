@@ -141,7 +141,7 @@ class LocalGuard:
             if not self._warned_unknown_sender:
                 self._warned_unknown_sender = True
                 _log.warning(
-                    "ZeroMQ does not report who connects: only the file modes keep others out"
+                    "ZeroMQ does not report peer credentials: only the file modes restrict access"
                 )
         elif not self._everybody and sender.uid not in self._allowed:
             raise MessageRefused(

@@ -42,7 +42,7 @@ class PendingRequests:
         own = self._by_peer.get(identity, {})
         if request_id in own:
             raise MessageRefused(
-                f"request {request_id.hex()} of this connection is in progress already"
+                f"request {request_id.hex()} of this connection is already in progress"
             )
         if len(own) >= MAX_REQUESTS:
             text = f"{len(own)} requests of this connection are in progress; no more are accepted"
@@ -104,7 +104,7 @@ def when_exited(pid: int, then: Callable[[], None]) -> Callable[[], None]:
     except ProcessLookupError:
         return loop.call_soon(then).cancel
     except OSError as error:  # a kernel before 5.3, or seccomp: only Cancel is noticed then
-        _log.debug("cannot watch a client", client_pid=pid, reason=str(error))
+        _log.debug("cannot detect when a client exits", client_pid=pid, reason=str(error))
         return lambda: None
 
     def fire() -> None:

@@ -25,7 +25,7 @@ class Foreign(enum.Enum):
     """The reason to refuse a request."""
 
     OTHER_SITE = (
-        "a page of another site has sent this request: only this server's own pages may do that"
+        "this request comes from a page of another site; only this server's own pages may send it"
     )
     REBOUND = (
         "the header Host has a public name, but the connection came to a loopback address: use 127.0.0.1, localhost, "

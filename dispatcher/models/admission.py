@@ -87,7 +87,7 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
     elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
         why = "target has to be above 0 and at most 1, weight above 0, concurrency at least 1"
     elif callables > 1:
-        why = "a list of callables has one for each instance; register one callable"
+        why = "a list has one callable per instance; register a single callable"
     elif "sequence_batching" in spec.config:
         why = "a sequence is bound to one instance, which cannot be stopped; set a fixed number"
     elif spec.isolation == "thread":
@@ -194,7 +194,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     if slots.count(spec) > MAX_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} together, each is a "
+            f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} in total, since each is a "
             "process of its own",
         )
     for option in ("memory_request", "gpu_memory_request"):
@@ -204,12 +204,12 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     if not 1 <= spec.max_inflight_batches <= MAX_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"max_inflight_batches={spec.max_inflight_batches}: a worker takes 1 to {MAX_LANES}, each is a process of its own",
+            f"max_inflight_batches={spec.max_inflight_batches}: it must be from 1 to {MAX_LANES}, since each is a separate process",
         )
     if not 1 <= spec.max_concurrency <= MAX_CONCURRENCY:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"max_concurrency={spec.max_concurrency}: a worker takes 1 to {MAX_CONCURRENCY}",
+            f"max_concurrency={spec.max_concurrency}: it must be from 1 to {MAX_CONCURRENCY}",
         )
 
 
@@ -226,8 +226,8 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
     if spec.lazy and spec.isolation == "thread":
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"model {spec.name} is lazy, but its workers are threads of the process that registers it, where it is "
-            "loaded already; use isolation='process'",
+            f"model {spec.name} cannot be lazy with isolation='thread': the process that registers it has already "
+            "loaded it; use isolation='process'",
         )
     callables = len(payloads) - spec.check
     if callables not in (1, spec.instances):

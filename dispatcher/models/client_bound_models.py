@@ -96,9 +96,9 @@ class HostedModels:
         name = registration.spec.name
         _log.error("process that hosted a model exited", model=name, pid=pid)
         await registration.pool.disable(
-            f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has ended"
+            f"model {name}: process {pid}, which ran it in its threads (isolation='thread'), has exited"
         )
         try:
             await self._end(registration)
         except RemoteFailure as failure:
-            _log.error("failed to unregister a model", model=name, reason=failure.text)
+            _log.error("could not unregister a model", model=name, reason=failure.text)

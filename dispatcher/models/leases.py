@@ -111,9 +111,7 @@ class LeaseManager:
         """Return the served registration that belongs to a lease and is not being rolled back."""
         found = self._find(name, lease)
         if isinstance(found, Entry) and self._registry.restoring.is_restoring(name):
-            text = (
-                f"model {name!r} is not served yet: it is being restored, and is provisional then"
-            )
+            text = f"model {name!r} is not served yet: it is being restored, and then stays provisional"
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         if isinstance(found, Entry) or (name, lease) in self._ending:
             raise _not_found(name)
@@ -170,5 +168,5 @@ def _key(one: Registration | Entry) -> str:
 def _not_found(name: str) -> RemoteFailure:
     return RemoteFailure(
         ErrorKind.NOT_FOUND,
-        f"model {name[:200]!r} is not registered under this lease (any more): it was rolled back, or another client has changed it",
+        f"model {name[:200]!r} is not (or no longer) registered under this lease: it was rolled back, or another client has changed it",
     )

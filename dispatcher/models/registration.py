@@ -151,7 +151,7 @@ class Registration:
         why = "is not stored in the state directory"
         if self.registrant is not None:
             why = f"runs in threads of process {self.registrant.pid}"
-        text = f"model {self.spec.name} {why}: no previous version is stored that it could be rolled back to"
+        text = f"model {self.spec.name} {why}: no previous version is stored to roll back to"
         raise RemoteFailure(ErrorKind.INVALID, text)
 
     def entry(self) -> Entry:

@@ -254,7 +254,7 @@ class Registry(ServedModels):
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
             if entry.spec.name in self:
-                text = f"another model of the name {entry.spec.name!r} is served"
+                text = f"another model named {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
             await self._deployer.deploy(
                 entry, None, report_to_nobody, persistence=Persistence.ALREADY_PERSISTED
@@ -300,7 +300,7 @@ class Registry(ServedModels):
         self._events.emit(kinds.UNREGISTERED, model=name)
 
     async def end(
-        self, registration: Registration, why: str = "the process that registered it has ended"
+        self, registration: Registration, why: str = "the process that registered it has exited"
     ) -> None:
         """Stop serving a model that is not persisted here, unless its name now belongs to another one."""
         name = registration.spec.name
@@ -393,7 +393,7 @@ class Registry(ServedModels):
         results = await asyncio.gather(*ends, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                _log.warning("failed to stop a model", error=str(result))
+                _log.warning("could not stop a model", error=str(result))
 
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
@@ -454,7 +454,7 @@ class Registry(ServedModels):
             if self.names.get(name) is not registration:
                 return f"model {name} is being registered, replaced or unregistered"
             if not self._deployer.reservations.is_free(name) or not registration.is_quiescent:
-                return f"a worker of model {key.partition('#')[0]} is being started or ended"
+                return f"a worker of model {key.partition('#')[0]} is being started or stopped"
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
@@ -474,9 +474,7 @@ class Registry(ServedModels):
         adopted = []
         for one in state.registrations:
             if one.kept and one.spec.name not in payloads:
-                raise UnusableHandOver(
-                    f"the state directory does not have model {one.spec.name} any more"
-                )
+                raise UnusableHandOver(f"the state directory no longer has model {one.spec.name}")
             entry = Entry(
                 0,
                 one.registered_at,

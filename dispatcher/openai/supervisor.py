@@ -34,7 +34,7 @@ _GOOD_LIFE_S = 60.0
 #: Timeout and maximum size of the process's metrics.
 _METRICS_S, _MAX_METRICS_BYTES = 1.0, 64 << 20
 _NO_HTTP = (
-    "the OpenAI API needs tritonserver's HTTP, which allow_http = false disables; the native frontend provides it regardless: "
+    "the OpenAI API needs tritonserver's HTTP endpoint, which allow_http = false disables; the native frontend provides it anyway: "
     "set frontend to native, or allow_http to true"
 )
 _read_metrics = msgspec.json.Decoder(list[MetricData]).decode
@@ -121,7 +121,7 @@ class OpenAISupervisor:
                 ErrorKind.INVALID, f"the OpenAI frontend cannot listen: {error}"
             ) from error
         self._supervise_task = asyncio.ensure_future(self._supervise())
-        _log.info("the OpenAI API is served", url=self.url)
+        _log.info("OpenAI API is available", url=self.url)
 
     async def run(self) -> None:
         """Open the frontend when a served model requires it, for example one that was restored."""

@@ -122,7 +122,7 @@ async def _of_file(
     if model.config.get("sequence_batching", {}).get("state"):
         raise UnservableModel(
             f"model {model.name}: workers cannot keep its implicit state (sequence_batching.state): each request would "
-            f"get the initial one. A tritonserver with the backend for {form.title} does it (setting tritonserver)"
+            f"get the initial one. Use a tritonserver that has the {form.title} backend (setting tritonserver)"
         )
     python, packages = await _interpreter_for(model, form, setup)
     files = files_of(model, form)
@@ -236,7 +236,7 @@ async def inspect(
     except (IndexError, ValueError):
         raise UnservableModel(f"model {model.name}: {task} failed: {complaint[-2000:]}") from None
     if "error" in answer:
-        _log.info("a model was refused", model=model.name, output=complaint[-4000:])
+        _log.info("a model was rejected", model=model.name, output=complaint[-4000:])
         raise UnservableModel(f"model {model.name}: {answer['error']}")
     return answer
 

@@ -71,7 +71,7 @@ class ModelControl:
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
-        _log.info("model requests loading another model", asker=asker, model=message.name)
+        _log.info("a model is loading another model", asker=asker, model=message.name)
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
@@ -94,7 +94,7 @@ class ModelControl:
             names += self._repository.records.parts(message.name)
         for name in names:
             if self._repository.records.serves(name):
-                _log.info("model requests unloading another model", asker=asker, model=name)
+                _log.info("a model is unloading another model", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
                 task.add_done_callback(self._unloading.discard)
@@ -142,7 +142,7 @@ class ModelControl:
         try:
             await self._repository.unload(name)
         except RemoteFailure as failure:
-            _log.error("a model was not unloaded", model=name, reason=failure.text)
+            _log.error("could not unload a model", model=name, reason=failure.text)
 
 
 def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[str, bytes] | None:
@@ -242,7 +242,7 @@ class ClientRequests:
         except RemoteFailure as failure:
             return str(_CODES.get(failure.kind, _INTERNAL)), failure.text
         except Exception as error:
-            _log.exception("internal error: a client's request about a model failed")
+            _log.exception("internal error: a client's request to load or unload a model failed")
             return str(_INTERNAL), f"internal error: {error!r}"
 
     async def carry_out(self, request: ClientRequest) -> bool:
@@ -266,10 +266,10 @@ class ClientRequests:
             )
             raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
         if request.files and request.config is None:
-            text = f"model {name}: files require a `config` beside them, as in Triton"
+            text = f"model {name}: files require a `config`, as in Triton"
             raise RemoteFailure(ErrorKind.INVALID, text)
         config = _read_config(name, request.config)
-        _log.info("client of tritonserver is loading a model", model=name)
+        _log.info("a tritonserver client is loading a model", model=name)
         await self._repository.load(name, config, request.files or None)
         return True
 
@@ -281,7 +281,7 @@ class ClientRequests:
         steps = (
             [one for one in records.parts(name) if records.of(one).as_step] if dependents else []
         )
-        _log.info("client of tritonserver is unloading a model", model=name)
+        _log.info("a tritonserver client is unloading a model", model=name)
         await self._repository.unload(name)
         for step in steps:
             if records.serves(step):

@@ -91,7 +91,7 @@ def read_model(folder: Path) -> FoundModel:
         raise UnservableModel(f"model {folder.name}: {error}") from error
     if config.get("name", folder.name) != folder.name:
         raise UnservableModel(
-            f"model {folder.name}: {file} says that its name is {config['name']!r}; folder and name have to "
+            f"model {folder.name}: {file} says that its name is {config['name']!r}; folder and name must "
             "agree, or leave the name out"
         )
     return FoundModel(folder.name, folder, config, versions)
@@ -164,8 +164,8 @@ def feature_workers_lack(model: FoundModel) -> str | None:
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":
         return (
-            "it takes inputs in memory of a GPU (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers give them in memory "
-            f"of the CPU; tritonserver's own python backend serves it with python_backend_model = [{model.name!r}]"
+            "it takes inputs in GPU memory (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers pass them in "
+            f"CPU memory; tritonserver's own python backend serves it with python_backend_model = [{model.name!r}]"
         )
     return None
 

@@ -354,7 +354,7 @@ class LoadQueue:
             self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=failure.text)
         except Exception as error:  # on any error, continue with the other models
             _not_loaded(record, f"internal error: {error!r}")
-            _log.exception("internal error: a model of a repository was not loaded")
+            _log.exception("internal error: a repository model was not loaded")
             self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=record.reason)
         return True
 

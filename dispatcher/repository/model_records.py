@@ -228,7 +228,7 @@ class ModelRecords(dict[str, ModelRecord]):
         if state != record.state:
             record.state = state
             _log.warning(
-                f"client of tritonserver {'' if loaded else 'un'}loaded a model", model=name
+                f"a tritonserver client {'' if loaded else 'un'}loaded a model", model=name
             )
 
     def _state(self, record: ModelRecord) -> str:

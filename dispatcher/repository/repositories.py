@@ -133,7 +133,7 @@ class Repositories:
             known = former[name].files.unreadable if name in former else {}
             for folder in found.unreadable.keys() - known.keys():
                 reason = found.unreadable[folder]
-                _log.error("skipping an unreadable folder of a model", folder=folder, reason=reason)
+                _log.error("skipping an unreadable model folder", folder=folder, reason=reason)
             now[name] = ModelSnapshot(place, found)
         lost = {name: one for name, one in former.items() if one.place in unreadable}
         return {**now, **lost}
@@ -204,5 +204,5 @@ def relative_path(name: str) -> PurePosixPath:
     if not name.startswith(_FILE_PREFIX) or not path.name:
         raise BadFileName(f'{name!r} is not a valid file name: use "file:1/model.py"')
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise BadFileName(f"{name!r} leads out of the model's folder")
+        raise BadFileName(f"{name!r} points outside the model's folder")
     return path

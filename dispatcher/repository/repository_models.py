@@ -293,7 +293,7 @@ class RepositoryModels:
             record.as_step = bool(parent_ensembles) and (before.as_step or not before.served_by)
             record.loaded_at = time.time()
         self._registry.changes.notify()
-        _log.info("model of a repository loaded", model=name, served_by=record.served_by)
+        _log.info("repository model loaded", model=name, served_by=record.served_by)
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; requests in progress are answered.
@@ -320,7 +320,7 @@ class RepositoryModels:
             record.unload()
             self._uploads.remove(record.uploaded)
             record.uploaded = None
-        _log.info("model of a repository unloaded", model=name)
+        _log.info("repository model unloaded", model=name)
 
     async def index(self) -> list[messages.RepositoryModel]:
         """Return all models with their states."""

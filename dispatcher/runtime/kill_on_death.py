@@ -133,5 +133,5 @@ class KillOnDeath:
             self._input.write(line.encode())
         except BrokenPipeError:
             _log.error(
-                "pytriton-kill-on-death was killed: if this process is killed, too, its children may stay"
+                "pytriton-kill-on-death was killed: if this process is killed, too, its children may keep running"
             )

@@ -54,7 +54,7 @@ class Decision(NamedTuple):
         """Describe the decision; `now` is the current number of instances."""
         stats = self.stats
         figures = (
-            f"load {self.load:.1f} instances, busy {stats.share:.0%}, {stats.waiting:.1f} batches wait, queue "
+            f"load {self.load:.1f} instances, busy {stats.share:.0%}, {stats.waiting:.1f} batches waiting, queue "
             f"{stats.queue_ms:.1f} ms, compute {stats.compute_ms:.1f} ms"
         )
         return f"{now} → {self.instances} instances ({self.why}): {figures}"

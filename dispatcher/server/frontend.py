@@ -74,14 +74,14 @@ class ServerPlace:
         try:
             left = list(SHM.glob(f"{self.shm_prefix}*"))
         except OSError as error:  # for example, the descriptor limit is reached
-            _log.warning("could not list shared memory regions of tritonserver", reason=str(error))
+            _log.warning("could not list tritonserver shared memory regions", reason=str(error))
             return
         for region in left:
             try:
                 region.unlink(missing_ok=True)
             except OSError as error:  # noqa: PERF203, remove the others all the same
                 _log.warning(
-                    "could not remove a shared memory region of tritonserver", reason=str(error)
+                    "could not remove a tritonserver shared memory region", reason=str(error)
                 )
 
 

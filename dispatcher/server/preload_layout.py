@@ -63,7 +63,9 @@ def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
         return pbtxt.write(config)
     except pbtxt.ConfigFileError as error:
         _log.warning(
-            "cannot preload a model; it is loaded after the ports open", model=name, why=str(error)
+            "cannot preload a model; it will be loaded after the ports open",
+            model=name,
+            why=str(error),
         )
         return None
 

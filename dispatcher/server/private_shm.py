@@ -107,7 +107,7 @@ if __name__ == "__main__":
     except OSError as error:
         sys.stderr.write(
             "tritonserver's shared memory is readable by other users until the proxy has made it "
-            f"private, a moment after it was made ({error})\n"
+            f"private, shortly after its creation ({error})\n"
         )
         sys.stderr.flush()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -419,7 +419,7 @@ class TritonServer:
         if not isinstance(self._frontend, SupportsHandover):
             raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
         if process is None:
-            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just ended")
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just exited")
         return self._frontend.hand_over(process.pid, process.child, restarts)
 
     def adopt(self, state: ServerSnapshot) -> None:
@@ -684,7 +684,7 @@ class TritonServer:
 
 def _in_sequences(count: str) -> RemoteFailure:
     text = (
-        f"{count} sequences are in progress, which another tritonserver cannot continue: wait until they have ended, "
+        f"{count} sequences are in progress, which another tritonserver cannot continue: wait until they end, "
         "or use --force to replace it now; their next requests then fail (400)"
     )
     return RemoteFailure(ErrorKind.UNAVAILABLE, text)

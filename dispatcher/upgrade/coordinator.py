@@ -132,7 +132,7 @@ class UpgradeCoordinator:
             text = f"{request.wait_s} is not between 0 and {_MAX_WAIT_S} s"
             raise RemoteFailure(ErrorKind.INVALID, text)
         if self._under_way:
-            raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is being upgraded already")
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, "the daemon is already being upgraded")
         self._under_way = True
         try:
             self._refuse_impossible()
@@ -207,9 +207,9 @@ class UpgradeCoordinator:
         if services.client_bound_models.ending:
             return "a client-bound model is being unregistered"
         if not services.registry.prestarted.is_quiescent:
-            return "a prestarted worker is being ended"
+            return "a prestarted worker is being stopped"
         if not services.workers.forks.is_quiescent:
-            return "a fork server is being ended"
+            return "a fork server is being stopped"
         return services.registry.why_not_quiescent()
 
     def _why_server_not_quiescent(self) -> str:

@@ -294,7 +294,7 @@ def decode(data: bytes) -> HandOver:
     head, newline, content = data.partition(b"\n")
     number = head[len(_MAGIC) :]
     if not head.startswith(_MAGIC) or not newline or not number.isdigit():
-        raise UnusableHandOver(f"it begins with {head[:40]!r}: not written by a daemon")
+        raise UnusableHandOver(f"it begins with {head[:40]!r}: it was not written by a daemon")
     if int(number) != VERSION:
         raise UnusableHandOver(
             f"the running daemon writes snapshots of version {int(number)}, and this version reads version {VERSION}: "
@@ -311,7 +311,7 @@ def decode(data: bytes) -> HandOver:
         )
     if state.page != stats_page.LAYOUT:
         raise UnusableHandOver(
-            "the statistics pages of the running workers have another layout than this version reads: their models must be reloaded "
+            "the statistics pages of the running workers have a layout that this version cannot read: their models must be reloaded "
             "(pytriton-daemon restart)"
         )
     return state

@@ -73,11 +73,11 @@ def _session(pid: int) -> int:
 def _exceeded_limit(pid: int, family: Collection[int], limits: messages.Limits) -> str | None:
     """Describe the limit that a worker has exceeded, or return None."""
     if limits.processes is not None and len(family) > limits.processes:
-        return f"it had started {len(family)} processes, and may have {limits.processes} (limits)"
+        return f"it had {len(family)} processes, more than the limit of {limits.processes} (limits)"
     if limits.memory_limit is not None:
         used = sum(map(_own_memory, [pid, *family]))
         if used > limits.memory_limit:
-            return f"it used {used} bytes of memory, and may use {limits.memory_limit} (limits)"
+            return f"it used {used} bytes of memory, more than the limit of {limits.memory_limit} (limits)"
     return None
 
 

@@ -150,7 +150,7 @@ class HostedWorker(Worker):
             await asyncio.wait([self.exited], timeout=grace_s)
         if self.alive:
             _log.warning(
-                "worker thread did not end and is abandoned",
+                "worker thread did not stop; abandoning it",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,
@@ -194,8 +194,8 @@ class Registrant:
         if sender.uid != os.geteuid():
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f"{what}: only processes of the daemon's own user ({os.geteuid()}) share memory with it, this "
-                f"is one of user {sender.uid}. {_USE_PROCESSES} as that user.",
+                f"{what}: only processes of the daemon's own user ({os.geteuid()}) share memory with it, but this one "
+                f"belongs to user {sender.uid}. {_USE_PROCESSES} as that user.",
             )
         self.pid = sender.pid
         self._peer = peer

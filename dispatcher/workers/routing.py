@@ -156,7 +156,7 @@ class ProxyRouter:
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
             return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
-        text = f"proxy {proxy} of model {instances.spec.name} has ended, or has asked again"
+        text = f"proxy {proxy} of model {instances.spec.name} has exited, or has asked again"
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
@@ -167,9 +167,9 @@ class ProxyRouter:
         name = self._instances.spec.name
         return Verdict(
             "fail",
-            f"the calls go round in a circle, {' → '.join([*chain, name])}, and can never end: all "
-            f"{workers_text(len(ready))} of model {name} wait for this one. Break the circle, or register "
-            f"{name} with more instances than it goes round",
+            f"the calls form a cycle, {' → '.join([*chain, name])}, and would deadlock: all "
+            f"{workers_text(len(ready))} of model {name} are waiting for this one. Break the cycle, or register "
+            f"{name} with more instances than the cycle has rounds",
         )
 
     def detach(self, proxy: str) -> None:

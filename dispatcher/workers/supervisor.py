@@ -357,7 +357,7 @@ class Supervisor:
         old = self._machine.change(new)
         pid = self.worker.pid if self.worker else None
         _log.debug(
-            "instance state",
+            "instance state changed",
             model=self._spec.name,
             instance=self.index,
             worker_pid=pid,

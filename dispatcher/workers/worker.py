@@ -126,7 +126,7 @@ class Worker:
             RemoteFailure: A worker of this name has already said hello.
         """
         if self.greeted.done():
-            raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has said hello already")
+            raise RemoteFailure(ErrorKind.INVALID, f"worker {self.name} has already sent Hello")
         self._peer = peer
         self.greeted.set_result(None)
 

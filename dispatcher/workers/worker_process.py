@@ -303,7 +303,7 @@ class WorkerProcess(Worker):
                     clean_up_deadline = now + self._clean_up_s
         if self.alive and now >= clean_up_deadline:
             _log.warning(
-                "worker answered its last batch but did not end within grace_period_s, killing it",
+                "worker answered its last batch but did not exit within grace_period_s, killing it",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,
@@ -328,7 +328,7 @@ def _not_started(spec: messages.ModelSpec, error: OSError) -> RemoteFailure:
     is_cwd = error.filename == spec.world.cwd
     what, option = ("working directory", "cwd") if is_cwd else ("interpreter", "python")
     text += f", its {what} {error.filename} cannot be used by the daemon: {error.strerror}."
-    return RemoteFailure(ErrorKind.LOAD_FAILED, f"{text} Give another one with {option}=.")
+    return RemoteFailure(ErrorKind.LOAD_FAILED, f"{text} Choose another one with {option}=.")
 
 
 async def _start_child(

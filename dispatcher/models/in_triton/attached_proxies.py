@@ -66,12 +66,12 @@ class Proxies:
             self._watched[proxy] = _Proxy(None, None, None, server)
             return
         if any(other.pid == pid for other in self._watched.values()):
-            raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is another proxy than {proxy}")
+            raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is not proxy {proxy}")
         self.forget(proxy)
         try:
             pidfd = linux.pidfd_open(pid)
         except (OSError, OverflowError) as error:
-            raise RemoteFailure(ErrorKind.INVALID, f"no process {pid} is a proxy") from error
+            raise RemoteFailure(ErrorKind.INVALID, f"process {pid} is not a proxy") from error
         self._watched[proxy] = _Proxy(pid, pidfd, _region_of(pid), server)
         asyncio.get_running_loop().add_reader(pidfd, self._ended, proxy)
 

@@ -64,7 +64,7 @@ class SizeStore:
             )
             return {}
         if content.form != _FORM or any(_is_negative(one) for one in content.models.values()):
-            _log.warning("stored model sizes ignored: the file is of another version")
+            _log.warning("stored model sizes ignored: another version wrote the file")
             return {}
         self._written = dict(content.models)
         return content.models

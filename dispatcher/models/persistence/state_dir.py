@@ -95,11 +95,13 @@ def decode(data: bytes) -> Entry:
     head, newline, content = data.partition(b"\n")
     form = _FORM.match(head)
     if form is not None and newline and int(form[1]) > _OWN_FORM:
-        raise ForeignEntry(f"it has form {int(form[1])}, and this version knows form {_OWN_FORM}")
+        raise ForeignEntry(
+            f"its format is {int(form[1])}, but this version reads format {_OWN_FORM}"
+        )
     if not head.startswith(_FORMAT) or not newline:
         raise DamagedEntry(f"it begins with {head[:40]!r}, not with {_FORMAT.decode()!r}")
     if hashlib.sha256(content).hexdigest().encode() != head[len(_FORMAT) :]:
-        raise DamagedEntry("its checksum is wrong: it was damaged or cut off")
+        raise DamagedEntry("its checksum is wrong: it was damaged or truncated")
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -172,8 +174,8 @@ class Store:
             raise StoreError(problems[0])
         if entry is None and not self.is_first(name):
             raise StoreError(
-                f"what model {name} has replaced cannot be served again: {path} is missing. If it was "
-                f"damaged, it lies in {self._set_aside}; register the model again, with replace=True (--replace)"
+                f"the version that model {name} replaced cannot be served again: {path} is missing. If it was "
+                f"damaged, it is in {self._set_aside}; register the model again, with replace=True (--replace)"
             )
         return entry
 
@@ -261,7 +263,7 @@ class Store:
             sync_folder(self._models)
         except OSError as error:
             raise StoreError(
-                f"model {name} is not served any more, but will be again after the next start of the daemon: its "
+                f"model {name} is no longer served, but will be again after the next start of the daemon: its "
                 f"file cannot be removed: {error}"
             ) from error
 
@@ -278,13 +280,13 @@ class Store:
         except ForeignEntry as error:
             problems.append(
                 f"the stored registration {path.name} was written by a newer version of pytriton-daemon: {error}. It "
-                f"stays where it is ({path}), its model is not served: start that version, or register the model again"
+                f"is left in place ({path}) and its model is not served: start that version, or register the model again"
             )
             return None
         except OSError as error:
             # A disk error, or too many open files: the file itself may be intact.
             problems.append(
-                f"the stored registration {path.name} cannot be read: {error.strerror}. It stays where it is ({path})"
+                f"the stored registration {path.name} cannot be read: {error.strerror}. It is left in place ({path})"
             )
             return None
         except DamagedEntry as error:
@@ -381,7 +383,7 @@ def _make_private(folder: Path) -> None:
         )
     if stat.S_IMODE(info.st_mode) & 0o022:
         raise StoreError(
-            f"others than its owner may write to the state directory {folder}, and its content is executed. Make it "
+            f"users other than its owner may write to the state directory {folder}, and its content is executed. Make it "
             f"private (chmod 700 {folder}), or choose another one with --state-dir."
         )
 

@@ -648,7 +648,7 @@ class NativeAdmin:
         try:
             await asyncio.wait({answer, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise Unreached("the process has ended, or the connection was closed")
+                raise Unreached("the process has exited, or the connection was closed")
             return answer.result()
         finally:
             if not answer.done():

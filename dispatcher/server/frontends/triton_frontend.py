@@ -326,7 +326,7 @@ class AdminClient:
             self._pending.discard(task)
             task.cancel()
         if task.cancelled():
-            raise Unreached("the connection was closed, because tritonserver has ended")
+            raise Unreached("the connection was closed, because tritonserver has exited")
         error = task.exception()
         if error is None:
             return task.result()

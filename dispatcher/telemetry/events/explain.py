@@ -22,7 +22,7 @@ _LONG_BATCH_S, _LONG_STREAM_S, _LONG_LOAD_S = 10.0, 600.0, 30.0
 #: Number of recent recycles for memory that indicate a leak.
 _LEAKS = 2
 #: Status text for a lazily loaded model that tritonserver does not have yet.
-DEFERRED = "not used since the daemon's start: loaded into tritonserver on the first request"
+DEFERRED = "not used since the daemon started: loaded into tritonserver on the first request"
 _BUDGET_ADVICE = (
     "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
 )
@@ -171,7 +171,7 @@ _OPERATIONS = (
      "this version continues",
      "Fix the reported problem and retry; pytriton-daemon restart switches to the new version immediately, with an interruption."),
     (kinds.SERVER_REPLACE_FAILED, (kinds.SERVER_REPLACED, kinds.STARTED), "a replacement of tritonserver",
-     "the running one keeps serving", "Its last output: pytriton-daemon logs."),
+     "the running one keeps serving", "See its last output: pytriton-daemon logs."),
     (kinds.RELOAD_FAILED, (kinds.RELOADED, kinds.STARTED), "a reload of the settings",
      "the old ones stay in effect", "Fix the settings file and reload again."),
 )  # fmt: skip
@@ -201,7 +201,7 @@ def _server_findings(situation: Situation) -> Iterator[Finding]:
         situation, kinds.SERVER_EXITED, kinds.SERVER_FAILED, kinds.SERVER_BACKOFF
     )
     why = f": {last.reason}" if last is not None and last.reason else ""
-    advice = "It restarts automatically. Its last output: pytriton-daemon logs."
+    advice = "It restarts automatically. See its last output: pytriton-daemon logs."
     yield Finding("down", "tritonserver", f"tritonserver is {server.state}{why}", advice)
 
 
@@ -216,7 +216,7 @@ def _model_findings(situation: Situation) -> Iterator[Finding]:
         yield _restoring(info, situation.now)
         yield from _waiting_for_memory(situation)
     elif info.state == "unloaded":
-        text = "a client of tritonserver unloaded it"
+        text = "a tritonserver client unloaded it"
         yield Finding(
             "down", "unloaded", text, "Load it again with that client, or register it again."
         )
@@ -433,7 +433,7 @@ def _recent_findings(situation: Situation) -> Iterator[Finding]:
         (kinds.LIMIT_EXCEEDED, "limit", "degraded", "workers exceeded a hard limit and were killed",
          "Raise limits.memory_limit or limits.processes, or fix the leak."),
         (kinds.CRASHED, "crashes", "notice", "workers exited unexpectedly", ""),
-        (kinds.RECYCLE_FAILED, "recycle_failed", "degraded", "workers due for recycling got no replacement", ""),
+        (kinds.RECYCLE_FAILED, "recycle_failed", "degraded", "replacements for workers due for recycling failed to load", ""),
     ):  # fmt: skip
         seen = situation.recent(kind)
         if seen:
@@ -555,7 +555,7 @@ _HINTS = (
     ),
     (
         r"did not start within",
-        "The worker process did not start: check the interpreter (python=) and the load of the machine.",
+        "The worker process did not start: check the interpreter (python=) and the load on the machine.",
     ),
     (
         r"memory_limit|bytes of memory|lack of memory|MemoryError|OutOfMemory",

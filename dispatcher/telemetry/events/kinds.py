@@ -113,7 +113,7 @@ LOADED = _audit(
 REPOSITORY_LOAD_FAILED = _audit(
     "repository_load_failed",
     "error",
-    "model of a repository was not loaded",
+    "repository model was not loaded",
     "A model could not be loaded from a model repository.",
 )
 UNLOADED = _audit(
@@ -223,14 +223,14 @@ REFUSED = EventKind(
 CLIENT_LOADED = EventKind(
     "client_loaded",
     "warning",
-    "client of tritonserver loaded a model",
-    "A client of tritonserver loaded the model.",
+    "a tritonserver client loaded a model",
+    "A tritonserver client loaded the model.",
 )
 CLIENT_UNLOADED = EventKind(
     "client_unloaded",
     "warning",
-    "client of tritonserver unloaded a model",
-    "A client of tritonserver unloaded the model; it is not served until a client loads it again.",
+    "a tritonserver client unloaded a model",
+    "A tritonserver client unloaded the model; it is not served until a client loads it again.",
 )
 PROXY_BROKEN = EventKind(
     "proxy_broken",

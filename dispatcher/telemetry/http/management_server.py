@@ -89,7 +89,7 @@ class ManagementServer:
             return
         self._loop = asyncio.get_running_loop()
         self._server = ServerThread(self.routes(), sockets, tls)
-        _log.info("management server listens", urls=self.urls)
+        _log.info("management server is listening", urls=self.urls)
 
     async def stop(self) -> None:
         """Stop serving; wait a limited time for requests in progress."""

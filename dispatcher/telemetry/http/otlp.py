@@ -79,7 +79,7 @@ class OtlpExport:
             from pytriton.dispatcher.telemetry.http import otlp_points
         except ImportError as error:
             install = f"{sys.executable} -m pip install opentelemetry-exporter-otlp-proto-http"
-            _log.warning("metrics cannot be sent by OTLP", reason=str(error), install=install)
+            _log.warning("metrics cannot be sent over OTLP", reason=str(error), install=install)
             return
         self._exporter_log = _ExporterLog()
         self._points = otlp_points
@@ -155,7 +155,7 @@ class OtlpExport:
     def _record(self, reason: str) -> None:
         self.outcomes["dropped" if reason else "sent"] += 1
         if reason and not self._failing and not self._stopped.is_set():
-            _log.warning("metrics could not be sent by OTLP", reason=reason)
+            _log.warning("metrics could not be sent over OTLP", reason=reason)
         elif self._failing and not reason:
             _log.info("OTLP export works again")
         self._failing = bool(reason)

@@ -92,7 +92,9 @@ class ServerThread:
         self._stop = partial(loop.call_soon_threadsafe, stopping.cancel)
         self._started.set()
         limits = self._limits
-        error_log = ErrorLog(lambda text: _log.warning("management server", reason=text))
+        error_log = ErrorLog(
+            lambda text: _log.warning("error in the management server", reason=text)
+        )
         connections = Connections(lambda: limits, limits.max_connections, _TOO_SLOW)
         app = web.Application(middlewares=[connections.around, _refuse_other_sites])
         app.add_routes(self._routes)

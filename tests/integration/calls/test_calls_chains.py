@@ -88,7 +88,7 @@ def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
     with ThreadPoolExecutor(2) as threads:
         said = sorted(threads.map(one, names), key=len)
     assert said[0] == "1.0"  # that it was called by the other was undone in time
-    assert "wait for each other in a circle" in said[1]
+    assert "wait for each other in a cycle" in said[1]
     for name in names:
         assert ask(name, {"x": np.zeros(1, np.float32)})["y"].tolist() == [0]
 

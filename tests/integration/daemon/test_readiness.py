@@ -100,7 +100,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, when: str, ready: int) ->
     with RunningDaemon.start(
         model_repository=(str(tmp_path),), python_backend_model=("*",), readiness=when
     ) as daemon:
-        eventually(lambda: "model of a repository was not loaded" in daemon.said(), daemon.said)
+        eventually(lambda: "repository model was not loaded" in daemon.said(), daemon.said)
         if ready == 200:
             eventually(lambda: _ready(daemon) == 200, "it is ready")
         else:

@@ -282,7 +282,7 @@ def test_files_make_a_model_until_it_is_unloaded(daemon: RunningDaemon) -> None:
     assert "Failed to load model" in control(daemon.http, broken)
     assert ask(daemon.http, "brought", "") == "second"  # what was there serves on
     outside = f"load_model('brought', {OTHER!r}, {{'file:../../model.py': b''}})"
-    assert "leads out of the model's folder" in control(daemon.http, outside)
+    assert "points outside the model's folder" in control(daemon.http, outside)
     given = Path(daemon.config.runtime_dir) / "given"
     assert len(list(given.glob("*/brought/1/model.py"))) == 1
     assert control(daemon.http, "unload_model('brought')") == "None"

@@ -67,7 +67,7 @@ def served(
 
 
 class Client:
-    """A client of tritonserver over one of its protocols."""
+    """A tritonserver client over one of its protocols."""
 
     def __init__(self, daemon: RunningDaemon, protocol: str) -> None:
         self.module: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http

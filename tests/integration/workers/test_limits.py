@@ -75,7 +75,9 @@ def test_a_model_that_forks_without_end_is_ended(
     """With all that it started; the client is told why."""
     model = serve(MisbehavingModel(tmp_path), limits=Limits(processes=5), on_crash="fail")
     first = model.instances[0].pid
-    with pytest.raises(InferenceServerException, match=r"\d+ processes, and may have 5 \(limits\)"):
+    with pytest.raises(
+        InferenceServerException, match=r"\d+ processes, more than the limit of 5 \(limits\)"
+    ):
         inference.infer("model", {"x": ONES * FORK}, client_timeout=100)
     model.wait_ready()
     assert first is not None

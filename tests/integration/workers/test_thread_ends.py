@@ -72,7 +72,7 @@ def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptu
         assert begun.wait(60)
         model.unregister()
         assert [name for name in pytriton_threads() if "[" in name]  # nobody can end it
-        assert "worker thread did not end and is abandoned" in running.said()
+        assert "worker thread did not stop; abandoning it" in running.said()
         go.set()
         eventually(lambda: not pytriton_threads(), "it ends by itself")
         connection.close()

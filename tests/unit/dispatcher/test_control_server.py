@@ -250,7 +250,7 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
             await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
             _, failure = await client.answer()
             assert isinstance(failure, messages.Failure)
-            assert "of 100001 bytes: this daemon accepts at most 100000" in failure.text
+            assert "has 100001 bytes, but this daemon accepts at most 100000" in failure.text
             assert service.heard == []
 
     run(test)
@@ -262,7 +262,7 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
         ((100, 9 << 20, 1), None),
         (
             (100, (10 << 20) + 1, 1),
-            r"model m: .*of 10485761 bytes.*at most 10485760\. .*factory=True",
+            r"model m: .*has 10485761 bytes.*at most 10485760\. .*factory=True",
         ),
         (((8 << 20) + 1, 0, 1), "8388609 bytes without its payloads"),
         ((100, 1, MAX_PAYLOADS + 1), "1025 payloads"),
@@ -297,7 +297,7 @@ def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
         loop = asyncio.get_running_loop()
         async with serving(short_dir, max_payload_size=10 << 20) as (service, *_):
             payload = bytes((10 << 20) + 1)
-            with pytest.raises(RemoteFailure, match=r"ListModels: .*of 10485761 bytes"):
+            with pytest.raises(RemoteFailure, match=r"ListModels: .*has 10485761 bytes"):
                 await loop.run_in_executor(None, ask, payload)
             assert service.heard == []
             assert await loop.run_in_executor(None, ask, payload[:-1]) == messages.Done()
@@ -335,7 +335,7 @@ def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Pat
                 await client.send(7, messages.encode(HELD))
             _, failure = await client.answer()
             assert isinstance(failure, messages.Failure)
-            assert "is in progress already" in failure.text
+            assert "is already in progress" in failure.text
             assert service.heard == [HELD]
 
     run(test)

@@ -136,7 +136,7 @@ def test_errors_are_reported(
         (model_spec("../up"), [b""], "cannot be a model's name"),
         (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
         (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
-        (model_spec(max_inflight_batches=17), [b""], "a worker takes 1 to 16"),
+        (model_spec(max_inflight_batches=17), [b""], "it must be from 1 to 16"),
         (model_spec(devices=["9999"]), [b""], "devices names GPU"),
         (
             messages.ModelSpec(
@@ -189,7 +189,7 @@ def test_a_worker_is_given_its_model(sim: SimulatedDaemon) -> None:
     request = sim.client.register("m")
     sim.settle()
     assert reported(sim, messages.WorkerHello("w1", 1, "3.11")) is None
-    with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
+    with pytest.raises(RemoteFailure, match="worker w1 has already sent Hello"):
         reported(sim, messages.WorkerHello("w1", 1, "3.11"))
     assert reported(sim, messages.WorkerReady("w1")) is None
     sim.served(request)

@@ -72,7 +72,7 @@ def end(tmp_path: Path) -> End:
 
 
 _ENDED_SO = (
-    "unrecoverable error in model m: its worker's exit code says so; its log has the reason: "
+    "unrecoverable error in model m: its worker's exit code reports it; for the reason, see: "
 )
 
 

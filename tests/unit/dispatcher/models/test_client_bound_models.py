@@ -102,7 +102,7 @@ def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
         await asyncio.wait_for(served.all_ended.wait(), 30)
         assert served.ended == ["m"]
         assert served.given_up == [
-            "model m: process 4242, which ran it in its threads (isolation='thread'), has ended"
+            "model m: process 4242, which ran it in its threads (isolation='thread'), has exited"
         ]
 
     asyncio.run(main())

@@ -232,7 +232,7 @@ def test_the_owner_of_threads_ends_while_a_batch_runs(sim: SimulatedDaemon) -> N
     async def attach() -> None:
         await sim.handle(messages.Attach(key, proxy, 4000, lost="w1"))
 
-    with pytest.raises(RemoteFailure, match=r"which ran it in its threads .* has ended|is gone"):
+    with pytest.raises(RemoteFailure, match=r"which ran it in its threads .* has exited|is gone"):
         sim.loop.run(attach())
     sim.advance(10.0)
     assert sim.is_clean("m")

@@ -392,5 +392,5 @@ def test_a_parked_worker_that_has_ended_is_not_missed(tmp_path: Path) -> None:
 
 def test_threads_cannot_be_lazy() -> None:
     spec = msgspec.structs.replace(model_spec("m", lazy=True), isolation="thread")
-    with pytest.raises(RemoteFailure, match="where it is loaded already"):
+    with pytest.raises(RemoteFailure, match="has already loaded it"):
         check(spec, [b"callable"])

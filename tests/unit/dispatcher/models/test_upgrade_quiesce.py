@@ -40,7 +40,7 @@ def _why_not_quiescent(sim: SimulatedDaemon) -> str:
 
 
 _REGISTERED = "model m is being registered, replaced or unregistered"
-_WORKER = "a worker of model m is being started or ended"
+_WORKER = "a worker of model m is being started or stopped"
 
 
 def test_a_change_under_way_prevents_a_handover(sim: SimulatedDaemon) -> None:

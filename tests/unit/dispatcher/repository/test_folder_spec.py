@@ -126,6 +126,6 @@ def test_implicit_state_is_refused(tmp_path: Path) -> None:
     onnx = route(model, tmp_path)
     assert onnx is not None
     with pytest.raises(
-        UnservableModel, match=r"implicit state .*tritonserver with the backend for ONNX"
+        UnservableModel, match=r"implicit state .*tritonserver that has the ONNX backend"
     ):
         asyncio.run(specification(model, onnx, WorkerSetup(tmp_path)))

@@ -216,7 +216,7 @@ def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path
         late = FakeWorker(2, spec)
         await parts.registry.prestarted.put("m", late)  # nor is one that was being started
         assert not late.alive
-        with pytest.raises(RemoteFailure, match="is being upgraded already"):
+        with pytest.raises(RemoteFailure, match="is already being upgraded"):
             await upgrade.prepare(NOW)
 
     _run(prepare)

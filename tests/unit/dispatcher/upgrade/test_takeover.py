@@ -136,7 +136,7 @@ def _damaged_registration(folder: Path) -> None:
         (lambda folder: None, ""),
         (_no_registration, r"does not have all that is served: .*m\.registration.*--replace"),
         (_damaged_registration, "does not have all that is served: its checksum is wrong"),
-        (lambda folder: (folder / "state").chmod(0o777), "others than its owner may write to"),
+        (lambda folder: (folder / "state").chmod(0o777), "users other than its owner may write to"),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
         (lambda folder: (folder / "key.pem").unlink(), r"management_key = .*No such file"),

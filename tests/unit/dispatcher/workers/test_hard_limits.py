@@ -71,7 +71,7 @@ async def _guarded(pid: int, limits: Limits) -> str | None:
 
 def test_too_many_processes_kill_the_worker(family: int) -> None:
     why = asyncio.run(_guarded(family, Limits(processes=1)))
-    assert why == "it had started 2 processes, and may have 1 (limits)"
+    assert why == "it had 2 processes, more than the limit of 1 (limits)"
 
 
 def test_the_memory_of_all_processes_of_a_worker_counts(family: int) -> None:
@@ -80,7 +80,7 @@ def test_the_memory_of_all_processes_of_a_worker_counts(family: int) -> None:
     why = asyncio.run(_guarded(family, Limits(memory_limit=2 * (each.rss - each.shared))))
     assert why is not None
     assert why.endswith("(limits)")
-    assert "bytes of memory, and may use" in why
+    assert "bytes of memory, more than the limit of" in why
 
 
 def test_a_worker_within_its_limits_runs_to_its_end(family: int) -> None:
@@ -111,7 +111,7 @@ def test_a_failed_measurement_is_repeated(
 
     monkeypatch.setattr(psutil.Process, "children", children)
     why = asyncio.run(_guarded(family, Limits(processes=1)))
-    assert why == "it had started 2 processes, and may have 1 (limits)"
+    assert why == "it had 2 processes, more than the limit of 1 (limits)"
     assert not failures
 
 
@@ -144,7 +144,7 @@ def test_a_double_fork_does_not_escape_the_limits(first: str) -> None:
         grandchildren = [int(line) for line in lines if line != b"forked"]
         try:
             why = asyncio.run(_guarded(process.pid, Limits(processes=1)))
-            assert why == "it had started 2 processes, and may have 1 (limits)"
+            assert why == "it had 2 processes, more than the limit of 1 (limits)"
             if first != "pass":  # whoever has left the worker's group is ended with it
                 for pid in grandchildren:
                     eventually(partial(_is_gone, pid), f"{pid} has ended")

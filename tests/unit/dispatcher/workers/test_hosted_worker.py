@@ -89,7 +89,7 @@ def test_the_statistics_file_is_removed_once_both_sides_have_opened_it(scene: Sc
     assert not scene.stats.exists()
     begun_ns = own.begin(1)
     assert scene.worker.stats.read().begun == 1
-    with pytest.raises(RemoteFailure, match="worker w1 has said hello already"):
+    with pytest.raises(RemoteFailure, match="worker w1 has already sent Hello"):
         scene.says_hello()
     scene.loop.ask(scene.worker.loaded)
     own.end(begun_ns)
@@ -148,7 +148,7 @@ def test_a_thread_that_does_not_end_is_abandoned(
     assert scene.process.got[1:] == [messages.EndWorker("w1")]
     assert scene.loop.time() == waited
     assert "its batch is still running" in scene.worker.describe_end()
-    assert [one["event"] for one in logs] == ["worker thread did not end and is abandoned"]
+    assert [one["event"] for one in logs] == ["worker thread did not stop; abandoning it"]
     scene.loop.run(scene.worker.stop(grace_s))  # nothing is left to ask
     assert len(scene.process.got) == 2
 

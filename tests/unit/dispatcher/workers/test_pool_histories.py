@@ -263,7 +263,7 @@ class PoolHistories(RuleBasedStateMachine):
                 assert (
                     "crash loop" in text
                     or "reached its restart limit" in text
-                    or "wait for this" in text
+                    or "are waiting for this" in text
                 )
 
     @invariant()

@@ -38,7 +38,10 @@ def _ended_pid() -> int:
     [
         (lambda: peer(None, None), "cannot see the process of somebody.*another PID namespace"),
         (lambda: peer(os.geteuid(), None), "cannot see"),
-        (lambda: peer(os.geteuid() + 1, os.getpid()), "daemon's own user.*this is one of user"),
+        (
+            lambda: peer(os.geteuid() + 1, os.getpid()),
+            "daemon's own user.*this one belongs to user",
+        ),
         (lambda: peer(os.geteuid(), _ended_pid()), "its process has exited"),
     ],
     ids=["over TCP", "another namespace", "another user", "ended"],

@@ -134,7 +134,7 @@ def test_a_proxy_that_leaves_while_it_waits_gets_no_worker(loop: VirtualLoop, go
     else:
         loop.ask(served.proxies.forget_all)
     served.serves(1)
-    assert "has ended" in answer_to(asked)
+    assert "has exited" in answer_to(asked)
     assert len(served.proxies) == 0
     assert served.assigned("p2") == "w1"
     served.close()
@@ -239,7 +239,7 @@ def test_a_call_cycle_fails_if_all_workers_wait_for_it(
     served.serves(*ready)
     verdict = served.proxies.judge_call(["m", "n"], waiting)
     assert verdict.action == ("fail" if is_stuck else "retry")
-    assert ("in a circle, m → n → m" in verdict.text) is is_stuck
+    assert ("form a cycle, m → n → m" in verdict.text) is is_stuck
     served.close()
 
 

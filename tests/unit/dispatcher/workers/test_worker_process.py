@@ -47,7 +47,7 @@ def test_an_endless_clean_up_is_killed(tmp_path: Path) -> None:
         with structlog.testing.capture_logs() as said:
             await asyncio.wait_for(worker.end_after_batch(), 60)
         assert child.exited.result() == -signal.SIGKILL
-        assert "did not end within grace_period_s" in said[0]["event"]
+        assert "did not exit within grace_period_s" in said[0]["event"]
 
     try:
         asyncio.run(run())

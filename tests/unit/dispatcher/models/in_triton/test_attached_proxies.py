@@ -68,7 +68,7 @@ def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> Non
     async def main() -> None:
         proxies = Proxies(Gone())
         proxies.seen("p", stub.pid)
-        with pytest.raises(RemoteFailure, match=f"process {stub.pid} is another proxy than q"):
+        with pytest.raises(RemoteFailure, match=f"process {stub.pid} is not proxy q"):
             proxies.seen("q", stub.pid)
         proxies.clear()
 
@@ -78,7 +78,7 @@ def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> Non
 @pytest.mark.parametrize("pid", [2**22 + 1, 2**40, -1])
 def test_a_process_that_is_none_is_refused(pid: int) -> None:
     async def main() -> None:
-        with pytest.raises(RemoteFailure, match=f"no process {pid} is a proxy") as caught:
+        with pytest.raises(RemoteFailure, match=f"process {pid} is not a proxy") as caught:
             Proxies(Gone()).seen("p", pid)
         assert caught.value.kind is ErrorKind.INVALID
 

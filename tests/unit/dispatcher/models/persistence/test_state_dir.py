@@ -149,7 +149,7 @@ def test_a_file_that_the_disk_does_not_give_stays(
         entries, problems = store.read()
         assert entries == []
         (problem,) = problems
-        assert "m.registration cannot be read: Too many open files. It stays" in problem
+        assert "m.registration cannot be read: Too many open files. It is left in place" in problem
         with pytest.raises(StoreError, match=r"m.previous cannot be read: Too many open files"):
             store.previous("m")
         with pytest.raises(
@@ -307,7 +307,7 @@ def test_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(StoreError, match=r"others than its owner may write.*chmod 700"):
+    with pytest.raises(StoreError, match=r"users other than its owner may write.*chmod 700"):
         Store(folder)
     folder.chmod(0o755)
     Store(folder).close()

@@ -172,7 +172,7 @@ def test_a_request_ends_with_the_process_or_the_connection(tmp_path: Path, close
             await one.admin.close()
         else:
             one.exited.set_result(-9)
-        with pytest.raises(Unreached, match="has ended, or the connection was closed"):
+        with pytest.raises(Unreached, match="has exited, or the connection was closed"):
             await asking
 
     play(tmp_path, _SILENT, scene)

@@ -253,7 +253,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "hard limit": (
         situation(
             info(instance()),
-            event(kinds.LIMIT_EXCEEDED, "it used 9 bytes of memory, and may use 8"),
+            event(kinds.LIMIT_EXCEEDED, "it used 9 bytes of memory, more than the limit of 8"),
         ),
         "workers exceeded a hard limit",
         "limit",
@@ -494,7 +494,7 @@ def test_rare_failures_are_not_reported(outcomes: Any) -> None:
         ("RuntimeError: CUDA error: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
         ("did not load its callable within 5 s (load_timeout_s)", "register with a higher value"),
         ("did not start within 30 s", "check the interpreter"),
-        ("it used 900 bytes of memory, and may use 800 (limits)", "raise the limit"),
+        ("it used 900 bytes of memory, more than the limit of 800 (limits)", "raise the limit"),
         ("ModuleNotFoundError: No module named 'torch'", "install it there"),
         ("model m is registered already", "replace=True"),
         ("FileNotFoundError: 'weights.bin'", "(cwd=)"),
