@@ -107,7 +107,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         return None
 
     def _was_cancelled(self, stream: BatchStream) -> bool:
-        """Return True if this loop has cancelled the task of a stream, because no one waits for it any more."""
+        """Return True if this loop has cancelled the task of a stream, because no one is waiting for it."""
         return stream.abandoned or stream.lane not in self._outboxes
 
     def _task_done(
@@ -333,4 +333,4 @@ class GatheringOutbox(Outbox):
             raise
         except Exception as error:
             self._on_fault(self.lane, error)
-            raise LaneClosed(f"its streams' answers could not be sent: {error}") from error
+            raise LaneClosed(f"the answers of its streams could not be sent: {error}") from error

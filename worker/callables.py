@@ -116,7 +116,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
     theirs = header.python_version
     if not header.by_reference and tuple(map(int, ours)) != tuple(theirs):
         raise LoadError(
-            f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]} and its worker is Python "
+            f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]}, but its worker runs Python "
             f"{'.'.join(ours)}: code pickled by value needs the same minor version. Put the callable "
             "into a module that the worker can import, or let python= name an interpreter of that version."
             + _way_to(header.folders)

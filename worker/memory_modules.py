@@ -97,7 +97,7 @@ def restore() -> Any:
         data = Path(os.environ[VARIABLE]).read_bytes()
     except (KeyError, OSError) as error:
         raise RuntimeError(
-            f"the worker that started this process has exited ({client_text(error)}), and with it the modules to import"
+            f"the worker that started this process has exited ({client_text(error)}), so its modules cannot be imported"
         ) from error
     inheritance = msgspec.msgpack.decode(data, type=_Inheritance)
     header, _ = unpack(inheritance.payload)
@@ -242,8 +242,8 @@ class _ModuleDefinitions:
         if tuple(self._version) != sys.version_info[:2]:
             major, minor = self._version
             raise ImportError(
-                f"{name} was sent as code of Python {major}.{minor}, and this is Python {sys.version_info[0]}."
-                f"{sys.version_info[1]}. Put it into a module that both import."
+                f"{name} was sent as Python {major}.{minor} code, but this is Python {sys.version_info[0]}."
+                f"{sys.version_info[1]}. Put it into a module that both can import."
             )
 
     def _load_payload(self) -> None:
@@ -254,7 +254,7 @@ class _ModuleDefinitions:
 
     @property
     def _origin(self) -> str:
-        return f" (of {self._file}, as it was registered)" if self._file else ""
+        return f" (of {self._file}, as registered)" if self._file else ""
 
 
 def load_payload(payload: bytes) -> Any:

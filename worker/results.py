@@ -289,7 +289,7 @@ class ResultWriter:
 
     def _write_bytes(self, output: Output, array: Array, lane: Lane) -> TensorRef:
         if array.dtype.kind not in "OSU":
-            raise self._error(output, f"has dtype {array.dtype}, expected bytes, str or object")
+            raise self._error(output, f"has dtype {array.dtype}, but must be bytes, str or object")
         try:
             data = tensors.encode_bytes(array)
         except TypeError as error:
@@ -301,7 +301,7 @@ class ResultWriter:
 
     def _check_batch_axis(self, output: Output, array: Array, request: RequestRef) -> None:
         if array.ndim == 0:
-            raise self._error(output, "is a scalar, it lacks the batch axis")
+            raise self._error(output, "is a scalar and lacks the batch axis")
         if request.inputs and array.shape[0] != request.inputs[0].shape[0]:
             raise self._error(
                 output,

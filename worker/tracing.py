@@ -336,7 +336,7 @@ def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
         )
         if protocol not in _OTLP:
             raise _CannotExport(
-                f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; it may be {' or '.join(_OTLP)}"
+                f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; it must be {' or '.join(_OTLP)}"
             )
         name = _OTLP[protocol]
     arguments = otlp_arguments if name in _OTLP.values() else {}

@@ -132,5 +132,5 @@ class Attachment:
         # and this process ends with the dispatcher.
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
-            raise LaneError(f"the dispatcher answered {type(answer).__name__} to Attach")
+            raise LaneError(f"the dispatcher answered Attach with {type(answer).__name__}")
         return answer

@@ -68,7 +68,7 @@ class CustomMetrics:
     def _family(self, update: MetricUpdate) -> Any:
         if update.family not in self._families:
             if update.kind not in _KINDS:
-                raise ValueError(f"{update.kind!r:.40} is not a kind of metric")
+                raise ValueError(f"{update.kind!r:.40} is not a metric kind")
             if update.family.startswith(TRITONS_METRICS):
                 raise ValueError(f"{TRITONS_METRICS}* are tritonserver's own")
             self._families[update.family] = pb_utils.MetricFamily(

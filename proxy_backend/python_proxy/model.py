@@ -261,7 +261,7 @@ class TritonPythonModel:
             return [self._failure(answer.text, place) for place in range(len(requests))]
         if len(answer.responses) != len(requests):
             raise LaneError(
-                f"the worker gave {len(answer.responses)} responses to {len(requests)} requests"
+                f"the worker returned {len(answer.responses)} responses to {len(requests)} requests"
             )
         if self._details:
             return [

@@ -166,7 +166,7 @@ class StreamLane:
         with self._changed:
             retires = batches == 0 and self.room > 0
             if batches < 1 and not retires:  # otherwise its batches would wait forever
-                raise LaneError(f"the worker has room for {batches} batches")
+                raise LaneError(f"the worker announced room for {batches} batches")
             self.room = batches
             if retires and not self.flights:
                 self.lane.hang_up()
@@ -194,7 +194,7 @@ class StreamLane:
         flight.answered = True
         if len(part.responses) != len(flight.senders):
             raise LaneError(
-                f"the worker gave {len(part.responses)} responses to {len(flight.senders)} requests"
+                f"the worker returned {len(part.responses)} responses to {len(flight.senders)} requests"
             )
         for index, response in enumerate(part.responses):
             if response is not None:
@@ -403,7 +403,7 @@ class Flight:
         """Pass an answer on; None is the end of the stream without an answer."""
         sender = self.senders[index]
         if sender is None:
-            raise LaneError("the worker answered a request that it had ended")
+            raise LaneError("the worker answered a request that it had already completed")
         flags = _FINAL if final else 0
         if response is None or (
             final and response.has_error() and self._write_failure(index, response.error())

@@ -110,9 +110,9 @@ def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[byte
 
 _TROUBLES: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it does not know this client's key: it was never added, or was removed",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it does not take connections of this kind: the key file is missing",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it does not accept connections without a key: the key file is missing",
 }
-_NOT_AGREED = "it closed the connection at once: the key file is of another daemon, or something else listens there"
+_NOT_AGREED = "it closed the connection immediately: the key file belongs to another daemon, or something else listens there"
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH

@@ -118,11 +118,11 @@ class Forker:
             raise CannotFork(f"forking is not implemented for {self._machine}")
         threads = len(os.listdir("/proc/self/task")) - 1
         if threads:
-            raise CannotFork(f"{threads} threads run beside the main one")
+            raise CannotFork(f"{threads} other threads are running")
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             library = in_need_of_handlers(maps.read())
         if library:
-            raise CannotFork(f"{library} is loaded, which needs its fork handlers to run")
+            raise CannotFork(f"{library} is loaded, and its fork handlers have to run")
         self._libc = ctypes.PyDLL(None, use_errno=True)  # calls with the GIL held
         self._libc.syscall.restype = ctypes.c_long
         self._tid = self._tid_address()

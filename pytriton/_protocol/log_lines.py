@@ -50,7 +50,7 @@ def record_of(
     request_ids: Sequence[str] = (),
     trace_ids: Sequence[str] = (),
 ) -> ErrorRecord:
-    """Create the record of an exception; `what` says what it interrupted."""
+    """Create the record of an exception; `what` describes the interrupted work."""
     found = members(error)
     kind, full = type(found[0] if len(found) == 1 else error).__name__, described(error)
     first, _, _ = full.partition("\n")

@@ -49,8 +49,8 @@ Array = npt.NDArray[Any]
 
 #: The error for a masked array, and how to fix it.
 MASKED = (
-    "is a masked array, and tensors have no mask: the hidden numbers would become visible. "
-    "Give array.filled(value)"
+    "is a masked array, and tensors have no mask: the masked values would become visible. "
+    "Pass array.filled(value)"
 )
 
 

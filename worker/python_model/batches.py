@@ -326,7 +326,7 @@ class _OnlySender:
         """
         if not self.asked:
             raise WrongReturn(
-                "execute returned no response to a request, and did not ask for its response sender"
+                "execute returned no response to a request and did not take its response sender"
             )
         self._came.wait()
         return self._response
@@ -376,7 +376,7 @@ class _Rehearsal:
 
 
 class _Answerer:
-    """Held by a request and its sender. Its deletion shows the `_Rehearsal` that both are gone."""
+    """Held by a request and its sender. Its deletion tells the `_Rehearsal` that both are gone."""
 
     def __init__(self, rehearsal: _Rehearsal) -> None:
         self._rehearsal = rehearsal

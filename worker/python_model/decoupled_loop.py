@@ -490,7 +490,7 @@ class PythonStream:
                 self._model.decoupled or self.requests[index].rescheduled or index in self._senders
             ):
                 raise WrongReturn(
-                    "execute returned no response to a request, and did not ask for its response sender"
+                    "execute returned no response to a request and did not take its response sender"
                 )
         self.requests = []
 

@@ -129,7 +129,7 @@ static bool forward_responses(Execution *batch, Reader *answer)
     proxy->lane->owes_credit = lent;
     uint32_t responses = msgpack_get_array(answer);
     if (responses != batch->end - batch->answered) {
-        snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker gave %u responses to %u requests",
+        snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker returned %u responses to %u requests",
             responses, batch->end - batch->answered);
         return false;
     }

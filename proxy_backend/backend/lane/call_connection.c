@@ -249,7 +249,7 @@ static Received map_memory(CallConnection *connection, int64_t number, int descr
     connection->memories = memories;
     memories[connection->memory_count].number = number;
     if (!mapped_open(&memories[connection->memory_count].memory, descriptor))
-        return set_fault(connection, "the worker passed memory that it could shrink under us");
+        return set_fault(connection, "the worker passed memory that it could still shrink");
     connection->memory_count++;
     return RECEIVED_NOTHING;
 }
@@ -258,7 +258,7 @@ static Received unmap_memory(CallConnection *connection, int64_t number)
 {
     Memory *memory = find(connection, number);
     if (memory == NULL)
-        return set_fault(connection, "a memory was given back, but never announced");
+        return set_fault(connection, "a memory was returned, but never announced");
     mapped_close(&memory->memory);
     *memory = connection->memories[--connection->memory_count];
     return RECEIVED_NOTHING;

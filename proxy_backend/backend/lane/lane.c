@@ -226,7 +226,7 @@ static LaneState receive_descriptor(Lane *lane)
     lane->memories = memories;
     memories[lane->memory_count].number = lane->announced_number;
     if (!mapped_open(&memories[lane->memory_count].memory, fd))
-        return set_fault(lane, "the worker passed memory that it could shrink under us");
+        return set_fault(lane, "the worker passed memory that it could still shrink");
     lane->memory_count++;
     lane->announced = false;
     return LANE_OK;
@@ -299,7 +299,7 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
     if (bytes == NULL)
         snprintf(lane->fault, sizeof lane->fault,
             memory ? "the worker points at bytes %ld to %ld+%ld of a memory that is smaller"
-                   : "the worker refers to memory %ld, which it never announced (%ld, %ld)",
+                   : "the worker refers to memory segment %ld, which it never announced (%ld, %ld)",
             memory ? (long)offset : (long)number, (long)offset, (long)size);
     else if (number == ARENA_MEMORY) {
         lane->reached = offset + size;

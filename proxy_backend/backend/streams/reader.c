@@ -138,14 +138,15 @@ static LaneState handle_begun(Streams *streams, Flight *flight)
 static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
 {
     if (msgpack_get_array(message) != flight->count)
-        return set_fault(streams->lane, "the worker gave another number of responses than of requests", (Text){"", 0});
+        return set_fault(streams->lane, "the worker returned too few or too many responses", (Text){"", 0});
     for (uint32_t i = 0; i < flight->count; i++) {
         Stream *stream = &flight->streams[i];
         Outcome outcome;
         if (msgpack_get_nil(message))
             continue;
         if (stream->to.factory == NULL)
-            return set_fault(streams->lane, "the worker answered a request that it had ended", (Text){"", 0});
+            return set_fault(
+                streams->lane, "the worker answered a request that it had already completed", (Text){"", 0});
         flight->answered = true;
         watchdog_send_begins(&streams->sender);
         bool right = response_forward(streams->proxy, &stream->to, message, &outcome);

@@ -175,7 +175,7 @@ static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
         return true;
     if (browser_is_cross_site(request->head))
         problem_set(problem, PROBLEM_FORBIDDEN,
-            "a page of another site has sent this request: only this server's own pages may do that");
+            "this request comes from a page of another site; only this server's own pages may send it");
     else if (browser_names_public_host(request->head, &port) &&
         is_loopback_port(http_call(request->call)->connection, port))
         problem_set(problem, PROBLEM_FORBIDDEN,

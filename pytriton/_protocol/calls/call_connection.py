@@ -102,7 +102,9 @@ class CallConnection:
         with self._mapping:
             memory = self._memories.get(number)
             if memory is None:
-                raise LaneError(f"the peer refers to memory {number}, which it never announced")
+                raise LaneError(
+                    f"the peer refers to memory segment {number}, which it never announced"
+                )
             return memory.covering(end)
 
     def stop_receiving(self) -> None:
@@ -134,8 +136,8 @@ class CallConnection:
     def _send(self, data: bytes) -> None:
         if len(data) > _MAX_BYTES:
             raise LaneError(
-                f"a call of {len(data)} bytes without its tensors is too large: {_MAX_BYTES} is the "
-                "most; send large values as tensors, not as parameters"
+                f"a call of {len(data)} bytes without its tensors is too large: the limit is {_MAX_BYTES}; "
+                "send large values as tensors, not as parameters"
             )
         with self._sending:
             self._send_locked(data, [])
@@ -179,10 +181,12 @@ class CallConnection:
     def _map(self, number: int, fds: Sequence[int]) -> None:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
-            raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+            raise LaneError(
+                f"memory segment {number} was announced twice or with {len(fds)} descriptors"
+            )
         if not self._peer_trusted and len(self._memories) >= MAX_MEMORIES:
             _close_all(fds)
-            raise LaneError(f"more than {MAX_MEMORIES} memories are announced at once")
+            raise LaneError(f"more than {MAX_MEMORIES} memory segments are announced at once")
         try:
             memory = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:
@@ -194,7 +198,7 @@ class CallConnection:
         with self._mapping:
             memory = self._memories.pop(number, None)
         if memory is None:
-            raise LaneError(f"memory {number} was given back, but never announced")
+            raise LaneError(f"memory segment {number} was returned, but never announced")
         memory.close()
 
 

@@ -329,8 +329,8 @@ class RuntimeDir:
             self._make_folders()
         except OSError as error:
             raise RuntimeDirError(
-                f"the runtime directory {self.path} cannot be emptied of what an earlier daemon left: {error}. "
-                f"Remove that, or choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
+                f"the runtime directory {self.path} cannot be cleared of an earlier daemon's files: {error}. "
+                f"Remove them, or choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
             ) from error
 
     def access_token(self) -> str | None:

@@ -209,7 +209,7 @@ class MappedMemory:
         self._size = 0  #: size of the mapping
         if not writer_trusted and not linux.is_sealed_against_shrinking(fd):
             os.close(fd)
-            raise ArenaError("the peer passed memory that it could shrink under us")
+            raise ArenaError("the peer passed memory that it could still shrink")
 
     def covering(self, end: int) -> mmap.mmap:
         """Return a mapping that covers the bytes [0, end).
@@ -230,7 +230,7 @@ class MappedMemory:
     def _map_again(self, end: int) -> None:
         size = os.fstat(self._fd).st_size
         if end > size or size == 0:
-            raise ArenaError(f"the peer refers to byte {end} of a memory of {size} bytes")
+            raise ArenaError(f"the peer refers to byte {end} of a memory segment of {size} bytes")
         try:
             self._map = mmap.mmap(self._fd, size, access=mmap.ACCESS_READ)
         except (OSError, ValueError, OverflowError) as error:

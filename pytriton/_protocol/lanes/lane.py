@@ -251,7 +251,7 @@ class Lane:
         """
         memory = self._memories.get(number)
         if memory is None:
-            raise LaneError(f"the peer refers to memory {number}, which it never announced")
+            raise LaneError(f"the peer refers to memory segment {number}, which it never announced")
         return memory.covering(end)
 
     def hang_up(self) -> None:
@@ -322,10 +322,12 @@ class Lane:
     def _map(self, number: int, fds: Sequence[int]) -> None:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
-            raise LaneError(f"memory {number} was announced twice or with {len(fds)} descriptors")
+            raise LaneError(
+                f"memory segment {number} was announced twice or with {len(fds)} descriptors"
+            )
         if len(self._memories) == MAX_MEMORIES:
             _close_all(fds)
-            raise LaneError(f"more than {MAX_MEMORIES} memories were announced")
+            raise LaneError(f"more than {MAX_MEMORIES} memory segments were announced")
         try:
             self._memories[number] = MappedMemory(fds[0], writer_trusted=self._peer_trusted)
         except ArenaError as error:

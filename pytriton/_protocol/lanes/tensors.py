@@ -50,7 +50,9 @@ def read(lane: Memories, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     except (ValueError, TypeError, OverflowError) as error:
         raise ArenaError(f"tensor {ref.name}: {error}") from error
     if array.nbytes != nbytes:
-        raise ArenaError(f"tensor {ref.name}: {nbytes} bytes at {offset} for {ref.shape}")
+        raise ArenaError(
+            f"tensor {ref.name}: invalid reference: {nbytes} bytes at {offset} for {ref.shape}"
+        )
     return array
 
 
@@ -61,7 +63,9 @@ def read_raw(lane: Memories, ref: TensorRef) -> memoryview:
         LaneError, ArenaError: the reference is invalid.
     """
     if ref.offset < 0 or ref.nbytes < 0:
-        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset}")
+        raise ArenaError(
+            f"tensor {ref.name}: invalid reference: {ref.nbytes} bytes at {ref.offset}"
+        )
     if ref.nbytes == 0:
         return memoryview(b"")
     memory = lane.memory(ref.memory, ref.offset + ref.nbytes)
@@ -187,12 +191,14 @@ def check_bytes(data: memoryview, shape: Iterable[int]) -> None:
             raise ArenaError("BYTES tensor ends in the middle of an element")
         start += 4 + _LENGTH.unpack_from(data, start)[0]
     if start != end:
-        raise ArenaError(f"BYTES tensor holds {end} bytes where its elements take {start}")
+        raise ArenaError(f"BYTES tensor holds {end} bytes, but its elements take {start}")
 
 
 def _empty(ref: TensorRef, dtype: np.dtype[Any]) -> Array:
     if ref.nbytes or ref.offset < 0 or _count(ref.shape):
-        raise ArenaError(f"tensor {ref.name}: {ref.nbytes} bytes at {ref.offset} for {ref.shape}")
+        raise ArenaError(
+            f"tensor {ref.name}: invalid reference: {ref.nbytes} bytes at {ref.offset} for {ref.shape}"
+        )
     try:
         nothing: Array = np.ndarray(ref.shape, dtype, b"")
     except (
@@ -249,5 +255,5 @@ def _split(data: memoryview, count: int) -> list[bytes]:
     except struct.error as error:
         raise ArenaError(f"BYTES tensor ends in the middle of an element: {error}") from error
     if start != len(whole):
-        raise ArenaError(f"BYTES tensor holds {len(whole)} bytes where its elements take {start}")
+        raise ArenaError(f"BYTES tensor holds {len(whole)} bytes, but its elements take {start}")
     return items

@@ -86,7 +86,7 @@ class Scale(Message, frozen=True):
 
 
 class Rollback(Message, frozen=True):
-    """Roll a model back to what it was before it was replaced."""
+    """Roll a model back to the version before its last replacement."""
 
     name: str
 

@@ -152,7 +152,7 @@ def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
         (tensor(shape=[1] * 65), "too many dimensions"),
         (tensor(datatype="FLOAT"), "malformed"),
         (tensor(name="y\0z"), "malformed"),
-        (tensor(memory=5), "memory 5, which it never announced"),
+        (tensor(memory=5), "memory segment 5, which it never announced"),
         (tensor(offset=1 << 40), "memory that is smaller"),
         (tensor(offset=-16), "memory that is smaller"),
         (tensor(nbytes=-16), "memory that is smaller"),

@@ -254,5 +254,5 @@ def test_neither_end_has_more_memories_than_there_may_be(
     arena = Arena("test")
     worker.announce(arena.open_readonly())
     arena.close()
-    with pytest.raises(LaneError, match="more than 2 memories are announced at once"):
+    with pytest.raises(LaneError, match="more than 2 memory segments are announced at once"):
         proxy.receive()

@@ -44,7 +44,7 @@ class Forks:
 
     def _forker(self) -> Any:
         if self.outcomes == ["unfit"]:
-            raise CannotFork("2 threads run beside the main one")
+            raise CannotFork("2 other threads are running")
         return types.SimpleNamespace(fork=self._fork)
 
     def _fork(self) -> int:
@@ -130,7 +130,7 @@ def test_the_fork_goes_on_as_the_worker_with_its_page(forks: Forks, tmp_path: Pa
 
 def test_a_process_that_cannot_fork_says_why_and_ends(forks: Forks) -> None:
     forks.outcomes = ["unfit"]
-    assert forks.serve() == (None, [ForkAnswer(refused="2 threads run beside the main one")])
+    assert forks.serve() == (None, [ForkAnswer(refused="2 other threads are running")])
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,9 @@ def test_nuls_in_strings(lanes: Lanes) -> None:
 
 def test_numbers_are_no_strings(lanes: Lanes) -> None:
     text = refusal(lanes, [{"y": np.ones((1, 1))}], writer(output("y", "BYTES")))
-    assert text == "Output `y` of model `digits` has dtype float64, expected bytes, str or object."
+    assert (
+        text == "Output `y` of model `digits` has dtype float64, but must be bytes, str or object."
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_strings_of_a_model_without_batching(lanes: Lanes, value: bytes | str) -
 @pytest.mark.parametrize("value", [5, np.float32(1), np.array(1.0)])
 def test_scalar_lacks_the_batch_axis(lanes: Lanes, value: Any) -> None:
     text = refusal(lanes, [{"y": value}], writer())
-    assert text == "Output `y` of model `digits` is a scalar, it lacks the batch axis."
+    assert text == "Output `y` of model `digits` is a scalar and lacks the batch axis."
 
 
 @pytest.mark.parametrize("value", [[1.0], None, {"a": 1}, object(), [[1, 2]] * 500, 1j])

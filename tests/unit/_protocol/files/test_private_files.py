@@ -76,7 +76,7 @@ def test_kept_flags_do_not_go_through_a_link(short_dir: Path) -> None:
 def test_state_below_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     Store(tmp_path / "state").close()
     (tmp_path / "state" / "models").chmod(0o777)
-    with pytest.raises(StoreError, match=r"others than its owner may write.*state/models"):
+    with pytest.raises(StoreError, match=r"users other than its owner may write.*state/models"):
         Store(tmp_path / "state")
 
 

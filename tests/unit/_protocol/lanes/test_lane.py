@@ -123,7 +123,7 @@ def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -
     assert receiver.receive() == BATCH
     assert receiver.memory(5, 4)[:] == b"five"
     assert receiver.memory(6, 3)[:] == b"six"
-    with pytest.raises(LaneError, match=r"memory 7.*never announced"):
+    with pytest.raises(LaneError, match=r"memory segment 7.*never announced"):
         receiver.memory(7, 1)
 
 

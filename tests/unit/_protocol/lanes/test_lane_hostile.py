@@ -107,7 +107,7 @@ def test_memory_is_announced_only_once(end_and_socket: tuple[Lane, socket.socket
         for _ in range(2):
             announce_raw(peer, 1, [fd])
         os.close(fd)
-        with pytest.raises(LaneError, match="memory 1 was announced twice"):
+        with pytest.raises(LaneError, match="memory segment 1 was announced twice"):
             lane.receive()
 
 
@@ -170,5 +170,5 @@ def test_no_more_memories_are_taken_than_there_may_be(
         for number in range(MAX_MEMORIES + 1):
             announce_raw(peer, number, [fd])
         os.close(fd)
-        with pytest.raises(LaneError, match=f"more than {MAX_MEMORIES} memories"):
+        with pytest.raises(LaneError, match=f"more than {MAX_MEMORIES} memory segments"):
             lane.receive()

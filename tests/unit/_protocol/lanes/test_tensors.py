@@ -188,9 +188,9 @@ def test_wrong_descriptor_of_raw_bytes(lanes: tuple[Lane, Lane], offset: int, nb
 
 def test_memory_never_announced(lanes: tuple[Lane, Lane]) -> None:
     ref = TensorRef("x", "FP32", [1], 9, 0, 4)
-    with pytest.raises(LaneError, match="memory 9"):
+    with pytest.raises(LaneError, match="memory segment 9"):
         tensors.read(lanes[1], ref, np.dtype(np.float32))
-    with pytest.raises(LaneError, match="memory 9"):
+    with pytest.raises(LaneError, match="memory segment 9"):
         tensors.read_raw(lanes[1], ref)
 
 

@@ -47,7 +47,7 @@ def test_a_histogram_has_buckets() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (MetricUpdate("m", "", "SUMMARY", {}), "'SUMMARY' is not a kind of metric"),
+        (MetricUpdate("m", "", "SUMMARY", {}), "'SUMMARY' is not a metric kind"),
         (MetricUpdate("nv_inference_count", "", "COUNTER", {}), "nv_* are tritonserver's own"),
         (MetricUpdate("m", "", "COUNTER", {}, None, "increment", -1), "a counter only grows"),
     ],

@@ -191,7 +191,7 @@ def test_a_worker_that_hangs_is_left_and_the_request_fails(harness: ProxyHarness
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda batch: BatchDone(batch.id, []), "the worker gave 0 responses to 1 requests"),
+        (lambda batch: BatchDone(batch.id, []), "the worker returned 0 responses to 1 requests"),
         (
             lambda batch: BatchDone(batch.id + 1, [ResponseRef([], "x")]),
             "answered batch 1 with BatchDone(id=2",

@@ -40,7 +40,7 @@ def test_each_request_ends_once() -> None:
     flight.send(0, answer, final=False)
     flight.send(0, None, final=True)
     assert first.sent == [({}, 0), (None, FINAL)]
-    with pytest.raises(LaneError, match="a request that it had ended"):
+    with pytest.raises(LaneError, match="a request that it had already completed"):
         flight.send(0, answer, final=False)
     flight.end()
     assert second.sent == [(None, FINAL)]
