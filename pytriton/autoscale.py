@@ -111,7 +111,7 @@ def autoscale_of(instances: Any) -> messages.Autoscale | None:
         return Autoscale(instances[1], instances[0]).to_message()
     if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
         raise PyTritonValidationError(
-            "instances has to be a whole number from 1, a minimum and a maximum, such as (1, 8), or "
+            "instances has to be a whole number of 1 or more, a minimum and a maximum, such as (1, 8), or "
             f"pytriton.Autoscale(...), got {instances!r}."
         )
     return None
@@ -136,7 +136,7 @@ def instances_of_text(text: str) -> Instances:
         given = int(word)
     else:
         raise PyTritonValidationError(
-            f"{text!r} is not a number of instances. Give a number from 1, such as 4, or minimum and maximum, such "
+            f"{text!r} is not a number of instances. Give a number of 1 or more, such as 4, or minimum and maximum, such "
             "as 1:8; with a minimum of 0 also the idle time before it is suspended, such as 0:8:30m."
         )
     autoscale_of(given)
@@ -166,7 +166,7 @@ def _whole(name: str, value: Any, from_: int = 1) -> int:
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < from_:
         raise PyTritonValidationError(
-            f"Autoscale: {name} has to be a whole number from {from_}, got {value!r}."
+            f"Autoscale: {name} has to be a whole number of {from_} or more, got {value!r}."
         )
     return value
 

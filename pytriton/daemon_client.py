@@ -360,7 +360,7 @@ class DaemonClient(Closeable):
         """Renew the lease of a provisional registration; see `pytriton._protocol.messages.Lease`.
 
         Raises:
-            ModelNotFoundError: the model has no such lease (any more).
+            ModelNotFoundError: the model does not have this lease, or no longer.
         """
         self._ask(messages.RenewLease(name, lease, share), messages.Done, model=name)
 
@@ -368,7 +368,7 @@ class DaemonClient(Closeable):
         """Confirm a provisional registration, or roll it back to the model that it replaced.
 
         Raises:
-            ModelNotFoundError: the model has no such lease (any more).
+            ModelNotFoundError: the model does not have this lease, or no longer.
             PyTritonDaemonError: the change failed; the registration is rolled back when its lease expires.
         """
         self._ask(messages.EndLease(name, lease, keep), messages.Done, model=name)
@@ -403,7 +403,7 @@ class DaemonClient(Closeable):
         """The token that Triton's restricted endpoints require; None if the daemon has none.
 
         Raises:
-            DaemonNotRunningError: no daemon runs, or its runtime directory is another user's.
+            DaemonNotRunningError: no daemon runs, or its runtime directory belongs to another user.
             PyTritonDaemonError: the token belongs to another user, or is on another machine.
         """
         return self._connection.access_token()

@@ -60,7 +60,7 @@ class Limits:
         if recycle is not None and hard is not None and recycle > hard:
             raise PyTritonValidationError(
                 f"Limits: recycle_above={self.recycle_above!r} is more than memory_limit={self.memory_limit!r}: a worker "
-                "would be ended before it could be replaced."
+                "would be stopped before it could be replaced."
             )
         cpus = self.cpus
         if isinstance(cpus, str) or not isinstance(cpus, Sequence):
@@ -100,6 +100,6 @@ def _number(name: str, value: Any, least: int) -> int:
         number = least - 1
     if number < least:
         raise PyTritonValidationError(
-            f"Limits: {name} takes whole numbers from {least}, got {value!r}."
+            f"Limits: {name} has to be a whole number of {least} or more, got {value!r}."
         )
     return number

@@ -98,7 +98,7 @@ def _at_least(least: int) -> Check:
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PyTritonValidationError(
-                f"{name} must be a whole number from {least}, got {value!r}."
+                f"{name} must be a whole number of {least} or more, got {value!r}."
             )
 
     return check

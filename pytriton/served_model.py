@@ -87,7 +87,7 @@ class Model:
                 return
             if "ready" not in states and not changing:
                 raise PyTritonDaemonError(
-                    f"Model {self.name!r} will not be ready: {self._describe_instances()}"
+                    f"Model {self.name!r} will not become ready: {self._describe_instances()}"
                 )
             if time.monotonic() > deadline:
                 raise PyTritonDaemonError(

@@ -98,7 +98,7 @@ def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
     if _making.label is not None:
         raise PyTritonValidationError(
             f"pytriton.shared: the function that creates {_making.label!r} itself shares {label!r}. Two workers that "
-            f"start with one of them each would deadlock: share {label!r} first, and use it in the "
+            f"each start with one of them would deadlock: share {label!r} first, and use it in the "
             "function."
         )
 

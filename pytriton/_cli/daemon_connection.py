@@ -59,7 +59,7 @@ def running_pid(rundir: RuntimeDir) -> int | None:
     """Return the pid of the daemon in a directory, None if none runs.
 
     Raises:
-        CliError: it is not a directory, or it is another user's.
+        CliError: it is not a directory, or it belongs to another user.
     """
     try:
         return rundir.running_pid()
@@ -113,7 +113,7 @@ def ask(
     except messages.MalformedMessage as error:
         raise CliError(
             ExitCode.ERROR,
-            f"the daemon (pid {pid}) in {rundir.path} is another version than this command: "
+            f"the daemon (pid {pid}) in {rundir.path} is a different version from this command: "
             f"{error}. Restart it with `pytriton-daemon restart`.",
         ) from None
     except RemoteFailure as failure:

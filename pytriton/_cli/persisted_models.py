@@ -73,7 +73,7 @@ def wait_until_restored(
 
     Args:
         status: the daemon's current status
-        ask: returns a new status; raises CliError if no daemon runs any more
+        ask: returns a new status; raises CliError if the daemon is no longer running
         pause: waits for a number of seconds
         report: gets a progress line whenever something has changed, and every few seconds
 

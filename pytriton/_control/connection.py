@@ -185,7 +185,7 @@ class RemoteConnection:
         """
         raise PyTritonDaemonError(
             f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine: "
-            "print it there with `pytriton-daemon access-token`, or have the setting access_token set to a token that "
+            "print it there with `pytriton-daemon access-token`, or ask for the setting access_token to be set to a token that "
             "you know."
         )
 
@@ -219,7 +219,7 @@ class RemoteConnection:
         if not channel.agreed:
             return DaemonNotRunningError(
                 f"No daemon answers at {self.name} within {self._timeout_s:g} s. Check there with `pytriton-daemon "
-                "status` where it listens (control_tcp), and whether a firewall is in between."
+                "status` where it listens (control_tcp), and whether a firewall blocks the connection."
             )
         return DaemonNotRunningError(
             f"The daemon at {self.name} did not answer: {channel.trouble or silence}. Check there whether it still "

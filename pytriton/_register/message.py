@@ -195,7 +195,7 @@ def _behind_openai(
 
     if tensors:
         raise PyTritonValidationError(
-            f"Model {name!r}: with openai=, a callable takes requests of the OpenAI API: omit inputs and outputs."
+            f"Model {name!r}: with openai=, a callable takes OpenAI API requests: omit inputs and outputs."
         )
     card = card_of(options["openai"])
     try:

@@ -53,7 +53,7 @@ def merge_options(
             near = difflib.get_close_matches(name, OPTIONS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PyTritonValidationError(
-                f"@declare has an option {name!r} that register() does not know.{hint} Valid options: "
+                f"@declare has an option {name!r} that register() does not accept.{hint} Valid options: "
                 f"{', '.join(OPTIONS)}."
             )
     if declaration and declaration.strict:

@@ -32,7 +32,7 @@ class Layout:
         tree = self._of(value, "value")
         if not self._leaves:
             raise PyTritonValidationError(
-                "pytriton.shared: the value contains no array; it takes numpy arrays and torch tensors of the CPU, in "
+                "pytriton.shared: the value contains no array; it takes numpy arrays and CPU torch tensors, in "
                 "dictionaries, lists and tuples."
             )
         head = json.dumps({"tree": tree, "leaves": self._leaves}).encode()
@@ -49,7 +49,7 @@ class Layout:
     def _of(self, value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray):
             if is_masked(value):
-                raise _refusal(where, "a masked array, whose hidden numbers would become visible")
+                raise _refusal(where, "a masked array, whose masked values would become visible")
             return self._leaf(value, "numpy", value.dtype.str, where)
         if _is_tensor(value):
             return self._tensor(value, where)
@@ -67,7 +67,9 @@ class Layout:
 
     def _tensor(self, tensor: Any, where: str) -> Any:
         if tensor.device.type != "cpu":
-            raise _refusal(where, f"a tensor on {tensor.device}: memory of a GPU is not shared so")
+            raise _refusal(
+                where, f"a tensor on {tensor.device}: GPU memory cannot be shared this way"
+            )
         if tensor.layout is not sys.modules["torch"].strided:
             raise _refusal(where, f"a tensor with the layout {tensor.layout}")
         flat = tensor.detach().contiguous().reshape(-1)
@@ -106,7 +108,7 @@ def built(segment: Segment) -> Any:
     mapped = segment.read_only()
     length = int.from_bytes(mapped[:8], "little")
     if length > segment.size - 8:
-        raise ValueError("pytriton.shared: the value shared under this key has another layout")
+        raise ValueError("pytriton.shared: the value shared under this key has a different layout")
     head = json.loads(mapped[8 : 8 + length])
     begin = 8 + length + _padding(8 + length)
     leaves = [_array(segment, begin, leaf) for leaf in head["leaves"]]
@@ -165,6 +167,6 @@ def _padding(length: int) -> int:
 
 def _refusal(where: str, what: str) -> PyTritonValidationError:
     return PyTritonValidationError(
-        f"pytriton.shared: {where} is {what}; it takes numpy arrays of numbers, texts of one length or booleans, and "
+        f"pytriton.shared: {where} is {what}; it takes numpy arrays of numbers, fixed-length strings or booleans, and "
         "torch tensors of the CPU, in dictionaries with texts as keys, lists and tuples."
     )

@@ -140,5 +140,5 @@ class ScriptThread(threading.Thread):
 
 
 def module_command(python: str, module: str, *arguments: str | Path) -> list[str]:
-    """Return the command that runs a module of ours, with unbuffered output (-u)."""
+    """Return the command that runs one of our modules, with unbuffered output (-u)."""
     return [python, "-u", "-m", module, *map(str, arguments)]

@@ -94,7 +94,7 @@ class RequestOptions:
             raise _unusable(
                 "sequence_id",
                 self.sequence_id,
-                "an integer of 64 bits or a string of valid Unicode",
+                "a 64-bit integer or a string of valid Unicode",
             )
         names = self.requested_outputs
         if names is not None and (
@@ -138,7 +138,7 @@ def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
     for name, value in checked.items():
         if isinstance(value, int) and not _LOWEST <= value <= _HIGHEST:
             raise PyTritonClientValueError(
-                f"The parameter {name!r} must be an integer of 64 bits, got {value!r}. Send it as text, or as an "
+                f"The parameter {name!r} must be a 64-bit integer, got {value!r}. Send it as text, or as an "
                 "input."
             )
         if name in _RESERVED:
@@ -167,11 +167,11 @@ def check_headers(headers: Headers) -> dict[str, str]:
             raise PyTritonClientValueError(f"The header {name!r} is set by the client itself.")
         if not _HEADER_NAME.fullmatch(name):
             raise PyTritonClientValueError(
-                f"The name of a header has letters, digits and !#$%&'*+-.^_`|~ only, got {name!r}."
+                f"A header name may have only letters, digits and !#$%&'*+-.^_`|~, got {name!r}."
             )
         if not _HEADER_VALUE.fullmatch(value):
             raise PyTritonClientValueError(
-                f"The header {name!r} has a character that headers cannot have: {value!r}."
+                f"The header {name!r} has a character that is not allowed in headers: {value!r}."
             )
     return texts
 
@@ -186,17 +186,17 @@ def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in metadata.items():
         if name.endswith("-bin"):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, names that end with '-bin' are for bytes, and "
-                "Triton reads texts only. Choose another name."
+                f"The header {name!r} cannot be sent over gRPC: there, names that end with '-bin' have binary values, and "
+                "Triton reads only text. Choose another name."
             )
         if not _METADATA_NAME.fullmatch(name) or name.startswith("grpc-"):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, a name has letters, digits and ._- only, and "
+                f"The header {name!r} cannot be sent over gRPC: there, a name may have only letters, digits and ._-, and "
                 "does not begin with 'grpc-', which is gRPC's own."
             )
         if not _METADATA_VALUE.fullmatch(value):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, a value has printable ASCII characters only, "
+                f"The header {name!r} cannot be sent over gRPC: there, a value may have only printable ASCII characters, "
                 f"got {value!r}. Send it as a parameter, which may be any text, or as an input."
             )
     return metadata

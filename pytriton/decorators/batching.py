@@ -328,7 +328,7 @@ def _stacked(name: str, rows: list[Any]) -> _Array:
         return np.stack(rows)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Output `{name}`: the rows of one request do not make an array: {error}"
+            f"Output `{name}`: the rows of one request do not form an array: {error}"
         ) from None
 
 

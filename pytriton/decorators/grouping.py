@@ -159,7 +159,7 @@ def _in_order(groups: list[list[int]], results: list[Any], total: int) -> list[A
     for group, result in zip(groups, results):
         if len(result) != len(group):
             raise PyTritonRuntimeError(
-                f"The callable under @group_by_keys gave {len(result)} responses for "
+                f"The callable under @group_by_keys returned {len(result)} responses for "
                 f"{len(group)} requests."
             )
         for position, response in zip(group, result):
@@ -188,7 +188,7 @@ class _GroupByValues(Adapter):
     def _merge(self, results: list[_Outputs], groups: list[list[int]]) -> _Outputs:
         if any(result.keys() != results[0].keys() for result in results):
             raise PyTritonRuntimeError(
-                "The callable under @group_by_values gave different outputs for different groups: "
+                "The callable under @group_by_values returned different outputs for different groups: "
                 f"{[sorted(result) for result in results]}."
             )
         for result, group in zip(results, groups):

@@ -77,7 +77,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host = f"[{text}]"  # an IPv6 address
     if host in ("", "[]") or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise PyTritonBadParameterError(
-            f"{text!r} is no node: give HOST, HOST:PORT, [IPV6]:PORT, dns:NAME[:PORT], or the path of a runtime "
+            f"{text!r} is not a node: give HOST, HOST:PORT, [IPV6]:PORT, dns:NAME[:PORT], or the path of a runtime "
             "directory."
         )
     return host, int(port)

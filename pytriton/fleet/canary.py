@@ -60,7 +60,7 @@ class Canary:
         self._check("failures", 0 <= _number(self.failures) < 1, "0 to 1, such as 0.01")
         self._check("slower", 1 <= _number(self.slower) < math.inf, "at least 1, such as 1.5")
         self._check(
-            "calls", isinstance(self.calls, int) and self.calls > 0, "a whole number from 1"
+            "calls", isinstance(self.calls, int) and self.calls > 0, "a whole number of 1 or more"
         )
 
     def _check(self, name: str, holds: bool, what: str) -> None:
@@ -93,7 +93,7 @@ def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
     """
     if len(nodes) < 2:
         raise PyTritonBadParameterError(
-            "canary needs at least two nodes: the new version on one is compared with the old one on another"
+            "canary needs at least two nodes: the new version on one node is compared with the old version on another"
         )
     size = max(1, int(len(nodes) * share + 1e-9))
     waves, left = [], list(nodes)

@@ -327,7 +327,7 @@ class FleetClient(Closeable):
         before = {node for node, names in served.done.items() if name in names}
         if before and not message.replace:
             raise FleetModelExistsError(
-                f"Model {name!r} is registered already on {', '.join(sorted(before))}. Pass replace=True for a new "
+                f"Model {name!r} is already registered on {', '.join(sorted(before))}. Pass replace=True for a new "
                 "version in its place, or `sync` to bring it to all nodes.",
                 model_name=name,
             )

@@ -117,7 +117,7 @@ class Rollout:
             make,
             self._lease.roll_back,
             lambda *_: True,
-            f"should it be served there after all, that node takes it back within {LEASE_S:g} s",
+            f"if it is served there after all, that node rolls it back within {LEASE_S:g} s",
         )
         self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
 
@@ -127,7 +127,7 @@ class Rollout:
         answers = ask_each(there, self._lease.roll_back)
         lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
         lines += [
-            f"{node}: it takes it back within {LEASE_S:g} s, for now {error}"
+            f"{node}: it rolls it back within {LEASE_S:g} s; currently {error}"
             for node, error in answers.failed.items()
         ]
         return "\n".join(lines)
@@ -238,8 +238,8 @@ class FleetLease:
         )
         self._require_all(
             answers.failed,
-            f"Model {self._model!r} was not registered: all nodes had it, not all have it any more. A node that "
-            f"does not answer takes it back within {LEASE_S:g} s of its return.",
+            f"Model {self._model!r} was not registered: all nodes had it, but some have lost it since. A node that "
+            f"does not answer rolls it back within {LEASE_S:g} s of its return.",
         )
 
     def keep(self) -> None:

@@ -66,7 +66,7 @@ def plan_sync(kept: Kept, source: Optional[str] = None) -> SyncPlan:
     """
     if source is not None and source not in kept:
         raise PyTritonBadParameterError(
-            f"source={source!r} is none of the nodes that answer: {', '.join(kept)}"
+            f"source={source!r} is not one of the nodes that answered: {', '.join(kept)}"
         )
     return _union(kept) if source is None else _as(kept, source)
 
@@ -118,8 +118,7 @@ def carry_out(
     if failures:
         texts = [f"{node}: {error}" for node, error in failures.items()]
         raise FleetError(
-            f"The nodes are not all alike yet. Done: {'; '.join(done) or 'nothing'}.\n"
-            + "\n".join(texts),
+            f"The nodes still differ. Done: {'; '.join(done) or 'nothing'}.\n" + "\n".join(texts),
             failures=failures,
         )
     return done
@@ -142,7 +141,7 @@ class _SyncSource:
             (kept,) = self._clients[node].registrations(model, payloads=True)
             if registration_digest(kept.spec, kept.payloads) != kept.digest:
                 raise PyTritonDaemonError(
-                    f"{node} sent another model {model!r} than its digest says: it was damaged on the way, or that "
+                    f"{node} sent a model {model!r} that does not match its digest: it was damaged in transit, or that "
                     "daemon is of another version"
                 )
             self._newest = node, kept

@@ -30,8 +30,8 @@ _PASSED_THROUGH = (
 _INSTANCES = "use instances= or devices= when registering"
 _SAID_ELSEWHERE = {
     "backend": "it is always the proxy's",
-    "batch_input": "Triton's Python backend makes none; the callable sees each request",
-    "batch_output": "Triton's Python backend makes none; the callable sees each request",
+    "batch_input": "Triton's Python backend does not create them; the callable receives each request",
+    "batch_output": "Triton's Python backend does not create them; the callable receives each request",
     "cc_model_filenames": "it does not apply to Python models",
     "default_model_filename": "it is always the proxy's",
     "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
@@ -97,7 +97,7 @@ def _check_instance_group(groups: Any) -> None:
             raise PyTritonBadParameterError(
                 "The `instance_group` of `extra` holds one group with nothing but "
                 f"{' and '.join(_OF_AN_INSTANCE_GROUP)}, got {groups!r}: the number of instances "
-                f"and their devices are not Triton's business, {_INSTANCES}."
+                f"and their devices are not set in Triton's configuration: {_INSTANCES}."
             )
 
 

@@ -85,7 +85,7 @@ def _checked_dimension(dimension: Any, shape: Any, where: str) -> int:
         ) from None
     if size < 1 and size != -1:
         raise PyTritonBadParameterError(
-            f"The {where} has the dimension {size} in {shape!r}: Triton takes sizes from 1, "
-            "and -1 for a dimension of any size (also empty)."
+            f"The {where} has the dimension {size} in {shape!r}: a size must be at least 1, "
+            "or -1 for any size (0 included)."
         )
     return size

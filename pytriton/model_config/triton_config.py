@@ -91,8 +91,8 @@ def to_triton_config(
     batching = config.batching and len(inputs) > 0
     if said is not None and config.batching and not batching:
         warnings.warn(
-            f"Model {model_name!r} has no inputs, so there is nothing to batch by: it is served without batching, one "
-            "request at a time, and its outputs have no batch axis (one of size 1 is taken off). Say "
+            f"Model {model_name!r} has no inputs, so it cannot be batched: it is served without batching, one "
+            "request at a time, and its outputs have no batch axis (an axis of size 1 is removed). Set "
             "ModelConfig(batching=False).",
             stacklevel=2,
         )

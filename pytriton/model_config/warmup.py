@@ -177,7 +177,7 @@ class ModelWarmup:
             setattr(self, field, value)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PyTritonBadParameterError(
-                    f"The `{field}` of warm-up {self.name!r} must be an integer from 1, "
+                    f"The `{field}` of warm-up {self.name!r} must be an integer of 1 or more, "
                     f"got {value!r}."
                 )
         for input_name, source in self.inputs.items():

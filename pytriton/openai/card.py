@@ -47,7 +47,7 @@ class ModelCard(msgspec.Struct, frozen=True):
             isinstance(length, bool) or not isinstance(length, int) or length < 1
         ):
             raise PyTritonValidationError(
-                f"context_length has to be a whole number from 1, got {length!r}."
+                f"context_length has to be a whole number of 1 or more, got {length!r}."
             )
         _check_aliases(self.aliases)
         for name in ("owned_by", "description"):

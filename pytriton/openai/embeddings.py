@@ -138,11 +138,11 @@ def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
 
 
 def _vectors(given: Any) -> Any:
-    what = "what a callable with openai='embeddings' returns"
+    what = "the result of a callable with openai='embeddings'"
     if is_masked(given):
         raise ValueError(f"{what} {MASKED}")
     array = np.asarray(given)
     lost = lost_by_cast(array, np.dtype(np.float32)) if array.dtype.kind in "iuf" else None
     if lost is not None:
-        raise ValueError(f"{what} has numbers that float32 has not: {lost}")
+        raise ValueError(f"{what} has numbers that float32 cannot represent: {lost}")
     return array.astype(np.float32, copy=False)

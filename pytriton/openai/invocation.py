@@ -63,7 +63,7 @@ class Invocation:
     _beat_at: float = field(default_factory=time.monotonic)
 
     def beats(self) -> bool:
-        """Whether a keepalive is due, if one can be sent."""
+        """Return whether a keepalive is due, if one can be sent."""
         now = time.monotonic()
         if not self.mark or now - self._beat_at < _BEAT_S:
             return False

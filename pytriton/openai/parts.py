@@ -143,7 +143,7 @@ def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
     head = _DATA_URL.match(url)
     if head is None:
         raise APIError(
-            f"'{place}' has a data URL that cannot be read: it has to begin like 'data:image/png;base64,'.",
+            f"'{place}' has a data URL that cannot be read: it has to begin with, e.g., 'data:image/png;base64,'.",
             param=place,
             code="invalid_data_url",
         )

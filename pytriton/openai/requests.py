@@ -187,7 +187,7 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
     answers = len(prompts) * (body.n or 1)
     if answers > MAX_ANSWERS:
         raise APIError(
-            f"'prompt' and 'n' ask for {answers} answers; a request may ask for {MAX_ANSWERS}.",
+            f"'prompt' and 'n' ask for {answers} answers; at most {MAX_ANSWERS} are allowed.",
             param="prompt" if len(prompts) > 1 else "n",
             code="invalid_value",
         )
@@ -333,7 +333,7 @@ def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
 def _not_kept(name: str) -> APIError:
     return APIError(
         f"'{name}' is not supported: no responses are stored here. Send the whole conversation in 'input' "
-        "('store': false has some clients do so).",
+        "('store': false makes some clients do so).",
         param=name,
         code="unsupported_parameter",
     )

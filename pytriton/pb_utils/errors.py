@@ -42,7 +42,7 @@ class TritonError:
 
     def __init__(self, message: str, code: _ErrorCode = _ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str):
-            raise TypeError(f"TritonError takes a text, got {type(message).__name__}")
+            raise TypeError(f"TritonError takes a string, got {type(message).__name__}")
         if not isinstance(code, int):
             raise TypeError(
                 f"TritonError takes a code such as TritonError.NOT_FOUND, got {code!r:.80}"

@@ -63,7 +63,7 @@ class Host:
         raise TritonModelException(self._cannot(f"{action} of {model_name!r} is not possible"))
 
     def _cannot(self, what: str) -> str:
-        return f"{what} here: this process has no connection to a tritonserver"
+        return f"{what} here: this process is not connected to tritonserver"
 
 
 _current = Host()

@@ -117,7 +117,7 @@ class MetricFamily:
         if key not in _numbers and len(_numbers) >= MAX_METRICS:
             raise _refused(
                 "Metric",
-                f"this process has {MAX_METRICS} metrics, and there may be no more: labels have too many values",
+                f"this process has {MAX_METRICS} metrics, and which is the maximum: labels have too many values",
             )
         number = _join(key, self._owner)
         if key not in self._made:
@@ -306,5 +306,5 @@ def _as_number(value: Any) -> float:
         TypeError: it is not a number.
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"a metric changes by numbers, got {value!r:.80}")
+        raise TypeError(f"a metric can only change by a number, got {value!r:.80}")
     return float(value)

@@ -209,9 +209,7 @@ def _check_types(**given: tuple[Any, Any]) -> None:
                 f"InferenceRequest takes {name}=, together with inputs, outputs and a model's name"
             )
         if not isinstance(value, kind):
-            raise TypeError(
-                f"InferenceRequest: {name}={value!r:.80} is of another type than it should be"
-            )
+            raise TypeError(f"InferenceRequest: {name}={value!r:.80} has the wrong type")
 
 
 def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -> None:
@@ -403,7 +401,7 @@ class InferenceRequest:
         """
         if self._cancelled is None:
             raise TritonModelException(
-                "Cannot determine request cancellation: this request was made here"
+                "Cannot determine request cancellation: this request was created here"
             )
         return self._cancelled()
 
@@ -414,7 +412,7 @@ class InferenceRequest:
             TritonModelException: this is not a request to be answered.
         """
         if self._sender is None:
-            raise TritonModelException("This request was made here, it has no response sender")
+            raise TritonModelException("This request was created here and has no response sender")
         return self._sender()
 
     def set_release_flags(self, flags: int) -> None:

@@ -47,7 +47,7 @@ class Tensor:
         if datatype is None:
             raise TritonModelException(
                 f"Tensor {name!r}: the dtype {tensor.dtype} is not supported."
-                + (" Texts have to be of the dtype object." if tensor.dtype.kind == "U" else "")
+                + (" Strings need dtype object." if tensor.dtype.kind == "U" else "")
             )
         if not tensor.flags.c_contiguous:
             tensor = np.ascontiguousarray(tensor)
@@ -120,7 +120,7 @@ class Tensor:
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         if self._datatype == "BYTES":
-            raise TritonModelException(f"Tensor {self._name!r}: DLPack has no strings.")
+            raise TritonModelException(f"Tensor {self._name!r}: DLPack does not support strings.")
         return export_dlpack(self._array, bfloat=self._datatype == "BF16")
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -235,6 +235,6 @@ def _capsule_of(source: Any) -> Any:
     if device is not None and device()[0] != CPU:
         to_cpu = getattr(source, "cpu", None) or getattr(source, "get", None)  # torch; cupy
         if to_cpu is None:
-            raise ValueError("its data are not in memory of the CPU")
+            raise ValueError("its data are not in CPU memory")
         return _capsule_of(to_cpu())
     return source.__dlpack__()

@@ -79,7 +79,7 @@ def _from_dlpack(name: str, value: Any) -> Array:
         fetch = getattr(value, "get", None) or getattr(value, "cpu", None)
         if fetch is None:
             raise RunnerArgumentError(
-                f"Input {name!r} lies on a device (DLPack type {int(device)}): copy it to the CPU first"
+                f"Input {name!r} is on a device (DLPack type {int(device)}): copy it to the CPU first"
             )
         return to_array(name, fetch())
     try:

@@ -58,7 +58,7 @@ class RunnerModel:
         """
         text = str(number)
         if not text.isdecimal() or int(text) < 1:
-            raise RunnerArgumentError(f"A version is a whole number from 1, got {number!r}")
+            raise RunnerArgumentError(f"A version is a whole number of 1 or more, got {number!r}")
         return RunnerModel(self._links, self._name, text, self._options)
 
     def options(self, **options: Any) -> RunnerModel:
@@ -174,7 +174,7 @@ class RunnerModel:
         protocol, others = ("gRPC", _HTTP_OPTIONS) if link.url.is_grpc else ("HTTP", _GRPC_OPTIONS)
         for name in others:
             if name in options:
-                raise RunnerArgumentError(f"A request over {protocol} has no option {name!r}")
+                raise RunnerArgumentError(f"Requests over {protocol} have no option {name!r}")
         headers = {**link.headers, **options.pop("headers", {})}
         if "outputs" in options:
             wanted = options["outputs"]

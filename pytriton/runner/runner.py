@@ -76,11 +76,11 @@ class Runner(AsyncCalls, Closeable):
         places = _places(model_repository) + options.pop("model_repository", [])
         if (daemon is None) == (not places):
             raise RunnerArgumentError(
-                "A runner needs either model_repository=, for a daemon of its own, or daemon=, a running one"
+                "A runner needs either model_repository=, to start its own daemon, or daemon=, to use a running one"
             )
         if daemon is not None and (cli_args or settings):
             raise RunnerArgumentError(
-                "cli_args and settings are for a daemon of the runner's own; the one of daemon= runs already"
+                "cli_args and settings are only for a daemon that the runner starts; daemon= names one that already runs"
             )
         self.name = name
         self.sync = SyncCalls(self)

@@ -29,7 +29,7 @@ logger = logging.getLogger("pytriton.triton")
 #: The monitoring period of `serve`, in seconds.
 MONITORING_PERIOD_S = 10.0
 _FAILED = ("failed", "stopping", "stopped")
-_LOST = "A model has no worker left, or the server has ended."
+_LOST = "A model has no worker left, or the server has exited."
 
 
 class _Terminated(KeyboardInterrupt):

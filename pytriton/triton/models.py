@@ -72,8 +72,8 @@ class BoundModel:
             )
         if "ephemeral" in self.options:
             raise PyTritonBadParameterError(
-                "bind() takes no ephemeral=: a bound model is served until this object is stopped. For a model "
-                "that stays, use pytriton.daemon.connect().register(...)."
+                "bind() does not accept ephemeral=: a bound model is served until this object is stopped. For a model "
+                "that outlives it, use pytriton.daemon.connect().register(...)."
             )
         check_names("bind", self.options, [*names_of(CallableOptions), "trace_config"])
 

@@ -216,7 +216,7 @@ class RemoteTriton(TritonBase):
         with self._lock:
             if self._client not in (None, client) or self._ended.is_set():
                 return
-            logger.error("The server at %s has ended.", self._url.with_scheme)
+            logger.error("The server at %s has exited.", self._url.with_scheme)
             self._forget_served()
             self._ended.set()
 

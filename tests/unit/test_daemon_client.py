@@ -281,7 +281,8 @@ def test_models_that_will_never_be_ready_are_not_awaited(
     model = client.model("m")
     fake.answers[messages.GetStatus] = lambda _: [status(info("m", "failed", "failed"))]
     with pytest.raises(
-        PyTritonDaemonError, match=r"will not be ready: instance 0 is failed .killed by signal 9"
+        PyTritonDaemonError,
+        match=r"will not become ready: instance 0 is failed .killed by signal 9",
     ):
         model.wait_ready()
     fake.answers[messages.GetStatus] = lambda _: [status(info("m", "loading"))]

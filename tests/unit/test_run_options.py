@@ -125,13 +125,16 @@ def test_none_may_be_declared() -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "instances": (True, "instances has to be a whole number from 1, .*got True"),
+    "instances": (True, "instances has to be a whole number of 1 or more, .*got True"),
     "load_timeout_s": (float("inf"), "number of seconds above 0, got inf"),
     "execution_timeout_s": ("5", "number of seconds above 0, got '5'"),
     "on_crash": ("again", "on_crash must be 'retry' or 'fail', got 'again'"),
-    "standby_workers": (-1, "standby_workers must be a whole number from 0, got -1"),
-    "max_batches": (0, "max_batches must be a whole number from 1"),
-    "max_inflight_batches": (1.0, "max_inflight_batches must be a whole number from 1, got 1.0"),
+    "standby_workers": (-1, "standby_workers must be a whole number of 0 or more, got -1"),
+    "max_batches": (0, "max_batches must be a whole number of 1 or more"),
+    "max_inflight_batches": (
+        1.0,
+        "max_inflight_batches must be a whole number of 1 or more, got 1.0",
+    ),
     "limits": ({"nice": 3}, r"limits must be pytriton.Limits\(...\)"),
     "check": (3, "check must be a function that takes the loaded callable, got 3"),
     "trace_config": ("mode=opentelemetry", "trace_config must be a list of settings"),

@@ -90,7 +90,9 @@ def test_it_will_not_be_ready() -> None:
     with pytest.raises(PyTritonDaemonError) as caught:
         wait(("ready", info("failed", "failed", "stopped")))
     text = caught.value.message
-    assert text.startswith("Model 'm' will not be ready: instance 0 is failed (killed by SIGKILL)")
+    assert text.startswith(
+        "Model 'm' will not become ready: instance 0 is failed (killed by SIGKILL)"
+    )
     assert text.endswith("instance 1 is stopped. See `pytriton-daemon logs m`.")
 
 

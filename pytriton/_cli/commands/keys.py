@@ -80,7 +80,7 @@ def remove(
     config: ConfigFlag = None,
     keys_dir: KeysDirFlag = None,
 ) -> None:
-    """Revoke a client's key: its messages are refused at once."""
+    """Revoke a client's key: its messages are refused immediately."""
     with _keys_of(config, keys_dir) as store:
         store.remove(name)
     typer.echo(f"removed {name}")

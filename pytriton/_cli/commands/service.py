@@ -201,6 +201,6 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise CliError(
             ExitCode.USAGE,
-            f"cannot write {path}: {error.strerror}. Name another directory with --folder, use "
-            "--print, or (systemd) install for yourself with --user; the system's directory needs root.",
+            f"cannot write {path}: {error.strerror}. Choose another directory with --folder, use "
+            "--print, or (systemd) install for yourself with --user; the system-wide directory requires root.",
         ) from None

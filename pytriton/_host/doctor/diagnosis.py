@@ -167,7 +167,7 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
                 "python backend serves (python_backend_model) would need one"
             )
             return Check("proxy Python", "ok", detail)
-        detail, _, mend = str(error).partition("\nOne of these mends it:\n")
+        detail, _, mend = str(error).partition("\nOne of these fixes it:\n")
         mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
         return Check("proxy Python", "problem", detail, mend)
     version = ".".join(map(str, python.version))

@@ -44,7 +44,7 @@ def check_machine(own_server: bool) -> Check:
         mend = "use a newer system, a container, or a tritonserver of your own"
         return Check("machine", "problem", flaw, mend)
     libc = glibc_version()
-    shown = f"glibc {libc[0]}.{libc[1]}" if libc else "another C library than glibc"
+    shown = f"glibc {libc[0]}.{libc[1]}" if libc else "a C library other than glibc"
     system = os.uname()
     return Check("machine", "ok", f"{system.machine}, {shown}, Linux {system.release}")
 
@@ -122,7 +122,7 @@ def check_runtime_dir(path: Path) -> Check:
         return Check(name, "problem", f"unix sockets cannot be created in {parent}: {flaw}", mend)
     movable = RuntimeDir(path).movable_at()
     if movable is not None:
-        detail = f"other users may rename entries of {movable}, and with them {path}"
+        detail = f"other users can rename entries of {movable}, including {path}"
         return Check(name, "warning", detail, f"chmod +t {movable}, or make that directory private")
     return Check(name, "ok", f"{path}, unix sockets work there")
 

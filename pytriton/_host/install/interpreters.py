@@ -146,8 +146,8 @@ def _judge(
         name = library_name((major, minor))
         return Refusal(
             found,
-            f"it has no shared library {name}: a Debian or Ubuntu Python gets it by "
-            f"'apt install libpython{major}.{minor}', one built from source by "
+            f"it has no shared library {name}: a Debian or Ubuntu Python gets it with "
+            f"'apt install libpython{major}.{minor}', one built from source with "
             "'./configure --enable-shared'",
         )
     return Interpreter(executable, (major, minor), library)

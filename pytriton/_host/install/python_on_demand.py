@@ -35,7 +35,7 @@ class PythonOnDemand:
 
     @property
     def is_there(self) -> bool:
-        """True if the python backend has its Python."""
+        """True if the python backend's Python is set up."""
         return self._there
 
     def is_needed(self, backend: str) -> bool:

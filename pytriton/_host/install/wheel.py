@@ -151,7 +151,7 @@ def verify(wheel: Path, pin: PinnedWheel = PINNED) -> None:
     if not zipfile.is_zipfile(wheel):
         flaw = "it is damaged or not a wheel (an interrupted download?)"
     elif wheel.name != pin.file_name:
-        flaw = f"it is another file; {pin.file_name} is expected"
+        flaw = f"it is not the expected file, {pin.file_name}"
     else:
         flaw = "it has the right name but other contents: do not use it"
     raise ServerRuntimeError(

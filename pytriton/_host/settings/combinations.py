@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def contradictions(config: DaemonConfig) -> list[str]:
-    """Return what is wrong with settings that are each allowed by themselves."""
+    """Return the conflicts between settings that are each valid on their own."""
     problems = []
     if not (config.allow_http or config.allow_grpc):
         problems.append("allow_http and allow_grpc are both false: clients could not send requests")
@@ -21,7 +21,9 @@ def contradictions(config: DaemonConfig) -> list[str]:
     problems += grpc_tls.problems(config)
     problems += frontend_choice.problems(config)
     if config.load_model and config.model_control_mode != "explicit":
-        problems.append("load_model needs model_control_mode explicit: else all models are loaded")
+        problems.append(
+            "load_model needs model_control_mode explicit: otherwise all models are loaded"
+        )
     if config.model_control_mode != "none" and not config.model_repository:
         problems.append(f"model_control_mode {config.model_control_mode} needs a model_repository")
     taken: dict[int, str] = {}
@@ -31,7 +33,7 @@ def contradictions(config: DaemonConfig) -> list[str]:
             continue
         if port in taken:
             same = f"{taken[port]} and {endpoint}_port are both {port}"
-            problems.append(f"{same}: each needs a port of its own")
+            problems.append(f"{same}: each needs its own port")
         taken.setdefault(port, f"{endpoint}_port")
     return problems
 
@@ -42,6 +44,6 @@ def _of_management(config: DaemonConfig) -> list[str]:
         problems.append("management_certificate and management_key go together: set both or none")
     if config.management_certificate is not None and config.management_unix_socket is not None:
         problems.append(
-            "management_unix_socket has no TLS: leave out management_certificate, or it"
+            "management_unix_socket has no TLS: remove either it or management_certificate"
         )
     return problems

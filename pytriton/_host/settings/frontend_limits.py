@@ -81,7 +81,7 @@ def _read(raw: object) -> str:
         raise ValueError(f"{raw!r} is not NAME=VALUE")
     known = LIMITS.get(name)
     if known is None:
-        raise ValueError(f"there is no limit {name!r}{nearest(name, LIMITS)}")
+        raise ValueError(f"unknown limit {name!r}{nearest(name, LIMITS)}")
     try:
         value = float(text)
     except ValueError:

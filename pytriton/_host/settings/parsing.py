@@ -237,10 +237,10 @@ def names(*known: str) -> Kind:
             return ()
         for word in words:
             if word not in known:
-                raise ValueError(f"{word!r} is none of {', '.join(known)}{nearest(word, known)}")
+                raise ValueError(f"{word!r} is not one of {', '.join(known)}{nearest(word, known)}")
         return tuple(dict.fromkeys(words))
 
-    kind = Kind(f"a list of {', '.join(known)}; `[]`, as text `none`, is none of them", read)
+    kind = Kind(f"a list of {', '.join(known)}; `[]`, or the text `none`, for an empty list", read)
     return kind
 
 

@@ -35,7 +35,7 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
         if option.of_server and getattr(config, name) != getattr(wanted, name)
     }
     if changed:
-        _log.info("settings of tritonserver changed", settings=list(changed))
+        _log.info("tritonserver settings changed", settings=list(changed))
     merged = msgspec.structs.replace(config, **changed)
     missing = only_triton(merged)
     if missing:

@@ -198,7 +198,7 @@ def versions_of(folder: Path, file: str) -> list[int]:
 
 
 def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) -> list[int]:
-    """Return the versions to serve, ascending: the wanted one, else those selected by the version policy.
+    """Return the versions to serve, ascending: the requested one, otherwise those selected by the version policy.
 
     Raises:
         PyTritonBadParameterError: there is none.
@@ -231,7 +231,7 @@ def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) ->
 
 
 def environment_of(config: Any, folder: Path | None) -> str | None:
-    """Return the environment that EXECUTION_ENV_PATH names, if the configuration has it.
+    """Return the environment named by EXECUTION_ENV_PATH, if the configuration sets it.
 
     Raises:
         PyTritonBadParameterError: the path does not exist.

@@ -164,7 +164,7 @@ def _completed(
         )
     except subprocess.TimeoutExpired:
         raise PyTritonValidationError(
-            f"{path} has not been loaded for {limit_s:g} s (load_timeout_s)."
+            f"{path} was not loaded within {limit_s:g} s (load_timeout_s)."
         ) from None
     try:
         answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])

@@ -403,7 +403,7 @@ def _check(said: Any, where: str) -> None:
     if said.sequence_batching.state:
         raise PyTritonValidationError(
             f"Model {said.name!r} has implicit state (sequence_batching.state in {where}), which Python models cannot "
-            "set, also in Triton's python backend: each request would get the initial one. Keep the state in the "
+            "set, not even in Triton's python backend: each request would get the initial one. Keep the state in the "
             "model, under request.correlation_id(), and leave `state` out."
         )
     if not said.output:

@@ -138,7 +138,7 @@ def _prepare(
         return model_programs.prepare_model(folder, None, None, None, repository.options, report)
     except PyTritonError as error:
         error.message = (
-            f"{repository.folder}: model {folder.name} cannot be registered, so nothing of the repository was. "
+            f"{repository.folder}: model {folder.name} cannot be registered, so no model of the repository was. "
             f"{error.message}"
         )
         raise

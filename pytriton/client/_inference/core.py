@@ -83,7 +83,7 @@ class ClientSettings:
         version = self.model_version
         if version is not None and not (str(version).isdecimal() and int(version) > 0):
             raise PyTritonClientValueError(
-                f"model_version must be a number from 1, or None for the latest; got {version!r}."
+                f"model_version must be a number of 1 or more, or None for the latest; got {version!r}."
             )
         for name in ("init_timeout_s", "inference_timeout_s"):
             object.__setattr__(self, name, plain(getattr(self, name)))

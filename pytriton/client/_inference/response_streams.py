@@ -75,7 +75,7 @@ class ResponseBuffer:
             return response
 
     def throw_away(self) -> None:
-        """Discard all responses up to the last one, because there is no reader any more."""
+        """Discard all responses up to the last one, because no one reads them any longer."""
         with self._changed:
             self._unwanted = True
             while self._responses:
@@ -222,7 +222,7 @@ _open: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Cancel streams in flight at exit: later, the reader threads cannot be stopped any more."""
+    """Cancel streams in flight at exit: after that, the reader threads can no longer be stopped."""
     for stream in list(_open):
         if stream.pid == os.getpid():
             stream.close()

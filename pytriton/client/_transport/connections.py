@@ -174,7 +174,7 @@ def _gevent() -> Any:
 
 
 class _Resolver:
-    """Name resolution for a hub, in a gevent thread, or in this thread if none can be started any more.
+    """Name resolution for a hub, in a gevent thread, or in this thread if no more can be started.
 
     Python 3.12 starts no threads after the main thread has ended. Requests of other threads still work.
     """

@@ -140,9 +140,9 @@ class Servers:
             if not (yield from self.call(server, "is_server_live", timeout_s)):
                 raise CallFailed(
                     FailureKind.RESTRICTED,
-                    "it knows the model, but restricts access to its readiness",
+                    "it knows the model, but restricts access to its readiness endpoint",
                 )
-            raise CallFailed(FailureKind.NOT_READY, "it knows the model, which is not ready")
+            raise CallFailed(FailureKind.NOT_READY, "it has the model, but the model is not ready")
         server.ready = True
         server.skipped_until = 0.0
 
@@ -159,8 +159,8 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
         if not (yield from servers.call(server, "is_server_ready", limit_s)):
             raise CallFailed(
                 FailureKind.NOT_READY,
-                "it says that it is not ready (or, where the health endpoint is restricted, "
-                "wants an access_token)",
+                "it reports that it is not ready (or, if the health endpoint is restricted, "
+                "requires an access_token)",
             )
 
     yield from _wait(servers, "server", check, timeout_s, None)

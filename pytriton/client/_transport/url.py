@@ -115,10 +115,10 @@ def _check(url: str, parts: SplitResult) -> None:
             f"Invalid url {url!r}: unknown scheme {parts.scheme!r}. {_HINT}"
         )
     if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
-        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: it names no host. {_HINT}")
+        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: it has no host. {_HINT}")
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise PyTritonClientInvalidUrlError(
-            f"Invalid url {url!r}: user names, queries and fragments have no meaning here. {_HINT}"
+            f"Invalid url {url!r}: user names, queries and fragments are not supported. {_HINT}"
         )
     base, of_model, _ = parts.path.partition("/v2/models")
     if of_model:  # easily confused with the URL that `register` returns and status shows
@@ -127,7 +127,7 @@ def _check(url: str, parts: SplitResult) -> None:
             f"{parts.scheme}://{parts.netloc}{base}, and the model's name beside it."
         )
     if parts.path.strip("/") and parts.scheme in ("grpc", "grpcs"):
-        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: gRPC knows no path. {_HINT}")
+        raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: gRPC URLs have no path. {_HINT}")
 
 
 def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:

@@ -95,7 +95,7 @@ class Balancer:
         return found
 
     def _is_alone(self) -> bool:
-        """Whether no old worker can get requests any more: it has exited, or its idle connections have expired."""
+        """Return True if no old worker can get requests: it has exited, or its idle connections have expired."""
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 

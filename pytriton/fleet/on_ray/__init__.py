@@ -37,7 +37,7 @@ def check_name(fleet: str) -> None:
     """
     if not isinstance(fleet, str) or not _NAME.fullmatch(fleet):
         raise PyTritonBadParameterError(
-            f"{str(fleet)[:80]!r} cannot be a fleet's name: up to 40 letters, digits, '_', '-', and '.' but first"
+            f"{str(fleet)[:80]!r} cannot be a fleet's name: up to 40 letters, digits, '_', '-', and '.' except first"
         )
 
 
@@ -86,6 +86,6 @@ def _check_that_it_answers(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise PyTritonDaemonError(
-            f"Nothing answers at {named}: {error}. Is Ray's head up? Models are served without it; to change "
+            f"Nothing answers at {named}: {error}. Is Ray's head node up? Models are served without it, but to change "
             "anything needs it."
         ) from error

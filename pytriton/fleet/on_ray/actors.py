@@ -209,7 +209,7 @@ class NodeActor:
         """
         spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
         if digest_with(registration_digest(spec, payloads), environment) != digest:
-            raise PyTritonDaemonError(f"model {spec.name!r} was damaged on its way to this node")
+            raise PyTritonDaemonError(f"model {spec.name!r} was damaged in transit to this node")
         spec = msgspec.structs.replace(spec, instances=instances, devices=list(devices))
         callables, packages = split(payloads, environment)
         around: AbstractContextManager[messages.ModelSpec] = nullcontext(spec)
@@ -261,13 +261,13 @@ def _make(runtime_dir: Path) -> None:
     others_move = bool(parent.st_mode & stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX
     if others_move or not _is_own(runtime_dir.parent, root=True) or not _is_own(runtime_dir):
         raise PyTritonDaemonError(
-            f"{runtime_dir} belongs to another user, or another user may move it: a daemon there would get what you "
+            f"{runtime_dir} belongs to another user, or another user can move it: that user could receive what you "
             "register. Remove it, or name another folder: `pytriton-daemon fleet start --runtime-dir FOLDER`."
         )
 
 
 def _is_own(folder: Path, *, root: bool = False) -> bool:
-    """Whether a folder, and the link to it if any, belongs to this user or root."""
+    """Return whether a folder, and the link to it if any, belongs to this user or root."""
     users = {os.geteuid(), 0} if root else {os.geteuid()}
     try:
         return {os.lstat(folder).st_uid, os.stat(folder).st_uid} <= users and folder.is_dir()

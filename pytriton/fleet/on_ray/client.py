@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL_S = 0.2
 _ANSWER_S = 60.0
-_STUCK = "The fleet waits for a balancer that cannot follow; see the messages of `fleet balance`."
+_STUCK = "The fleet is waiting for a balancer that has not applied the change; see the messages of `fleet balance`."
 
 
 class RayNode(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ class RayFleetClient:
         whole = isinstance(instances, int) and not isinstance(instances, bool)
         if not whole or not 1 <= instances <= MAX_INSTANCES:
             raise PyTritonBadParameterError(
-                f"instances={instances!r}: a whole number from 1 to {MAX_INSTANCES}"
+                f"instances={instances!r}: must be a whole number from 1 to {MAX_INSTANCES}"
             )
         if not self._ask("scale", name, instances):
             raise self._unknown(name)
@@ -226,7 +226,7 @@ class RayFleetClient:
         found = [one.node for one in self.nodes() if one.node.startswith(node)]
         if len(found) != 1:
             raise PyTritonBadParameterError(
-                f"{node!r} begins the id of {len(found)} nodes, not of one"
+                f"{node!r} matches the ids of {len(found)} nodes, not of one"
             )
         refused = self._ask("drain", found[0])
         if refused:
@@ -235,7 +235,7 @@ class RayFleetClient:
         while not self._ask("drained", found[0]):
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"node {found[0]} still serves after {wait_s:g} s: has Ray room elsewhere? {_STUCK}"
+                    f"node {found[0]} is still serving after {wait_s:g} s: does Ray have room on another node? {_STUCK}"
                 )
             time.sleep(_POLL_INTERVAL_S)
         return found[0]

@@ -167,7 +167,7 @@ class Cluster:
         self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
         for node, looks in self._silent.items():
             if looks > _MAX_SILENT_POLLS and self._looks.pop(node, None) is not None:
-                self.faults[node] = "its actor or its machine hangs"
+                self.faults[node] = "its actor or machine hangs"
         return dict(self._looks)
 
     def fault(self, node: str) -> str:
@@ -385,7 +385,7 @@ def _look_of(answer: Any, before: Optional[Look]) -> Look:
     """Return a node's state from its actor's answer; unchanged fields are taken from the previous state."""
     status, key, facts = answer
     if not isinstance(status, bytes):
-        raise TypeError(f"a status that is {type(status).__name__}")
+        raise TypeError(f"a status of type {type(status).__name__}")
     if facts is None:
         if before is None:
             raise ValueError("it reports no change, but has not reported a state yet")

@@ -253,7 +253,7 @@ class Controller:
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
-        """Whether a draining node serves nothing, holds no place, and is removed from balancers."""
+        """Return whether a draining node serves nothing, holds no place, and is removed from balancers."""
         with self._lock:
             return (node not in self._observed or (node, ALL_MODELS) in self._left) and not (
                 self._observed.get(node)
@@ -305,7 +305,7 @@ class Controller:
         try:
             self.step()
         except Exception:  # Ray's own errors are of many kinds, and most are transient
-            _logger.exception("a step of the controller failed; retrying")
+            _logger.exception("controller step failed; retrying")
 
     def step(self) -> None:
         """Poll once, and start the necessary steps; called by the loop."""
@@ -513,7 +513,7 @@ class Steps:
             self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, RegisteredModel]) -> bool:
-        """Whether a failure concerns the wanted version, and a node that is alive."""
+        """Return whether a failure concerns the wanted version, and a node that is alive."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
             return False

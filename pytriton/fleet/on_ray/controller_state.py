@@ -106,7 +106,7 @@ class ControllerState(msgspec.Struct):
             self.known = [*self.known, name]
 
     def knows(self, name: str) -> bool:
-        """Whether the fleet may remove a model of this name: daemons may serve registrations of a lost fleet."""
+        """Return whether the fleet may remove a model of this name: daemons may serve registrations of a lost fleet."""
         return self.known is None or name in self.known or name in self.models
 
 
@@ -139,7 +139,7 @@ class ControllerStore:
         self._names = 0
 
     def is_anothers(self) -> bool:
-        """Whether a newer controller has read the state."""
+        """Return whether a newer controller has read the state."""
         return self._get(self._life) not in (None, self._own)
 
     def check(self) -> None:

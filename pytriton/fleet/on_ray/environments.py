@@ -116,7 +116,7 @@ class Environments:
                     self._ray.kill(self._holders.pop(key), no_restart=True)
 
     def has(self, key: str) -> bool:
-        """Whether an environment exists; "" is none."""
+        """Return whether an environment exists; "" is none."""
         with self._lock:
             return not key or key in self._holders
 

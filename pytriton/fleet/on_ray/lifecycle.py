@@ -41,7 +41,9 @@ def start_fleet(
     check_name(fleet)
     nodes = plain(nodes)
     if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
-        raise PyTritonBadParameterError(f"nodes={nodes!r}: a whole number from 1, or None for all")
+        raise PyTritonBadParameterError(
+            f"nodes={nodes!r}: must be a whole number of 1 or more, or None for all"
+        )
     ray = connected(ray_address)
     controller = (
         ray.remote(Controller)

@@ -60,7 +60,7 @@ class Rollouts:
         places = wanted.nodes
         there = [node for node in rolling.nodes if node in places]
         if wanted.pending or not places:
-            self.progress[name] = "waits for Ray to place all instances"
+            self.progress[name] = "waiting for Ray to place all instances"
             return False
         if not there and not rolling.watched:
             return self._begin(name, model, rolling, places)
@@ -116,7 +116,7 @@ class Rollouts:
         if silent_s >= _SILENT_S:
             self.roll_back(name, model, f"{node[:8]} cannot be watched: it does not answer")
             return True
-        self.progress[name] = "waits for the figures of a node"
+        self.progress[name] = "waiting for a node's metrics"
         return False
 
     def _look(

@@ -48,7 +48,7 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
         return {}
     if not isinstance(runtime_env, Mapping):
         raise PyTritonBadParameterError(
-            f"runtime_env={runtime_env!r}: give a dict as to Ray, or a ray.runtime_env.RuntimeEnv."
+            f"runtime_env={runtime_env!r}: pass a dict, as with Ray, or a ray.runtime_env.RuntimeEnv."
         )
     found = {str(key): value for key, value in runtime_env.items() if value is not None}
     refused = sorted(set(found) - set(HONOURED))
@@ -73,13 +73,13 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
     if twice:
         option, name = twice[0]
         raise PyTritonBadParameterError(
-            f"{option} and runtime_env's {name} say the same, perhaps not alike: leave one of them out."
+            f"{option} and runtime_env's {name} set the same thing, perhaps differently: leave one of them out."
         )
     return found
 
 
 def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
-    """Whether workers use an interpreter of the environment, instead of the registrant's."""
+    """Return whether workers use an interpreter of the environment, instead of the registrant's."""
     return any(runtime_env.get(name) for name in _INTERPRETER)
 
 
@@ -246,4 +246,4 @@ def _text(what: str, value: Any) -> str:
 
 def _check(name: str, value: Any, holds: bool, what: str) -> None:
     if not holds:
-        raise PyTritonBadParameterError(f"resources: {name}={value!r}: it takes {what}")
+        raise PyTritonBadParameterError(f"resources: {name}={value!r}: it must be {what}")

@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"infer_fn": 3, "factory": True},
         "factory=True.*creates the callable, got an int",
     ),
-    "instances": ({"instances": 0}, "whole number from 1, .*got 0"),
+    "instances": ({"instances": 0}, "whole number of 1 or more, .*got 0"),
     "callables and instances": (
         {"infer_fn": [double, double], "instances": 3},
         "contradict each other: instances is 3, the number of callables is 2",

@@ -78,7 +78,7 @@ def run_script(forking: Forking, code: str, cwd: Path) -> None:
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[Forking]:
-    """Runs registrants and workers: the modules that both import."""
+    """Runs registrants and workers: the modules that both can import."""
     forking = Forking("numpy", "cloudpickle", "pytriton._register.message")
     yield forking
     forking.close()

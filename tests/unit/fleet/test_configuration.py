@@ -126,7 +126,7 @@ def test_only_connections_that_failed_are_tried_again() -> None:
 
 def test_tls() -> None:
     secure = Node("a", NodeEndpoint("h", 1, True), NodeEndpoint("h", 2, True), frozenset(["m"]))
-    with pytest.raises(PyTritonBadParameterError, match=r"h:1 takes TLS only.*--node-ca"):
+    with pytest.raises(PyTritonBadParameterError, match=r"h:1 accepts only TLS.*--node-ca"):
         render([secure], BalancerSettings(), "/d")
     text = render(
         [secure], BalancerSettings(node_ca="/ca.pem", certificate="/c.pem"), "/d"

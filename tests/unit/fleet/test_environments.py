@@ -110,8 +110,8 @@ def encoded(**runtime_env: Any) -> bytes:
     [
         ({"image_uri": "x", "pip": []}, {}, "runtime_env has image_uri: .* no container"),
         ({"worker_process_setup_hook": "m.f"}, {}, "no hook"),
-        (["torch"], {}, "give a dict"),
-        ({"pip": ["torch"]}, {"python": "/py"}, "python and runtime_env's pip say the same"),
+        (["torch"], {}, "pass a dict"),
+        ({"pip": ["torch"]}, {"python": "/py"}, "python and runtime_env's pip set the same thing"),
         ({"uv": ["torch"]}, {"requirements": ["torch"]}, "requirements and runtime_env's uv"),
         ({"working_dir": "/d"}, {"cwd": "/d"}, "cwd and runtime_env's working_dir"),
         ({"env_vars": {"A": "1"}}, {"env": {"A": "2"}}, r"env \(A\) and runtime_env's env_vars"),

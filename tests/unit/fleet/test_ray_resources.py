@@ -32,7 +32,7 @@ def test_resources_requested_from_ray(given: Any, held: dict[str, Any]) -> None:
     ("given", "said"),
     [
         ("num_gpus", "give a dict"),
-        ({"num_gpus": -1}, "num_gpus=-1: it takes a number from 0"),
+        ({"num_gpus": -1}, "num_gpus=-1: it must be a number from 0"),
         ({"num_gpus": float("nan")}, "a number from 0"),
         ({"num_cpus": float("inf")}, "a number from 0"),
         ({"num_gpus": "1"}, "num_gpus='1'"),

@@ -38,5 +38,7 @@ def test_plans(
 
 
 def test_a_source_that_is_no_node() -> None:
-    with pytest.raises(PyTritonBadParameterError, match="'x' is none of the nodes that answer: a"):
+    with pytest.raises(
+        PyTritonBadParameterError, match="'x' is not one of the nodes that answered: a"
+    ):
         plan_sync({A: {}}, "x")

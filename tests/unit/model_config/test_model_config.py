@@ -160,7 +160,7 @@ def test_the_default_configuration_in_full() -> None:
 
 
 def test_a_batching_configuration_for_no_inputs_is_said_to_have_no_effect() -> None:
-    with pytest.warns(UserWarning, match="'m' has no inputs, so there is nothing to batch by"):
+    with pytest.warns(UserWarning, match="'m' has no inputs, so it cannot be batched"):
         assert to_triton_config("m", [], [Y], ModelConfig(max_batch_size=8))["max_batch_size"] == 0
     for config in (None, ModelConfig(batching=False)):  # nobody has asked for batching
         assert to_triton_config("m", [], [Y], config)["max_batch_size"] == 0

@@ -44,7 +44,7 @@ def test_known_fields_are_passed_through(extra: dict[str, Any]) -> None:
         ({"optimisation": {}}, "Unknown field 'optimisation' in `extra`. Did you mean 'optim"),
         ({"name": "m"}, "cannot be set through `extra`: use the model's name"),
         ({"model_warmup": [{"inputs": {"x": {"random": True}}}]}, "Did you mean 'random_data'"),
-        ({"batch_input": []}, "the callable sees each request"),
+        ({"batch_input": []}, "the callable receives each request"),
         (
             {"optimization": {"prioritty": 1}},
             "Unknown field 'prioritty' in `extra.optimization`. Did you mean 'priority'",

@@ -124,7 +124,10 @@ def test_one_call_embeds_the_texts_of_all_requests() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (np.full((1, 2), 1e39), r"numbers that float32 has not: 1e\+39 is out of the range"),
+        (
+            np.full((1, 2), 1e39),
+            r"numbers that float32 cannot represent: 1e\+39 is out of the range",
+        ),
         (np.ma.masked_array(np.ones((1, 2)), [[False, True]]), "is a masked array"),
         (Embeddings(np.zeros((1, 2)), [1 << 40]), "prompt_tokens has to have"),
         (Embeddings(np.zeros((1, 2)), cast(Any, [1.5])), "prompt_tokens has to have"),

@@ -103,9 +103,9 @@ def test_requests_made_here() -> None:
         request.is_cancelled()
     with pytest.raises(pb_utils.TritonModelException, match="no response sender"):
         request.get_response_sender()
-    with pytest.raises(pb_utils.TritonModelException, match="no connection to a tritonserver"):
+    with pytest.raises(pb_utils.TritonModelException, match="not connected to tritonserver"):
         request.exec()
-    with pytest.raises(pb_utils.TritonModelException, match="no connection to a tritonserver"):
+    with pytest.raises(pb_utils.TritonModelException, match="not connected to tritonserver"):
         pb_utils.is_model_ready("other")
     for missing in ("inputs", "requested_output_names", "model_name"):
         given = {name: value for name, value in _GIVEN.items() if name != missing}

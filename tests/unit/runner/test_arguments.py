@@ -190,7 +190,7 @@ def test_a_runner_checks_its_arguments_and_starts_nothing(tmp_path: Path) -> Non
         Runner("r", tmp_path, daemon=tmp_path)
     with pytest.raises(RunnerArgumentError, match=r"no folder .*nowhere"):
         Runner("r", tmp_path / "nowhere")
-    with pytest.raises(RunnerArgumentError, match="cli_args and settings are for a daemon"):
+    with pytest.raises(RunnerArgumentError, match="cli_args and settings are only for a daemon"):
         Runner("r", daemon=tmp_path, cli_args=["--log-verbose=1"])
     runner = Runner("r", [tmp_path, "s3://bucket/models"])
     assert "any_model" in repr(runner.any_model)

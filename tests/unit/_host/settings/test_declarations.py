@@ -216,7 +216,7 @@ def test_no_restriction_in_the_settings_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", ["trace,model-repo", ["trace", "model-repo"]])
 def test_an_unknown_endpoint_is_reported_with_the_nearest(raw: object, tmp_path: Path) -> None:
     text = error_of(tmp_path, {"restricted_endpoints": raw})
-    assert "flag --restricted-endpoints: 'model-repo' is none of model-repository," in text
+    assert "flag --restricted-endpoints: 'model-repo' is not one of model-repository," in text
     assert "(did you mean model-repository?)" in text
 
 

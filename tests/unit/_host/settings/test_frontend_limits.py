@@ -39,7 +39,7 @@ def test_values_that_are_allowed() -> None:
     ("pair", "said"),
     [
         ("streams", "'streams' is not NAME=VALUE"),
-        ("stream=5", r"no limit 'stream' \(did you mean streams\?\)"),
+        ("stream=5", r"unknown limit 'stream' \(did you mean streams\?\)"),
         ("streams=many", "streams is 'many', which is not a number"),
         ("streams=0", "streams is 0, and must be between 1 and 1048576"),
         ("streams=nan", "streams is nan, and must be between"),

@@ -95,7 +95,7 @@ _REFUSED: list[tuple[values.Kind, object]] = [
 
 @pytest.mark.parametrize(("kind", "raw"), _REFUSED, ids=lambda one: repr(one)[:20])
 def test_invalid_values_are_refused_with_the_allowed_ones(kind: values.Kind, raw: object) -> None:
-    with pytest.raises(ValueError, match=r"is not|is none of"):
+    with pytest.raises(ValueError, match="is not"):
         kind.read(raw)
 
 

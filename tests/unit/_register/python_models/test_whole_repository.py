@@ -137,7 +137,7 @@ def test_nothing_is_registered_when_a_model_cannot_be_read(repository: Path) -> 
     with pytest.raises(PyTritonBadParameterError):
         register(repository, client)
     (repository / "c" / "config.pbtxt").write_text("")
-    words = r"model c cannot be registered, so nothing of the repository was\..*has no output"
+    words = r"model c cannot be registered, so no model of the repository was\..*has no output"
     with pytest.raises(PyTritonValidationError, match=words):
         register(repository, client)
     assert client.sent == []
