@@ -1,12 +1,12 @@
 # ruff: noqa: I002 (no Python before 3.7 has annotations to import)
 """First file a worker's interpreter runs: puts this version of pytriton on its path, then becomes the worker.
 
-Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID GAUGE_FD
+Usage: python boot.py LIBRARY ENDPOINT WORKER PARENT_PID STATS_FD
 
 The interpreter may be any Python 3.9+ of any environment, with or without pytriton installed:
 LIBRARY is a folder of the daemon that holds nothing but `pytriton`, so the worker always speaks the
 daemon's protocol. Its other dependencies (numpy, pyzmq, msgspec, cloudpickle) come from its own
-environment. If WORKER is "(forks workers)", this is a fork server (fork_server.py), and GAUGE_FD its
+environment. If WORKER is "(forks workers)", this is a fork server (fork_server.py), and STATS_FD its
 connection to the dispatcher.
 
 This file must run far enough in any Python, even 2.7, to report that it is too old: no annotations, no f-strings.

@@ -315,21 +315,27 @@ BACKOFF = EventKind(
     "warning",
     "worker restart delayed",
     "The next worker starts after a back-off.",
-    {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
+    {
+        "failures": "consecutive failures: exits between batches and failed loads",
+        "next_try_s": "back-off, in seconds",
+    },
 )
 CRASH_LOOP = EventKind(
     "crash_loop",
     "error",
     "worker in a crash loop",
     "At least three workers in a row exited without having served; the next one starts after a back-off.",
-    {"failures": "consecutive exits", "next_try_s": "back-off, in seconds"},
+    {
+        "failures": "consecutive failures: exits between batches and failed loads",
+        "next_try_s": "back-off, in seconds",
+    },
 )
 RESTART_LIMIT_REACHED = EventKind(
     "restart_limit_reached",
     "error",
     "restart limit reached",
-    "worker_restart_limit workers in a row exited; the instance starts no further worker.",
-    {"failures": "consecutive exits"},
+    "More than worker_restart_limit starts in a row failed; the instance starts no further worker.",
+    {"failures": "consecutive failures: exits between batches and failed loads"},
 )
 HANG = EventKind(
     "hang",
