@@ -111,7 +111,7 @@ def test_versions_are_those_of_the_policy(runner: Runner) -> None:
     assert runner.scaled.version("3").run(x).as_numpy("y")[0, 0] == 4
     with pytest.raises(PyTritonClientInferenceServerError, match=r"version 2"):
         runner.scaled.version(2).run(x)
-    with pytest.raises(RunnerArgumentError, match="from 1, got 0"):
+    with pytest.raises(RunnerArgumentError, match="of 1 or more, got 0"):
         runner.scaled.version(0)
 
 

@@ -144,7 +144,7 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
     end = exit_record.read(RuntimeDir(runtime_dir))
     assert end is not None
     assert end.exit_code == ExitCode.INTERRUPTED
-    assert end.reason == f"its owner, process {shell.pid}, has ended"
+    assert end.reason == f"its owner, process {shell.pid}, has exited"
 
 
 @pytest.mark.parametrize(

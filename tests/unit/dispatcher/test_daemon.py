@@ -288,7 +288,7 @@ def test_the_end_of_whom_it_lives_for(
         assert owner.ended_all is not busy
         assert one.rundir.access_token_file.exists() is busy
         if not busy:
-            assert one.how_it_ended() == (130, "its owner, process 4242, has ended")
+            assert one.how_it_ended() == (130, "its owner, process 4242, has exited")
             one.services.shutdown.request("the test is over")
         await running
         assert "4242" in one.how_it_ended()[1] or not busy
