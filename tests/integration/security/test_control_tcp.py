@@ -123,7 +123,9 @@ def test_key_of_another_server(remote: RunningDaemon, tmp_path: Path) -> None:
     other = KeyStore(tmp_path / "keys")
     other.make_server_key()
     other.add("alice", tmp_path / "alice")
-    with pytest.raises(PyTritonDaemonError, match=r"refuses this client: .*belongs to another daemon"):
+    with pytest.raises(
+        PyTritonDaemonError, match=r"refuses this client: .*belongs to another daemon"
+    ):
         reach(remote, tmp_path / "alice")
 
 

@@ -187,7 +187,9 @@ def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> No
     def infer(x: Array) -> dict[str, Array]:
         return {"y": x}
 
-    with pytest.raises(RegistrationError, match=r"was pickled by Python 3\.\d+, but its worker runs"):
+    with pytest.raises(
+        RegistrationError, match=r"was pickled by Python 3\.\d+, but its worker runs"
+    ):
         daemon.client.register(infer, "mixed", X, X, python=python, progress=False)
 
 

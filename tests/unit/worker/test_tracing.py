@@ -288,7 +288,10 @@ def test_no_exporter_is_no_tracer() -> None:
     ("variables", "text"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "opentelemetry-exporter-zipkin"),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "'http/json'; it must be grpc or http/proto"),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "'http/json'; it must be grpc or http/proto",
+        ),
     ],
 )
 def test_an_unusable_exporter_is_reported_with_the_fix(
