@@ -40,8 +40,9 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
 
 def cause_of(error: BaseException) -> BaseException:
     """Return the failure behind a cancellation that `uninterrupted` has raised; any other error itself."""
-    cancelled = isinstance(error, asyncio.CancelledError) and error.__cause__ is not None
-    return error.__cause__ or error if cancelled else error
+    if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
+        return error.__cause__
+    return error
 
 
 # ── A signal for tasks that wait for the next change of something ──
