@@ -381,7 +381,7 @@ def test_a_registrant_that_is_killed_takes_its_models_along(
                 error = in_flight.exception(60)
             assert isinstance(error, InferenceServerException)
             assert f"process {script.pid}" in str(error)
-            assert "ended" in str(error)
+            assert "has exited" in str(error)
             eventually(lambda: gone(daemon.client), "the model is unregistered")
         finally:
             script.kill()
