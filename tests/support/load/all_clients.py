@@ -95,7 +95,10 @@ class AllClients:
     def _over_grpc(self) -> Iterator[bool]:
         tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
         tensor.set_data_from_numpy(np.ones((1, 2), np.float32))
-        with tritonclient.grpc.InferenceServerClient(self._grpc) as client:
+        # A connection waits in the listening socket until the next daemon accepts it. gRPC gives up after 20 s, which a
+        # daemon on a busy machine may need to start.
+        patient = [("grpc.min_reconnect_backoff_ms", 60_000)]
+        with tritonclient.grpc.InferenceServerClient(self._grpc, channel_args=patient) as client:
             while True:
                 answer = client.infer("double", [tensor], client_timeout=60)
                 yield answer.as_numpy("y").tolist() == [[2.0, 2.0]]

@@ -83,12 +83,16 @@ def test_large_requests_leave_nothing_behind(frontend: OpenAIProcess) -> None:
             )
             assert b" 413 " in client.recv(1000).partition(b"\r\n")[0]
 
-    for _ in range(2):
+    # How soon the allocator reaches its plateau varies; a request that is kept adds 10 MB in every round.
+    all_of_them()
+    growth = []
+    for _ in range(10):
+        before = frontend.resident
         all_of_them()
-    settled = frontend.resident
-    for _ in range(4):
-        all_of_them()
-    assert frontend.resident < settled + SLACK
+        growth.append(frontend.resident - before)
+        if growth[-1] < 4 << 20:
+            return
+    pytest.fail(f"each round leaves memory behind: {growth}")
 
 
 @pytest.mark.parametrize(
