@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -381,7 +382,8 @@ def test_a_registrant_that_is_killed_takes_its_models_along(
                 error = in_flight.exception(60)
             assert isinstance(error, InferenceServerException)
             assert f"process {script.pid}" in str(error)
-            assert "has exited" in str(error)
+            # Whichever is noticed first: the end of the process, or that of the thread that ran the batch.
+            assert re.search("has exited|ended with it", str(error))
             eventually(lambda: gone(daemon.client), "the model is unregistered")
         finally:
             script.kill()
