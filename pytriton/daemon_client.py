@@ -17,10 +17,11 @@ from pytriton._control.connection import (
     ControlRequest,
     MessageT,
     RemoteConnection,
+    Report,
     exception_of,
     expected,
+    reporter,
 )
-from pytriton._control.progress import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton._protocol.errors import RemoteFailure

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.tensor import Tensor
-from pytriton.model_config.triton_config import to_triton_config
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from pytriton.model_config.model_config import ModelConfig
+    from pytriton.model_config.tensor import Tensor
     from pytriton.run_options import DeclareOptions
 
-__all__ = ["Declaration", "declaration_of", "declare"]
+__all__ = ["Declaration", "declaration_of", "declare", "validate_model_name"]
 
 _ATTRIBUTE = "__pytriton_declaration__"
+#: Names that Triton and the file system can use.
+_MODEL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -78,6 +79,7 @@ def declare(
 
     Example:
         >>> import numpy as np
+        >>> from pytriton.model_config import Tensor
         >>> x, y = Tensor((1,), np.float32, "x"), Tensor((1,), np.float32, "y")
         >>> @declare(inputs=[x], outputs=[y])
         ... def double(requests):
@@ -93,6 +95,8 @@ def declare(
         )
 
     def attach(target: _T) -> _T:
+        from pytriton.model_config.triton_config import to_triton_config  # imports numpy
+
         if not callable(target):
             raise PyTritonValidationError(f"Only a callable can be declared, got {target!r}.")
         declaration = Declaration(
@@ -104,6 +108,7 @@ def declare(
             options=dict(options),
         )
         # Report mistakes here, on the user's own line, rather than at registration.
+        validate_model_name(declaration.name)
         to_triton_config(declaration.name, inputs, outputs, config)
         try:
             setattr(target, _ATTRIBUTE, declaration)
@@ -131,6 +136,21 @@ def declaration_of(target: Any) -> Declaration | None:
             return found
         target = _underlying(target)
     return None
+
+
+def validate_model_name(model_name: str) -> None:
+    """Raise `PyTritonValidationError` unless Triton and the file system can use this name."""
+    if not isinstance(model_name, str):
+        raise PyTritonValidationError(f"Model name has to be a string, got {model_name!r}")
+    if not model_name:
+        raise PyTritonValidationError("Model name cannot be empty")
+    if not _MODEL_NAME.fullmatch(model_name):
+        raise PyTritonValidationError(
+            "Model name can only contain alphanumeric characters, dots, underscores and dashes. "
+            f"Got {model_name!r}"
+        )
+    if set(model_name) == {"."}:  # a folder is named after the model
+        raise PyTritonValidationError(f"Model name cannot consist of dots only. Got {model_name!r}")
 
 
 def _underlying(target: Any) -> Any:

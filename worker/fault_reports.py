@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import cloudpickle
 
-from pytriton._protocol.errors import described, for_client, members, sendable
+from pytriton._protocol.errors import described, for_client, members
 from pytriton._protocol.lanes.request_records import ids_of, trace_id
 from pytriton._protocol.log_lines import encoded, record_of
+from pytriton._protocol.messages import sendable
 from pytriton.exceptions import PyTritonUnrecoverableError
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     _flush_lines()
     report_threads()
-    with ControlClient(endpoint, identity=identity_of(worker)) as control:
+    with contextlib.closing(ControlClient(endpoint, identity=identity_of(worker))) as control:
         control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
         received = control.receive()
         assert received is not None  # no timeout was set

@@ -81,7 +81,7 @@ class WorkerThread:
         worker = self._start.worker
         how = "ended"
         try:
-            with ControlClient(self._endpoint) as control:
+            with contextlib.closing(ControlClient(self._endpoint)) as control:
                 try:
                     self._serve(control)
                 # SystemExit from the callable; anything else is an internal error.

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes.user_metrics import (
     MAX_BYTES,
     MAX_VALUES,
@@ -26,6 +25,7 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded,
     encoded_sample,
 )
+from pytriton._protocol.messages import sendable
 from pytriton.worker.fault_reports import report, report_error
 
 _LIBRARY = "prometheus_client"

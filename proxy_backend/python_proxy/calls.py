@@ -40,11 +40,11 @@ from pytriton._protocol.calls.call_messages import (
     CallMessage,
     Retiring,
 )
-from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import TensorRef
+from pytriton._protocol.messages import sendable
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend.python_proxy import chains, stub, translate
 from pytriton.proxy_backend.python_proxy.chains import refused, sealed

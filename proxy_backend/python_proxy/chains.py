@@ -18,6 +18,7 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 
@@ -84,7 +85,7 @@ def refused(call: Call, control_endpoint: str) -> str | None:
         return None
     workers = [link.worker for link in call.chain if link.worker]
     try:
-        with ControlClient(control_endpoint) as control:
+        with closing(ControlClient(control_endpoint)) as control:
             question = messages.MayCall(call.model, models, workers)
             verdict = control.ask(question, timeout_s=_ASK_S)
     except (RemoteFailure, ControlTimeout):
@@ -95,7 +96,7 @@ def refused(call: Call, control_endpoint: str) -> str | None:
 def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
     """Report to the dispatcher which models a worker waits for; return those that can never answer."""
     try:
-        with ControlClient(control_endpoint) as control:
+        with closing(ControlClient(control_endpoint)) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
             answer = control.ask(question, timeout_s=_ASK_S)
     except (RemoteFailure, ControlTimeout):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import closing
 from pathlib import Path
 
 from pytriton._cli.errors import CliError
@@ -127,7 +128,7 @@ def _ask(
 ) -> messages.AnyMessage:
     """Send a request, and send it again if the daemon is upgraded before it answers."""
     for left in reversed(range(_MAX_ATTEMPTS)):
-        with control.ControlClient(rundir.control_endpoint, watched=True) as client:
+        with closing(control.ControlClient(rundir.control_endpoint, watched=True)) as client:
 
             def is_alive(client: control.ControlClient = client) -> bool:
                 return rundir.running_pid() == pid and not client.broken

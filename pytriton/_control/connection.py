@@ -1,4 +1,4 @@
-"""Connections to a daemon, on this machine or over TCP: each request returns the answer, or raises one of our exceptions.
+"""Connections to a daemon, on this machine or over TCP: requests, their progress, and their answers or exceptions.
 
 Each request opens its own socket and closes it after the answer (0.3 ms, measured). A client can therefore be
 used by many threads and after a fork, holds no resources, and never sends a message to a later daemon.
@@ -7,9 +7,11 @@ used by many threads and after a fork, holds no resources, and never sends a mes
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +23,7 @@ from pytriton.exceptions import (
     DaemonNotRunningError,
     ModelExistsError,
     ModelNotFoundError,
+    PyTritonBadParameterError,
     PyTritonDaemonError,
     PyTritonValidationError,
     RegistrationError,
@@ -40,7 +43,8 @@ _MAX_ATTEMPTS = 4
 
 MessageT = TypeVar("MessageT", bound=messages.Message)
 
-OnProgress = Callable[[messages.Progress], None]
+#: Receives the progress of a request.
+Report = Callable[[messages.Progress], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class ControlRequest:
     message: messages.AnyMessage
     payloads: Sequence[bytes] = ()
     silence_s: float | None = None
-    on_progress: OnProgress | None = None
+    on_progress: Report | None = None
     on_unsolicited: control.OnUnsolicited | None = None
 
 
@@ -123,7 +127,7 @@ class Connection:
 
         pid = self.daemon_pid()
         for left in reversed(range(_MAX_ATTEMPTS)):
-            with control.ControlClient(self.endpoint, watched=True) as channel:
+            with closing(control.ControlClient(self.endpoint, watched=True)) as channel:
                 try:
                     return self.ask_on(channel, pid, request)
                 except DaemonNotRunningError:
@@ -194,7 +198,7 @@ class RemoteConnection:
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         begun = time.monotonic()
-        with control.ControlClient(self.name, self._keys) as channel:
+        with closing(control.ControlClient(self.name, self._keys)) as channel:
 
             def is_alive() -> bool:
                 channel.watch()
@@ -303,6 +307,66 @@ def exception_of(
         trace = f"\n\nRemote traceback:\n{failure.traceback.rstrip()}" if failure.traceback else ""
         return PyTritonDaemonError(failure.text + trace)
     return kind(failure.text, model_name=model_name, remote_traceback=failure.traceback)
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def reporter(progress: bool | Report | None, model_name: str) -> Iterator[Report | None]:
+    """Yield the function to which `register` reports its progress.
+
+    Args:
+        progress: a callable receives the events; None shows them if standard error is a terminal, True
+            always, False never
+        model_name: the name to show
+
+    Raises:
+        PyTritonBadParameterError: `progress` is something else.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
+        yield None
+    elif progress is None or progress is True:
+        with _bar(model_name) as report:
+            yield report
+    else:
+        raise PyTritonBadParameterError(
+            f"progress={progress!r}: use None, True, False or a callable that takes each event"
+        )
+
+
+def step_reporter(report: Report | None) -> Callable[[str], None]:
+    """Return a function that reports the steps before the request, such as the creation of an environment."""
+
+    def say(text: str) -> None:
+        if report is not None:
+            report(messages.Progress("environment", text))
+
+    return say
+
+
+@contextmanager
+def _bar(model_name: str) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[model]}: {task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending the callable", total=None, model=model_name)
+
+        def report(event: messages.Progress) -> None:
+            bar.update(
+                task, description=event.text, completed=event.done, total=event.total or None
+            )
+
+        yield report
 
 
 # ── what to say when no daemon answers ──────────────────────────────────────────────────────────

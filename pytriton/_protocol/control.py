@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import zmq
 
 from pytriton._protocol import messages
-from pytriton._protocol.closeable import Closeable
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 
 #: Request id of unsolicited messages.
@@ -122,12 +121,12 @@ _EVENTS = (
 )
 
 
-class ControlClient(Closeable):
+class ControlClient:
     """The client end of the control socket, for use by one thread.
 
     Example::
 
-        with ControlClient(rundir.control_endpoint) as control:
+        with closing(ControlClient(rundir.control_endpoint)) as control:
             models = control.ask(messages.ListModels(), timeout_s=5)
     """
 

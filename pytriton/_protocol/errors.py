@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import reprlib
 
+from pytriton._protocol.messages import sendable
+
 
 class ErrorKind(str, enum.Enum):
     """The kinds of Failure; the client library maps each to an exception class."""
@@ -32,11 +34,6 @@ TEXT_BYTES = CLIENT_BYTES - _ID_BYTES
 #: Maximum number of exceptions in a group that are examined.
 _MAX_MEMBERS = 16
 _CUT = " [… {} characters more: all of it is in the model's log]"
-
-
-def sendable(text: str) -> str:
-    """Return a text that can be encoded as UTF-8, with other characters escaped (from file names, for example)."""
-    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
 
 
 def members(error: BaseException) -> list[BaseException]:

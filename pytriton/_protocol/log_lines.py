@@ -17,7 +17,8 @@ from typing import Optional, TextIO
 
 import msgspec
 
-from pytriton._protocol.errors import described, members, sendable
+from pytriton._protocol.errors import described, members
+from pytriton._protocol.messages import sendable
 
 #: Prefix of such a line: a control character that does not occur at the start of normal text.
 MARK = b"\x1epytriton "

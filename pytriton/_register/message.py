@@ -7,23 +7,33 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import msgspec
 import numpy as np
 
-from pytriton._model_names import validate_model_name
 from pytriton._protocol import messages, trace_config
 from pytriton._protocol.arguments import with_article
-from pytriton._protocol.errors import sendable
 from pytriton._register.environment import (
+    WorkerModules,
     capture_environment,
     find_interpreter,
     own_interpreter,
     warn_of_missing,
 )
 from pytriton._register.environments import provide_worker_packages, with_requirements
-from pytriton._register.options import (
+from pytriton._register.pickling import pack_callable
+from pytriton.autoscale import autoscale_of
+from pytriton.declaration import declaration_of, validate_model_name
+from pytriton.decorators.checking import factory_misfit, misfit
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
+from pytriton.model_config.dtypes import to_triton_datatype
+from pytriton.openai.card import card_of
+from pytriton.run_options import (
+    OPTIONS,
+    RegisterOptions,
+    StrPath,
     check_names,
     count_instances,
     default_concurrency,
@@ -32,16 +42,6 @@ from pytriton._register.options import (
     merge_options,
     spec_fields,
 )
-from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_modules import WorkerModules
-from pytriton.autoscale import autoscale_of
-from pytriton.declaration import declaration_of
-from pytriton.decorators.checking import factory_misfit, misfit
-from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
-from pytriton.model_config.dtypes import to_triton_datatype
-from pytriton.openai.card import card_of
-from pytriton.run_options import OPTIONS, RegisterOptions, StrPath
 
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
@@ -77,7 +77,7 @@ class RegistrationPlan(NamedTuple):
             return [b""] * len(self.targets)
         checks = [] if self.check is None else [self.check]
         warn_of_missing(spec.name, [*self.targets, *checks], spec.world.stayed)
-        with WorkerModules(spec.world, own_interpreter=self.own_interpreter) as imports:
+        with closing(WorkerModules(spec.world, own_interpreter=self.own_interpreter)) as imports:
             return [
                 *(pack_callable(one, imports, spec.name) for one in self.targets),
                 *(pack_callable(one, imports, spec.name, is_check=True) for one in checks),
@@ -122,6 +122,7 @@ def plan(
     if options["openai"] is None:
         inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
         outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
+        validate_model_name(name)
     else:
         model = _behind_openai(targets, config, options, name, [*(inputs or ()), *(outputs or ())])
         targets, inputs, outputs, config = model[:4]
@@ -174,13 +175,18 @@ def _worker_environment(
     options: RegisterOptions, python: StrPath | None
 ) -> messages.WorkerEnvironment:
     """Return the environment of the workers: interpreter, variables, folders, arguments."""
+    argv = [str(word) for word in sys.argv]
     if options["isolation"] == "thread":
-        world = messages.WorkerEnvironment(sys.executable or "")
+        own = [messages.sendable(word) for word in argv]
+        world = messages.WorkerEnvironment(sys.executable or "", argv=own)
     else:
-        world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
+        world = capture_environment(
+            python, options["env"], options["cwd"], options["sys_path"], argv
+        )
         world = world if python is None else provide_worker_packages(world)
-    world.env.update(trace_config.environment(options["trace_config"] or ()))
-    return msgspec.structs.replace(world, argv=[sendable(str(word)) for word in sys.argv])
+    if options["trace_config"]:
+        world.env.update(trace_config.environment(options["trace_config"]))
+    return world
 
 
 def _behind_openai(

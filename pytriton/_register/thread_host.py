@@ -26,12 +26,12 @@ from typing import Any
 from pytriton._control.connection import (
     Connection,
     ControlRequest,
-    OnProgress,
     RemoteConnection,
+    Report,
     exception_of,
     expected,
+    reporter,
 )
-from pytriton._control.progress import Report, reporter
 from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register.message import RegistrationPlan
@@ -120,7 +120,7 @@ class ThreadHost:
         self,
         message: messages.Register,
         payloads: Sequence[bytes],
-        on_progress: OnProgress | None,
+        on_progress: Report | None,
     ) -> messages.AnyMessage:
         """Register, and return the dispatcher's answer. From then on threads of this process serve the model.
 

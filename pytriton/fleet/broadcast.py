@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Optional, TypeVar
 
-from pytriton._control.progress import Report
+from pytriton._control.connection import Report
 from pytriton._protocol import messages
 from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from pytriton._control.progress import Report, reporter
+from pytriton._control.connection import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.closeable import Closeable
 from pytriton.autoscale import Instances, autoscale_of

@@ -19,7 +19,7 @@ from typing import Optional
 
 import msgspec
 
-from pytriton._control.progress import Report
+from pytriton._control.connection import Report
 from pytriton._protocol import messages
 from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError, ModelNotFoundError, PyTritonError

@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional, Union
 
 import msgspec
 
-from pytriton._control.progress import Report
+from pytriton._control.connection import Report
 from pytriton._protocol import messages
 from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.daemon_client import DaemonClient

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pytriton._model_names import validate_model_name
 from pytriton._protocol.arguments import plain
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.model_config.common import DynamicBatcher, QueuePolicy, require_integer
@@ -21,6 +20,8 @@ from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.warmup import check_warmups
 
 __all__ = ["name_tensors", "to_triton_config"]
+
+_DEFAULT_CONFIG = ModelConfig()
 
 
 def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tensor]]:
@@ -59,7 +60,7 @@ def to_triton_config(
     """Return Triton's model configuration in its JSON form.
 
     Args:
-        model_name: name of the model
+        model_name: valid name of the model
         inputs: tensors the callable takes. Without inputs the model does not batch, whatever `config`
             says: Triton derives the batch size from the first input.
         outputs: tensors the callable returns
@@ -70,7 +71,7 @@ def to_triton_config(
         a dict of JSON values, without backend and instance groups
 
     Raises:
-        PyTritonValidationError: invalid name or tensors, or `config` is not a ModelConfig
+        PyTritonValidationError: invalid tensors, or `config` is not a ModelConfig
         PyTritonBadParameterError: invalid value in `config`, or a version below 1
 
     Example:
@@ -79,17 +80,17 @@ def to_triton_config(
         >>> to_triton_config("m", [x], [y])["input"]
         [{'name': 'x', 'data_type': 'TYPE_FP32', 'dims': [-1]}]
     """
-    said, config = config, ModelConfig() if config is None else config
-    if not isinstance(config, ModelConfig):
+    if config is None:
+        config = _DEFAULT_CONFIG
+    elif isinstance(config, ModelConfig):
+        config.validate()
+    else:
         raise PyTritonValidationError(
             f"config has to be a ModelConfig, got {config!r}. Example: ModelConfig(max_batch_size=64)."
         )
-    config.validate()
-    validate_model_name(model_name)
-    require_integer(version, "model_version", minimum=1)
     _require_collections(inputs, outputs)
     batching = config.batching and len(inputs) > 0
-    if said is not None and config.batching and not batching:
+    if config is not _DEFAULT_CONFIG and config.batching and not batching:
         warnings.warn(
             f"Model {model_name!r} has no inputs, so it cannot be batched: it is served without batching, one "
             "request at a time, and its outputs have no batch axis (an axis of size 1 is removed). Set "
@@ -104,7 +105,8 @@ def to_triton_config(
         "input": _inputs(inputs),
         "output": _outputs(outputs),
     }
-    check_warmups(config.model_warmup or (), name_tensors(inputs, "INPUT"))
+    if config.model_warmup:
+        check_warmups(config.model_warmup, name_tensors(inputs, "INPUT"))
     extra = dict(config.extra or {})
     _check_version(extra.get("version_policy"), version)
     # Triton allows one scheduler per model, and none of ours without a batch axis.
@@ -119,7 +121,8 @@ def to_triton_config(
             key: {"string_value": _parameter_text(value)}
             for key, value in config.parameters.items()
         }
-    if version != 1:
+    if version != 1 or isinstance(version, bool):
+        require_integer(version, "model_version", minimum=1)
         # Otherwise Triton serves the highest version folder.
         document["version_policy"] = {"specific": {"versions": [version]}}
     return {**document, **extra}

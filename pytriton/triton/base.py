@@ -18,7 +18,7 @@ from pytriton.triton.models import BoundModel, refuse_twin
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pytriton._control.progress import Report
+    from pytriton._control.connection import Report
     from pytriton._protocol import messages
     from pytriton.daemon import DaemonClient
     from pytriton.model_config import ModelConfig, Tensor

@@ -16,7 +16,7 @@ from pytriton.exceptions import (
 from pytriton.triton.server import environment
 
 if TYPE_CHECKING:
-    from pytriton._control.progress import Report
+    from pytriton._control.connection import Report
     from pytriton.daemon import DaemonClient, Model
     from pytriton.model_config import ModelConfig, Tensor
 
@@ -44,7 +44,7 @@ class BoundModel:
             PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
             TypeError: an unknown option
         """
-        from pytriton._model_names import validate_model_name
+        from pytriton.declaration import validate_model_name
         from pytriton.model_config import to_triton_config
 
         validate_model_name(self.name)
@@ -62,8 +62,7 @@ class BoundModel:
         self._check_options()
 
     def _check_options(self) -> None:
-        from pytriton._register.options import check_names
-        from pytriton.run_options import CallableOptions, names_of
+        from pytriton.run_options import CallableOptions, check_names, names_of
 
         isolation = self.options.get("isolation")
         if isolation not in (None, "process", "thread"):

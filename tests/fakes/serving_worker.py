@@ -89,7 +89,10 @@ def loop_with(
     stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)
     reader, writer = os.pipe()
-    with ControlClient(dispatcher.rundir.control_endpoint) as control, contextlib.closing(stats):
+    with (
+        contextlib.closing(ControlClient(dispatcher.rundir.control_endpoint)) as control,
+        contextlib.closing(stats),
+    ):
         loop: Loop = loop_of(model)(model, Allowance(spec), stats, control, "w1", path)
         raised: list[BaseException] = []
 

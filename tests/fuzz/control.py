@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -190,7 +191,7 @@ class ControlSocket(Target):
         """Return valid questions and the answers to them, as they went over the wire."""
         captured = []
         target_daemon = self._target_daemon
-        with control.ControlClient(f"ipc://{target_daemon.control_socket}") as client:
+        with closing(control.ControlClient(f"ipc://{target_daemon.control_socket}")) as client:
             for question in (
                 messages.GetStatus(),
                 messages.ListModels(),

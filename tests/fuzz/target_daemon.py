@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class TargetDaemon:
         self._asked = 0
         self._before: dict[str, int] = {}
         # pyzmq starts a thread, with descriptors of its own, when it sends a frame of 64 KB for the first time.
-        with control.ControlClient(f"ipc://{self.control_socket}") as client:
+        with closing(control.ControlClient(f"ipc://{self.control_socket}")) as client:
             client.ask(messages.GetRegistrations(payloads=True), timeout_s=60.0)
 
     def _serve(

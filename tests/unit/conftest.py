@@ -57,7 +57,7 @@ class _NothingMore:
 @pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registration starts no interpreter: what a worker would import is not the subject, and each takes 30 ms."""
-    monkeypatch.setattr("pytriton._register.worker_modules.Probe", _NothingMore)
+    monkeypatch.setattr("pytriton._register.environment.Probe", _NothingMore)
 
 
 @pytest.fixture

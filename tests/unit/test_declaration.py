@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton.declaration import Declaration, declaration_of, declare
+from pytriton.declaration import Declaration, declaration_of, declare, validate_model_name
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
@@ -119,3 +119,19 @@ def test_others_carry_none(target: Any) -> None:
 def test_mistakes_are_refused(attach: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         attach()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "Model name cannot be empty"),
+        ("a b", "can only contain alphanumeric characters, dots, underscores and dashes"),
+        ("a/b", "can only contain"),
+        ("m\n", "can only contain"),
+        ("..", "dots only"),
+        (None, "has to be a string"),
+    ],
+)
+def test_bad_model_names_are_refused(name: Any, message: str) -> None:
+    with pytest.raises(PyTritonValidationError, match=message):
+        validate_model_name(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from pytriton import calls, pb_utils
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient, ControlTimeout
-from pytriton._protocol.errors import RemoteFailure, sendable
+from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.lane_messages import DELETE, MetricUpdate
+from pytriton._protocol.messages import sendable
 from pytriton.exceptions import PyTritonError
 from pytriton.pb_utils import host
 
@@ -91,7 +93,7 @@ class WorkerHost(host.Host):
         # with the daemon.
         timeout_s = None if action == "load" else _ANSWER_S
         try:
-            with ControlClient(self._endpoint) as control:
+            with closing(ControlClient(self._endpoint)) as control:
                 answer = control.ask(question, list(files.values()), timeout_s=timeout_s)
         except (RemoteFailure, ControlTimeout) as error:
             raise pb_utils.TritonModelException(f"{_CANNOT[action]}: {error}") from error

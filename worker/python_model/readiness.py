@@ -15,6 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from pytriton._protocol import messages
@@ -131,7 +132,7 @@ class ReadinessPoller:
         if why == self._known and now < self._again_at:
             return
         self._known, self._again_at = why, now + AGAIN_S
-        with ControlClient(self._endpoint) as control:
+        with closing(ControlClient(self._endpoint)) as control:
             control.send(messages.WorkerReadiness(self._worker, not why, why))
             control.flush()
 

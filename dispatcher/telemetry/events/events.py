@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import structlog
 
 from pytriton._protocol import messages
-from pytriton._protocol.errors import sendable
+from pytriton._protocol.messages import sendable
 from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.kinds import EventKind

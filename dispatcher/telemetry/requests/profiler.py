@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytriton._protocol import messages
-from pytriton._protocol.errors import ErrorKind, RemoteFailure, sendable
+from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.messages import sendable
 from pytriton.dispatcher.runtime.child import with_parent_death_signal
 from pytriton.dispatcher.workers.worker import Worker
 

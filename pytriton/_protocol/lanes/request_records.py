@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Optional
 
 import msgspec
 
-from pytriton._protocol.errors import sendable
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
+from pytriton._protocol.messages import sendable
 
 #: Longer than any call.
 NEVER = (1 << 64) - 1

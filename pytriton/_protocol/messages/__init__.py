@@ -41,6 +41,11 @@ class MalformedMessage(ValueError):
     """The bytes are not a valid message of this protocol."""
 
 
+def sendable(text: str) -> str:
+    """Return text that a message can carry: UTF-8, with other characters escaped, such as those of some file names."""
+    return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
+
+
 def encode(message: AnyMessage) -> bytes:
     """Return the wire form of a control message."""
     return _encoder.encode(message)

@@ -14,25 +14,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytriton._control.progress import Report, step_reporter
-from pytriton._model_names import validate_model_name
+from pytriton._control.connection import Report, step_reporter
 from pytriton._protocol import messages
 from pytriton._register import environments
 from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
-from pytriton._register.options import (
+from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
+from pytriton.autoscale import autoscale_in, autoscale_of
+from pytriton.declaration import validate_model_name
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import complete, table
+from pytriton.formats.recipe import Recipe
+from pytriton.run_options import (
+    RegisterModelOptions,
+    RegisterOptions,
     check_names,
     count_instances,
     default_lanes,
     device_list,
     merge_options,
+    names_of,
     spec_fields,
 )
-from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
-from pytriton.autoscale import autoscale_in, autoscale_of
-from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
-from pytriton.formats import complete, table
-from pytriton.formats.recipe import Recipe
-from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 
 _PROBE = "pytriton.formats.probe"
 

@@ -14,36 +14,39 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Union
 
-from pytriton._control.progress import Report, step_reporter
-from pytriton._model_names import validate_model_name
+from pytriton._control.connection import Report, step_reporter
 from pytriton._protocol import messages, trace_config
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import Header, pack
 from pytriton._register import environments
 from pytriton._register.environment import (
+    WorkerModules,
     capture_environment,
     find_interpreter,
     own_interpreter,
     warn_of_missing,
 )
-from pytriton._register.options import (
+from pytriton._register.python_models import model_dir
+from pytriton.autoscale import autoscale_in, autoscale_of
+from pytriton.declaration import validate_model_name
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.formats import table
+from pytriton.run_options import (
+    RegisterModelOptions,
+    RegisterOptions,
     check_names,
     count_instances,
     default_lanes,
     device_list,
     merge_options,
+    names_of,
     spec_fields,
 )
-from pytriton._register.python_models import model_dir
-from pytriton._register.worker_modules import WorkerModules
-from pytriton.autoscale import autoscale_in, autoscale_of
-from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
-from pytriton.formats import table
-from pytriton.run_options import RegisterModelOptions, RegisterOptions, names_of
 
 #: A model's folder in a repository, or its class.
 ModelSource = Union[str, "os.PathLike[str]", type]
@@ -125,7 +128,7 @@ def prepare_model(
         from pytriton._register.pickling import pack_callable
 
         warn_of_missing(name, [cls], world.stayed)
-        with WorkerModules(world, own_interpreter=options["python"] is None) as imports:
+        with closing(WorkerModules(world, own_interpreter=options["python"] is None)) as imports:
             payload = pack_callable(cls, imports, name)
     message = messages.Register(spec, bool(options["replace"]), bool(options["ephemeral"]))
     return message, [payload]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton._control.progress import Report
+from pytriton._control.connection import Report
 from pytriton._protocol import messages
 from pytriton._register.python_models import model_dir, model_programs
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, PyTritonError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import msgspec
 
-from pytriton._control.progress import Report, reporter
+from pytriton._control.connection import Report, reporter
 from pytriton._protocol import messages
 from pytriton._protocol.arguments import plain
 from pytriton.exceptions import (

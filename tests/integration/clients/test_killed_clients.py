@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -217,7 +217,7 @@ def test_given_up_while_tritonserver_loads_the_model(
         serve(daemon)
     planned = plan(triple, "slow", X, Y, ModelConfig(), {"replace": replaces})
     server = daemon.server.pid
-    with ControlClient(daemon.config.rundir.control_endpoint) as client:
+    with closing(ControlClient(daemon.config.rundir.control_endpoint)) as client:
         halt(server)
         try:
             asked = client.send(planned.message, planned.payloads())

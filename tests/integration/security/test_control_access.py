@@ -18,7 +18,8 @@ from pytriton.dispatcher import run as dispatcher
 STATUS = "print(connect(folder).status().pid)\n"
 #: What a stranger would do who does not use our client.
 RAW = """
-with control.ControlClient(RuntimeDir(__import__("pathlib").Path(folder)).control_endpoint) as client:
+from contextlib import closing
+with closing(control.ControlClient(RuntimeDir(__import__("pathlib").Path(folder)).control_endpoint)) as client:
     try:
         print(client.ask(messages.Shutdown(), timeout_s=20))
     except errors.RemoteFailure as failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +145,7 @@ def test_removed_key_is_refused_at_once(
 
 
 def test_plain_text_reaches_nobody(remote: RunningDaemon) -> None:
-    with ControlClient(endpoint(remote)) as client:
+    with closing(ControlClient(endpoint(remote))) as client:
 
         def is_alive() -> bool:
             client.watch()

@@ -187,7 +187,10 @@ def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
     )
     with RunningDaemon.start(worker_start_timeout_s=0.5) as daemon:
         control = ControlClient(daemon.config.rundir.control_endpoint)
-        with control, pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"):
+        with (
+            contextlib.closing(control),
+            pytest.raises(RemoteFailure, match=r"did not start within 0.5 s"),
+        ):
             control.ask(messages.Register(spec), [b""], timeout_s=60)
 
         def others() -> list[str]:

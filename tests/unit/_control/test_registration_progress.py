@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytriton._control.progress import reporter
+from pytriton._control.connection import reporter
 from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 

@@ -24,10 +24,7 @@ class Channel:
     def __init__(self, *given: Any) -> None:
         self.looks: list[bool] = []
 
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
+    def close(self) -> None: ...
 
     def watch(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ class Router:
 def talking(folder: Path, script: Script) -> Iterator[tuple[ControlClient, Router]]:
     router = Router(folder, script)
     try:
-        with ControlClient(router.endpoint) as client:
+        with closing(ControlClient(router.endpoint)) as client:
             yield client, router
     finally:
         router.close()
@@ -175,7 +175,10 @@ def test_silence_is_a_timeout_that_says_how_long(short_dir: Path) -> None:
 
 
 def test_nobody_there_is_a_timeout(short_dir: Path) -> None:
-    with ControlClient(f"ipc://{short_dir}/none.sock") as client, pytest.raises(ControlTimeout):
+    with (
+        closing(ControlClient(f"ipc://{short_dir}/none.sock")) as client,
+        pytest.raises(ControlTimeout),
+    ):
         client.ask(messages.Shutdown(), timeout_s=0.05)
 
 

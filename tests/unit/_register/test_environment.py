@@ -6,14 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from pytriton._protocol.messages import WorkerEnvironment
-from pytriton._register.environment import capture_environment, find_interpreter
-from pytriton._register.worker_modules import Probe, WorkerModules
+from pytriton._register import environment
+from pytriton._register.environment import (
+    Probe,
+    WorkerModules,
+    capture_environment,
+    find_interpreter,
+)
 from pytriton.exceptions import PyTritonBadParameterError
 
 SHOW = (
@@ -188,12 +195,12 @@ def test_installed_modules_are_found(tmp_path: Path) -> None:
     )
     for python in (None, sys.executable):
         world = capture_environment(python=python)
-        with WorkerModules(world, own_interpreter=python is None) as imports:
+        with closing(WorkerModules(world, own_interpreter=python is None)) as imports:
             assert [module.__name__ for module in modules if not imports.finds(module)] == []
 
 
 def test_a_module_of_run_time_is_not_found() -> None:
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         assert not imports.finds(ModuleType("made_just_now"))
         assert not imports.finds(ModuleType("json.made_just_now"))
         assert not imports.finds(sys.modules["__main__"])
@@ -220,23 +227,99 @@ def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Pa
     world = WorkerEnvironment(str(tmp_path / "env" / "bin" / "python"), [], str(tmp_path), {})
     module = ModuleType("hooked")
     module.__file__ = str(tmp_path / "src" / "hooked.py")
-    with Probe(world) as probe:
+    with closing(Probe(world)) as probe:
         path = probe.search_path
         assert probe.look_up("hooked") == (True, module.__file__)
         assert probe.look_up("surely_not_there") == (False, None)
         assert probe.look_up("json.not_there_either") == (False, None)
-    with WorkerModules(
-        WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
+    with closing(
+        WorkerModules(WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True)
     ) as imports:
         assert imports.finds(module)
         module.__file__ = str(tmp_path / "another.py")
-    with WorkerModules(
-        WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True
+    with closing(
+        WorkerModules(WorkerEnvironment(world.python, path, world.cwd, {}), own_interpreter=True)
     ) as imports:
         assert not imports.finds(module)
 
 
 def test_a_probe_that_is_closed_has_ended() -> None:
-    with Probe(capture_environment()) as probe:
+    with closing(Probe(capture_environment())) as probe:
         process = probe._process
     assert process.returncode is not None
+
+
+# ── the modules that an interpreter does not find are asked for once ───────────────────────────────
+
+MADE = ModuleType("made_just_now")
+
+
+class FakeProbe:
+    """An interpreter that finds what the test says, and remembers what it was asked."""
+
+    asked: list[str]
+    found: dict[str, str]
+
+    def __init__(self, world: WorkerEnvironment) -> None:
+        pass
+
+    def look_up(self, module: str) -> tuple[bool, str | None]:
+        self.asked.append(module)
+        return module in self.found, self.found.get(module)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> type[FakeProbe]:
+    FakeProbe.asked, FakeProbe.found = [], {}
+    monkeypatch.setattr(environment, "Probe", FakeProbe)
+    monkeypatch.setattr(environment, "_last_query", None)
+    return FakeProbe
+
+
+def finds(module: ModuleType, world: WorkerEnvironment, *, own_interpreter: bool = True) -> bool:
+    with closing(WorkerModules(world, own_interpreter=own_interpreter)) as imports:
+        return imports.finds(module)
+
+
+def test_missing_modules_are_cached_per_environment(probe: type[FakeProbe]) -> None:
+    assert not finds(MADE, capture_environment())
+    assert not finds(MADE, capture_environment())
+    assert probe.asked == ["made_just_now"]
+    other = msgspec.structs.replace(capture_environment(), env={"SOME": "thing"})
+    assert not finds(MADE, other)
+    assert len(probe.asked) == 2
+
+
+def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
+    """Who changes an editable install, or takes it away, must not get an old answer."""
+    module = ModuleType("hooked")
+    module.__file__ = probe.found["hooked"] = "/src/hooked.py"
+    assert finds(module, capture_environment())
+    probe.found["hooked"] = "/elsewhere/hooked.py"
+    assert not finds(module, capture_environment())
+    probe.found.clear()
+    assert not finds(module, capture_environment())
+    assert len(probe.asked) == 3
+
+
+def test_another_interpreter_is_queried_again(probe: type[FakeProbe]) -> None:
+    """What it lacks, somebody installs, and registers once more."""
+    world, module = WorkerEnvironment("/env/bin/python"), ModuleType("fast")
+    module.__file__ = "/src/fast.so"
+    assert not finds(module, world, own_interpreter=False)
+    probe.found["fast"] = "/src/fast.so"
+    assert finds(module, world, own_interpreter=False)
+
+
+def test_a_module_added_to_the_search_path_later_is_found(
+    probe: type[FakeProbe], tmp_path: Path
+) -> None:
+    module = ModuleType("comes_later")
+    module.__file__ = str(tmp_path / "comes_later.py")
+    world = WorkerEnvironment(sys.executable, [str(tmp_path)])
+    assert not finds(module, world)
+    Path(module.__file__).touch()
+    assert finds(module, world)

@@ -6,6 +6,7 @@ import inspect
 import io
 import linecache
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -15,9 +16,8 @@ import pytest
 
 from pytriton._protocol import messages
 from pytriton._protocol.payload import unpack
-from pytriton._register.environment import capture_environment
+from pytriton._register.environment import WorkerModules, capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_modules import WorkerModules
 from pytriton.worker.callables import load_callable
 from pytriton.worker.fault_reports import traceback_of
 
@@ -61,7 +61,7 @@ def remember(file: str) -> None:
 
 
 def payload_of(infer: Callable[..., Any]) -> bytes:
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         return pack_callable(infer, imports, "m")
 
 
@@ -160,7 +160,7 @@ def test_code_says_in_which_file_it_stands() -> None:
     def outer(x: int) -> list[int]:
         return [one + x for one in range(2)]
 
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         _, pickled = unpack(pack_callable(outer, imports, "m"))
     loaded = cloudpickle.loads(pickled)
     assert loaded(1) == [1, 2]

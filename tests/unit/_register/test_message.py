@@ -13,12 +13,12 @@ import pytest
 
 from pytriton._register import environments
 from pytriton._register.message import default_model_name, plan
-from pytriton._register.options import count_instances, device_list
 from pytriton.declaration import declare
 from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
+from pytriton.run_options import count_instances, device_list
 from pytriton.worker.callables import LoadError, made
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")

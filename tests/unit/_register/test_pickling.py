@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from support.forks.prefork import Forking
 
 from pytriton._protocol import messages
 from pytriton._protocol.payload import Header, pack, unpack
-from pytriton._register.environment import capture_environment
+from pytriton._register.environment import WorkerModules, capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_modules import WorkerModules
 from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
 from pytriton.worker.callables import LoadError, load_callable
@@ -351,7 +351,7 @@ OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
 def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     make, words = OFFENDERS[kind]
     with (
-        WorkerModules(capture_environment(), own_interpreter=True) as imports,
+        closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports,
         pytest.raises(PicklingError, match=words) as caught,
     ):
         pack_callable(make(), imports, "m")
@@ -365,7 +365,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("a b")
     with (
         open(tmp_path / "words", encoding="utf-8") as words,
-        WorkerModules(capture_environment(), own_interpreter=True) as imports,
+        closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports,
     ):
         with pytest.raises(PicklingError, match=r"`words` .*TextIOWrapper.*open it in the worker"):
             pack_callable(lambda requests: words.read(), imports, "m")

@@ -8,16 +8,16 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytriton._protocol.payload import Source, unpack
-from pytriton._register import worker_modules
-from pytriton._register.environment import capture_environment
-from pytriton._register.pickling import pack_callable
-from pytriton._register.worker_modules import WorkerModules, imported_by, sources_of
+from pytriton._register import pickling
+from pytriton._register.environment import WorkerModules, capture_environment
+from pytriton._register.pickling import imported_by, pack_callable, sources_of
 
 Project = Callable[..., Path]
 
@@ -44,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 def kept(target: Any) -> list[Source]:
     """Return the sources in the payload of a callable."""
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         return unpack(pack_callable(target, imports, "m"))[0].sources
 
 
@@ -125,11 +125,11 @@ def test_modules_without_source_text_are_not_sent(project: Project) -> None:
     assert sources_of(["pj_made", "pj_nowhere", "sys"], sys.path, "m") == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("MAX_FILES", 2), ("MAX_BYTES", 40)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_SOURCE_FILES", 2), ("MAX_SOURCES_BYTES", 40)])
 def test_no_more_than_the_nearest_files_travel(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
-    monkeypatch.setattr(worker_modules, name, most)
+    monkeypatch.setattr(pickling, name, most)
     project(pj_a="import pj_b\n", pj_b="import pj_c\n", pj_c="import pj_d  # and more\n", pj_d="")
     with pytest.warns(
         UserWarning, match="import 'pj_c' and the rest from their current files"

@@ -8,7 +8,7 @@ import pwd
 import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import msgspec
@@ -290,7 +290,7 @@ def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
     """It would wait for ever for the answer: ZeroMQ tells neither side."""
 
     def ask(payload: bytes) -> messages.AnyMessage:
-        with control.ControlClient(f"ipc://{short_dir}/c") as client:
+        with closing(control.ControlClient(f"ipc://{short_dir}/c")) as client:
             return client.ask(QUICK, [b"", payload], timeout_s=LONG_S)
 
     async def test() -> None:

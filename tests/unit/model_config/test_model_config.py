@@ -263,22 +263,6 @@ def test_a_model_without_inputs_does_not_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "Model name cannot be empty"),
-        ("a b", "can only contain alphanumeric characters, dots, underscores and dashes"),
-        ("a/b", "can only contain"),
-        ("m\n", "can only contain"),
-        ("..", "dots only"),
-        (None, "has to be a string"),
-    ],
-)
-def test_bad_model_names_are_refused(name: Any, message: str) -> None:
-    with pytest.raises(PyTritonValidationError, match=message):
-        to_triton_config(name, [X], [Y])
-
-
-@pytest.mark.parametrize(
     ("inputs", "outputs", "message"),
     [
         ([X, X], [Y], "Two input tensors are called 'x'"),

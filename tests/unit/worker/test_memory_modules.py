@@ -18,10 +18,10 @@ import sys, types
 from pathlib import Path
 from pytriton._register.pickling import pack_callable
 from pytriton._register.environment import capture_environment
-from pytriton._register.worker_modules import WorkerModules
+from pytriton._register.environment import WorkerModules
 
 def send(target, out, **options):
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         Path(out).write_bytes(pack_callable(target, imports, "m", **options))
 """
 #: Sets `main`, `target`, and `payload` and `load` for more.

@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 
 import pytest
 
@@ -46,7 +47,7 @@ class Scene:
         """Ask in a thread, on a connection of its own."""
 
         def ask() -> messages.AnyMessage:
-            with ControlClient(self.endpoint) as client:
+            with closing(ControlClient(self.endpoint)) as client:
                 return client.ask(message, timeout_s=30)
 
         return asyncio.create_task(asyncio.to_thread(ask))
