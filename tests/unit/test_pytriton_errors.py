@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytriton.declaration import validate_model_name
 from pytriton.decorators import (
     ConstantPadder,
     batch,
@@ -129,9 +130,9 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
         PyTritonValidationError,
         "Output tensors cannot be optional.",
     ),
-    (lambda: to_triton_config("", [X], [X]), PyTritonValidationError, "Model name cannot be empty"),
+    (lambda: validate_model_name(""), PyTritonValidationError, "Model name cannot be empty"),
     (
-        lambda: to_triton_config("a b", [X], [X]),
+        lambda: validate_model_name("a b"),
         PyTritonValidationError,
         "Model name can only contain alphanumeric characters, dots, underscores and dashes",
     ),

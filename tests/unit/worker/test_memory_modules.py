@@ -15,10 +15,10 @@ from pytriton._register.pickling import MAX_DEFINITION_BYTES
 
 REGISTRANT = """
 import sys, types
+from contextlib import closing
 from pathlib import Path
 from pytriton._register.pickling import pack_callable
-from pytriton._register.environment import capture_environment
-from pytriton._register.environment import WorkerModules
+from pytriton._register.environment import WorkerModules, capture_environment
 
 def send(target, out, **options):
     with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -221,16 +220,7 @@ class Control:
             raise self.answer
         return self.answer
 
-    def __enter__(self) -> Control:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
+    def close(self) -> None: ...
 
 
 @pytest.fixture
