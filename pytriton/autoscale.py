@@ -1,4 +1,4 @@
-"""Autoscaling: a number of instances that follows the load."""
+"""Autoscaling of models: the number of instances follows the load."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
 #: A number of seconds, or text with a unit: "500ms", "30s", "10m", "1h".
 Seconds = Union[int, float, str]
 
-#: Parameter of a model configuration: the minimum and maximum number of instances.
+#: Parameter of a model configuration with the minimum and maximum number of instances.
 INSTANCES_PARAMETER = "pytriton_instances"
-#: Idle time after which a model with min=0 is suspended.
+#: Default of `idle_after`, in seconds.
 _IDLE_AFTER_S = messages.Autoscale().idle_after_s
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -37,21 +37,22 @@ _RANGE = re.compile(r"(\d+)\s*(?::|-|\.\.)\s*(\d+)(?:\s*:\s*(\S.*))?")
 @closest_keywords
 @dataclass(frozen=True)
 class Autoscale:
-    """Scale a model between `min` and `max` instances, following the load.
+    """Settings that scale a model with its load, between `min` and `max` instances.
 
     Args:
         max: maximum number of instances
-        min: minimum number of instances; with 0, the model is suspended when idle and resumed by a request
-        target: target utilization of an instance (fraction of time with work); above it, instances are added
-        up_after: how long there must have been too few instances before some are added
-        down_after: how long there must have been too many instances before some are removed
-        idle_after: how long the model must have been idle before it is suspended; with min=0
-        concurrency: batches, or streams, that a busy instance handles at once: more than one if the
-            callable is asynchronous
-        weight: priority relative to other models if the machine lacks room for all
+        min: minimum number of instances; with 0, the model is suspended when idle, and the next request resumes it
+        target: target utilization of an instance (fraction of the time in which it is busy); above it, instances are
+            added
+        up_after: how long there must be too few instances before some are added
+        down_after: how long there must be too many instances before some are removed
+        idle_after: how long the model must be idle before it is suspended; requires min=0
+        concurrency: batches or streams that an instance can process concurrently; more than 1 for `async def`
+            callables
+        weight: priority relative to other models if the machine lacks resources for all
 
     Raises:
-        PyTritonValidationError: a value is unusable
+        PyTritonValidationError: a value is invalid
 
     Example:
         >>> Autoscale(8, down_after="5m").to_message().down_after_s
@@ -71,13 +72,13 @@ class Autoscale:
         self.to_message()
 
     def to_message(self) -> messages.Autoscale:
-        """Return the message that is sent to the daemon."""
+        """Return the form that is sent to the daemon, with durations in seconds."""
         least, most = _whole("min", self.min, 0), _whole("max", self.max)
         if least > most:
             raise PyTritonValidationError(f"Autoscale: min={least} is more than max={most}.")
         if self.idle_after is not None and least > 0:
             raise PyTritonValidationError(
-                f"Autoscale: idle_after={self.idle_after!r} requires min=0: with min={least} it is never suspended."
+                f"Autoscale: idle_after={self.idle_after!r} requires min=0: with min={least}, the model is never suspended."
             )
         idle_after_s = (
             _IDLE_AFTER_S if self.idle_after is None else _seconds("idle_after", self.idle_after)
@@ -99,10 +100,10 @@ Instances = Union[int, "tuple[int, int]", Autoscale]
 
 
 def autoscale_of(instances: Any) -> messages.Autoscale | None:
-    """Return the autoscaling for a number of instances; None for a fixed number.
+    """Return the autoscaling settings in `instances`; None for a fixed number of instances.
 
     Raises:
-        PyTritonValidationError: `instances` is not a valid number of instances
+        PyTritonValidationError: `instances` is invalid
     """
     instances = plain(instances)
     if isinstance(instances, Autoscale):
@@ -111,19 +112,19 @@ def autoscale_of(instances: Any) -> messages.Autoscale | None:
         return Autoscale(instances[1], instances[0]).to_message()
     if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
         raise PyTritonValidationError(
-            "instances has to be a whole number of 1 or more, a minimum and a maximum, such as (1, 8), or "
+            "instances has to be a whole number of 1 or more, a minimum and a maximum such as (1, 8), or "
             f"pytriton.Autoscale(...), got {instances!r}."
         )
     return None
 
 
 def instances_of_text(text: str) -> Instances:
-    """Parse a number of instances from a command line or a configuration: "4", "1:8", or "0:8:30m".
+    """Parse the text form of a number of instances: "4", "1:8" (minimum and maximum), or "0:8:30m".
 
     The third part is the idle time after which the model is suspended.
 
     Raises:
-        PyTritonValidationError: the text has neither form
+        PyTritonValidationError: the text has none of these forms
     """
     word = text.strip()
     match = _RANGE.fullmatch(word)
@@ -136,18 +137,18 @@ def instances_of_text(text: str) -> Instances:
         given = int(word)
     else:
         raise PyTritonValidationError(
-            f"{text!r} is not a number of instances. Give a number of 1 or more, such as 4, or minimum and maximum, such "
-            "as 1:8; with a minimum of 0 also the idle time before it is suspended, such as 0:8:30m."
+            f"{text!r} is not a number of instances. Use a number of 1 or more, such as 4; minimum and maximum, such "
+            "as 1:8; or a minimum of 0, a maximum, and the idle time before the model is suspended, such as 0:8:30m."
         )
     autoscale_of(given)
     return given
 
 
 def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
-    """Parse a model configuration's parameter `pytriton_instances`: minimum and maximum, such as "1:8".
+    """Return the autoscaling settings in a model configuration's parameter `pytriton_instances`; None if it is not set.
 
     Raises:
-        PyTritonValidationError: the text has another form; a fixed number belongs in instance groups
+        PyTritonValidationError: the value is not a minimum and a maximum, such as "1:8"
     """
     said = config.get("parameters", {}).get(INSTANCES_PARAMETER)
     if said is None:
@@ -157,7 +158,7 @@ def autoscale_in(config: Mapping[str, Any]) -> messages.Autoscale | None:
     if autoscale is None:
         raise PyTritonValidationError(
             f"{INSTANCES_PARAMETER} has to be a minimum and a maximum, such as 1:8, got {text!r}. "
-            "For a fixed number use instance_group."
+            "For a fixed number, use instance_group."
         )
     return autoscale
 
@@ -191,6 +192,6 @@ def _seconds(name: str, value: Any) -> float:
             seconds = float(match.group(1)) * _UNITS[match.group(2) or "s"]
     if not 0 < seconds < math.inf:
         raise PyTritonValidationError(
-            f'Autoscale: {name}={value!r} is not a duration. Give seconds, or text such as "500ms", "30s" or "10m".'
+            f'Autoscale: {name}={value!r} is not a duration. Pass seconds, or text such as "500ms", "30s" or "10m".'
         )
     return seconds

@@ -1,4 +1,4 @@
-"""The client of one daemon: its control socket as methods. `pytriton.daemon` is the public name."""
+"""The client of one daemon. Import it as `pytriton.daemon.DaemonClient`."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.run_options import StrPath
 
-#: Timeout for the threads of an unregistered model, which only have to exit.
+#: Time that the threads of an unregistered model get to exit, in seconds.
 _THREAD_EXIT_TIMEOUT_S = 5.0
-#: Messages that the daemon answers immediately: a silence longer than `connect(timeout_s=...)` means that it hangs.
-#: The answer to any other message is awaited for as long as the daemon lives.
+#: Messages that the daemon answers immediately; they time out after `connect(timeout_s=...)`. The client waits for the
+#: answer to any other message as long as the daemon is alive.
 _ANSWERED_IMMEDIATELY = (
     messages.GetStatus,
     messages.GetMetrics,
@@ -56,7 +56,7 @@ _ANSWERED_IMMEDIATELY = (
     messages.GetRequests,
     messages.RenewLease,
 )
-#: Messages that fail with a RegistrationError.
+#: Messages whose failure is raised as a RegistrationError.
 _RAISES_REGISTRATION_ERROR = (
     messages.Register,
     messages.Scale,
@@ -71,7 +71,7 @@ def connect_daemon(
     *,
     key_file: str | Path | None = None,
 ) -> DaemonClient:
-    """Return a client of one daemon that runs and responds; arguments and exceptions are those of `connect`."""
+    """Connect to one daemon, and check that it responds. Arguments and exceptions are those of `connect`."""
     connection: Connection | RemoteConnection
     if str(runtime_dir).startswith("tcp://"):
         connection = RemoteConnection(str(runtime_dir), key_file, timeout_s)
@@ -84,9 +84,9 @@ def connect_daemon(
 
 
 class DaemonClient(Closeable):
-    """The daemon's control socket as methods. Safe to use from several threads and after a fork.
+    """A client of one daemon. Safe to use from several threads and after a fork.
 
-    Create it with `connect`. Every method raises DaemonNotRunningError if the daemon is gone.
+    Create it with `connect`. Every method raises DaemonNotRunningError if the daemon does not run or respond.
     """
 
     def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
@@ -110,30 +110,29 @@ class DaemonClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> Model:
-        """Serve a callable as a model. Return when it is ready for requests; on failure nothing changes.
+        """Serve a callable as a model. Return when the model is ready for requests; on failure nothing changes.
 
-        Arguments that are None default to the callable's `@declare`, else to the value in brackets below.
+        Arguments that are None take the value in the callable's `@declare`, else the default in brackets.
         docs/how-to/registering.md shows every option.
 
         Args:
-            infer_fn: any callable that takes a list of requests and returns a list of dicts (or is
-                decorated, see pytriton.decorators), or a list of callables: one instance each. A
-                class is called once in each worker
-            model_name: letters, digits, dots, underscores, dashes (the callable's own name)
+            infer_fn: a callable that accepts a list of requests and returns a list of dicts, or one with a decorator
+                of pytriton.decorators; or a list of callables, one for each instance. A class is instantiated once in
+                each worker, and its instance is served
+            model_name: letters, digits, dots, underscores and dashes (the callable's own name)
             inputs: the model's input tensors, without the batch axis
-            outputs: the model's output tensors
+            outputs: the model's output tensors, without the batch axis
             config: batching, queueing and more (``ModelConfig()``)
-            progress: None shows a bar on a terminal, False nothing; a callable receives every
-                `messages.Progress`
+            progress: True shows a progress bar, False does not, None shows it on a terminal; a callable is called with
+                every `messages.Progress`
             options: how the model runs: `instances`, `devices`, `python`, `env`, `limits` and more, each described in
                 `pytriton.run_options` and by `help(DaemonClient.register)`
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is invalid.
             PicklingError: the callable refers to something that cannot be sent to another process.
-            ModelExistsError: the name is taken and `replace` was not set.
-            RegistrationError: the model failed to load in the worker or in tritonserver; carries the remote
-                traceback.
+            ModelExistsError: a model of that name exists, and `replace` is not set.
+            RegistrationError: the model failed to load in a worker or in tritonserver. Includes the remote traceback.
 
         Example:
             >>> model = client.register(double, "double", [x], [y], instances=2)  # doctest: +SKIP
@@ -153,10 +152,15 @@ class DaemonClient(Closeable):
     def register_prepared(
         self, message: messages.Register, payloads: Sequence[bytes], report: Report | None = None
     ) -> Model:
-        """Serve a prepared registration, or one returned by `registrations(payloads=True)` of another daemon.
+        """Send a registration that is already packed, such as one that `registrations(payloads=True)` returned.
+
+        Args:
+            message: the registration
+            payloads: one pickled callable for all instances or one per instance, followed by the check, if any
+            report: called with every `messages.Progress`
 
         Raises:
-            ModelExistsError, RegistrationError: as `register`.
+            ModelExistsError, RegistrationError: as for `register`.
         """
         name = message.spec.name
         answer = self._ask(message, messages.Registered, payloads, report, model=name)
@@ -173,35 +177,34 @@ class DaemonClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> Any:
-        """Serve a Triton Python model, a `model.py`, or a framework's file as it is. All or nothing.
+        """Serve an unmodified Triton Python model (`model.py`) or model file. Return when the model is ready for requests.
 
-        Returns when the model answers requests. A file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow
-        (`.savedmodel`), scikit-learn (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). Workers load
-        it
-        from its original path. `config` must describe the tensors that the file does not.
+        A model file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow (`.savedmodel`), scikit-learn
+        (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). Workers load it from its original path. If
+        the file does not describe its tensors, `config` must.
 
-        Returns a `Model`; for a whole model repository a list of them, as `register_repository` does.
-
-        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` are respected;
-        docs/how-to/model-py.md describes how, and the differences from Triton's own python backend.
+        `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` work as in Triton;
+        docs/how-to/model-py.md has the details and the differences from Triton's own python backend. On failure nothing
+        changes.
 
         Args:
-            model: a model's folder in a model repository, on the daemon's machine; or a class with the
-                methods of `TritonPythonModel`; or a repository, the folder of such folders; or a model file
-            model_name: default: the configuration's, or the folder's or class's own
-            config: a config.pbtxt to use instead of the folder's: a path, the text itself, or its JSON form
-            version: which of the numbered folders to serve (default: those selected by the version policy; each has
-                its own workers)
+            model: a model's folder in a model repository, on the daemon's machine; a class with the
+                methods of `TritonPythonModel`; a whole repository; or a model file
+            model_name: default: the name in the configuration, or that of the folder, class or file
+            config: a config.pbtxt that replaces the one in the folder: its path, its text, or its JSON form
+            version: the version to serve; default: those that the version policy selects, each with its own workers
             progress: as for `register`
             options: how it runs: those of `register` except `factory`, `check`, `strict`, `isolation` and
                 `model_version`; each is described in `pytriton.run_options` and by `help(DaemonClient.register_model)`
 
+        Returns:
+            a `Model`; for a whole repository a list of them, as `register_repository` does
+
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: the model does not exist, its configuration or
                 an argument is invalid, or the environment cannot be created.
-            ModelExistsError: the name is taken and `replace` is not set.
-            RegistrationError: the model failed in the worker or in tritonserver; carries the remote
-                traceback.
+            ModelExistsError: a model of that name exists, and `replace` is not set.
+            RegistrationError: the model failed to load in a worker or in tritonserver. Includes the remote traceback.
 
         Example:
             >>> model = client.register_model("models/add_sub", instances=2)  # doctest: +SKIP
@@ -232,9 +235,9 @@ class DaemonClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> list[Model]:
-        """Serve all models of a model repository, which must be Triton Python models; one registration for each.
+        """Register every model of a model repository, which must contain Triton Python models only.
 
-        All or nothing: if one fails, those before it are unregistered or rolled back.
+        If one registration fails, the previous ones are unregistered or rolled back.
         To serve a repository with other kinds of models, use the daemon's setting `model_repository`.
 
         Args:
@@ -244,9 +247,8 @@ class DaemonClient(Closeable):
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: the repository does not exist, contains a model that is
-                not
-                a Python model, or a model or an argument is invalid. Nothing was registered.
-            RegistrationError: one failed; states which, and what happened to the others.
+                not a Python model, or a model or an argument is invalid. Nothing was registered.
+            RegistrationError: a registration failed; the text says which one, and what happened to the others.
 
         Example:
             >>> for model in client.register_repository("models", replace=True): ...  # doctest: +SKIP
@@ -260,7 +262,7 @@ class DaemonClient(Closeable):
     # ── change models ──────────────────────────────────────────────────────────────────────────────
 
     def unregister(self, name: str) -> None:
-        """Stop serving a model: in-flight requests are answered, then its workers exit.
+        """Stop serving a model. In-flight requests are answered, then its workers exit.
 
         Raises:
             ModelNotFoundError: the model is not served.
@@ -282,20 +284,20 @@ class DaemonClient(Closeable):
     ) -> Model:
         """Change the number of instances of a model. Return when the new instances serve.
 
-        New workers load beside the old ones; removed workers finish their batch first. No request fails.
-        Instances that have no worker because it kept crashing are restarted now.
+        The existing workers keep serving while new ones load, and removed workers finish their current batches, so no
+        request fails. Instances whose workers kept crashing are restarted immediately.
 
         Args:
             name: name of a registered model
-            instances: number of instances, from 1; devices are assigned in turn. Or a minimum and a maximum, such as
-                (1, 8), or `pytriton.Autoscale(...)` to follow the load from then on
+            instances: number of instances, at least 1; the model's devices are assigned to them in turn. Or a minimum
+                and a maximum, such as (1, 8), or `pytriton.Autoscale(...)`, to scale with load
             progress: as for `register`
 
         Raises:
             PyTritonValidationError: `instances` is invalid.
             ModelNotFoundError: the model is not served.
             RegistrationError: a new worker could not be loaded, or the number is not possible; nothing has changed.
-                Or the number was changed, but an instance that had no worker could not be restarted.
+                Or the number was changed, but an instance whose worker kept crashing could not be restarted.
         """
         with reporter(progress, name) as report:
             autoscale = autoscale_of(instances)
@@ -303,15 +305,15 @@ class DaemonClient(Closeable):
             return self.scale_prepared(messages.Scale(name, count, autoscale), report)
 
     def scale_prepared(self, message: messages.Scale, report: Report | None = None) -> Model:
-        """Send a prepared message, such as one with the numbers from `registrations()`; raises as `scale`."""
+        """Send a message that changes a model's number of instances, and return the model; raises as `scale`."""
         answer = self._ask(message, messages.Registered, (), report, model=message.name)
         return Model(self, answer.model)
 
     def log_requests(self, name: str, on: bool = True) -> None:
-        """Turn the access log of a model on or off: one line for each request.
+        """Turn a model's access log, which has one line for each request, on or off.
 
-        Takes effect without new workers and survives a restart of the daemon. docs/operations/operations.md
-        describes the fields.
+        Takes effect immediately, without restarting workers, and survives a restart of the daemon.
+        docs/operations/operations.md describes the fields.
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
@@ -319,9 +321,9 @@ class DaemonClient(Closeable):
         self._ask(messages.LogRequests(name, on), messages.Done, model=name)
 
     def profile(self, name: str, seconds: float = 10.0, instance: int | None = None) -> Profile:
-        """Profile the worker of an instance with 100 samples per second, while it serves.
+        """Profile the worker of an instance while it serves, with 100 samples per second.
 
-        The daemon runs py-spy for this (`pip install py-spy` where the daemon is installed).
+        The daemon runs py-spy, which must be installed in the daemon's environment (`pip install py-spy`).
 
         Args:
             name: name of a registered model
@@ -329,11 +331,11 @@ class DaemonClient(Closeable):
             instance: index of the instance; default: the first one that serves
 
         Returns:
-            the samples: `shares()` returns the share of time by activity, `svg()` a flame graph
+            the samples, with methods such as `shares()` (share of time by activity) and `svg()` (flame graph)
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
-            PyTritonDaemonError: py-spy is missing or not allowed to attach to the worker, or the worker has exited.
+            PyTritonDaemonError: py-spy is missing or may not attach to the worker, or the worker exited.
 
         Example:
             >>> client.profile("linear", seconds=5).shares()  # doctest: +SKIP
@@ -344,13 +346,13 @@ class DaemonClient(Closeable):
         return Profile(model=name, **structs.asdict(answer))
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
-        """Restore what a model was before its last replacement. Calling it twice restores the current model.
+        """Restore the registration that was replaced last. A second call undoes the first one.
 
-        As with ``register(..., replace=True)``, the current model serves until the other is ready.
+        As with ``register(..., replace=True)``, the current model serves until the other one is ready.
 
         Raises:
             ModelNotFoundError: the model is not served.
-            RegistrationError: it was never replaced, or the previous model cannot be loaded; nothing has changed.
+            RegistrationError: the model was never replaced, or the previous one cannot be loaded; nothing has changed.
         """
         with reporter(progress, name) as report:
             message = messages.Rollback(name)
@@ -361,39 +363,39 @@ class DaemonClient(Closeable):
         """Renew the lease of a provisional registration; see `pytriton._protocol.messages.Lease`.
 
         Raises:
-            ModelNotFoundError: the model does not have this lease, or no longer.
+            ModelNotFoundError: the model does not have this lease; it may have expired.
         """
         self._ask(messages.RenewLease(name, lease, share), messages.Done, model=name)
 
     def end_lease(self, name: str, lease: str, *, keep: bool) -> None:
-        """Confirm a provisional registration, or roll it back to the model that it replaced.
+        """Confirm a provisional registration (`keep=True`), or roll it back to the model that it replaced.
 
         Raises:
-            ModelNotFoundError: the model does not have this lease, or no longer.
-            PyTritonDaemonError: the change failed; the registration is rolled back when its lease expires.
+            ModelNotFoundError: the model does not have this lease; it may have expired.
+            PyTritonDaemonError: the change failed; the registration will be rolled back when its lease expires.
         """
         self._ask(messages.EndLease(name, lease, keep), messages.Done, model=name)
 
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
-        """Load or reload a model of a model repository. A loaded version serves until the new one is ready.
+        """Load or reload a model of a model repository. While it reloads, the version loaded before keeps serving.
 
         Args:
             name: name of the model's folder
-            config: a configuration (config.pbtxt as JSON) that overrides the model's own
+            config: a configuration (config.pbtxt as JSON) that replaces the model's own
 
         Raises:
             ModelNotFoundError: no repository contains the model.
-            RegistrationError: it cannot be loaded; a loaded version keeps serving.
+            RegistrationError: it cannot be loaded; the version loaded before, if any, keeps serving.
         """
         document = None if config is None else dict(config)
         message = messages.LoadFromRepository(name, document)
         self._ask(message, messages.Done, model=name)
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model of a model repository; in-flight requests are answered.
+        """Stop serving a model of a model repository. In-flight requests are answered.
 
         Raises:
-            ModelNotFoundError: the model is not loaded, or is not from a repository.
+            ModelNotFoundError: the model is not loaded, or does not come from a repository.
         """
         self._ask(messages.UnloadFromRepository(name), messages.Done, model=name)
 
@@ -401,22 +403,22 @@ class DaemonClient(Closeable):
 
     @property
     def access_token(self) -> str | None:
-        """The token that Triton's restricted endpoints require; None if the daemon has none.
+        """The token that Triton's restricted endpoints require; None if the daemon uses no token.
 
         Raises:
-            DaemonNotRunningError: no daemon runs, or its runtime directory belongs to another user.
-            PyTritonDaemonError: the token belongs to another user, or is on another machine.
+            DaemonNotRunningError: no daemon runs, or its runtime directory cannot be read by this user.
+            PyTritonDaemonError: the token cannot be read by this user, or is on another machine.
         """
         return self._connection.access_token()
 
     def access_headers(self, grpc: bool = False) -> dict[str, str]:
-        """Return the headers that a restricted endpoint of Triton requires.
+        """Return the headers that Triton's restricted endpoints require.
 
         Args:
-                grpc: return gRPC metadata instead of HTTP headers
+            grpc: return gRPC metadata instead of HTTP headers
 
         Raises:
-            DaemonNotRunningError, PyTritonDaemonError: as `access_token`.
+            DaemonNotRunningError, PyTritonDaemonError: as for `access_token`.
 
         Example:
             >>> statistics = tritonclient.http.InferenceServerClient(
@@ -426,15 +428,15 @@ class DaemonClient(Closeable):
         return access_headers(self.access_token, grpc=grpc)
 
     def status(self) -> messages.Status:
-        """Return the state of the daemon, tritonserver, models and workers."""
+        """Return the status of the daemon, tritonserver, the models and their workers."""
         return self._ask(messages.GetStatus(), messages.Status)
 
     def metrics(self) -> messages.MetricsSnapshot:
-        """Return all metrics of the daemon, its models and their instances."""
+        """Return a snapshot of all metrics of the daemon, its models and their instances."""
         return self._ask(messages.GetMetrics(), messages.MetricsSnapshot)
 
     def models(self) -> list[Model]:
-        """Return the served models: registered ones in order of registration, then tritonserver's own."""
+        """Return the served models: registered ones in order of registration, then those that tritonserver runs itself."""
         answer = self._ask(messages.ListModels(), messages.Models)
         return [Model(self, info) for info in answer.models]
 
@@ -442,17 +444,21 @@ class DaemonClient(Closeable):
         """Return a model by its name.
 
         Raises:
-            ModelNotFoundError: the model is not served; the error names the served models.
+            ModelNotFoundError: the model is not served; the text names those that are.
         """
         return Model(self, self.model_info(name))
 
     def model_info(
         self, name: str, among: Sequence[messages.ModelInfo] | None = None
     ) -> messages.ModelInfo:
-        """Return the daemon's information about a model, or the one in `among`, an earlier answer.
+        """Return the status of a model.
+
+        Args:
+            name: name of the model
+            among: models to search, such as those of an earlier `status()`; default: ask the daemon
 
         Raises:
-            ModelNotFoundError: it is not registered; the text names the registered models.
+            ModelNotFoundError: the model is not registered; the text names the registered models.
         """
         if among is None:
             among = self._ask(messages.ListModels(), messages.Models).models
@@ -468,32 +474,36 @@ class DaemonClient(Closeable):
         )
 
     def repository(self) -> list[messages.RepositoryModel]:
-        """Return the models in the daemon's model repositories, by name.
+        """Return the models in the daemon's model repositories, sorted by name.
 
-        Each has a `state`: loading, ready, unloaded or failed (with the `reason`), and says whether
+        Each has a `state` (loading, ready, unloaded, or failed with a `reason`) and says whether
         tritonserver or workers serve it.
         """
         return self._ask(messages.GetRepository(), messages.Repository).models
 
     def registrations(self, *names: str, payloads: bool = False) -> list[messages.KeptRegistration]:
-        """Return the persisted registrations: of these models, or of all.
+        """Return the persisted registrations of the named models, or of all models.
 
         With `payloads`, they contain everything that another daemon needs to serve the models.
 
         Raises:
-            ModelNotFoundError: no such model is registered.
+            ModelNotFoundError: one of the models is not registered.
         """
         message = messages.GetRegistrations(list(names), payloads)
         return self._ask(message, messages.Registrations).registrations
 
     def changed_registrations(self, known: str) -> messages.Registrations | None:
-        """Return the registrations with their `state`, as `registrations()` does; None if the state is still `known`."""
+        """Return all persisted registrations if they have changed, else None.
+
+        Args:
+            known: the `state` of an earlier answer; "" returns the registrations in any case
+        """
         message = messages.GetRegistrations(known=known)
         answer = self._ask(message, messages.Registrations)
         return None if known and answer.state == known else answer
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model, or of the daemon: JSON objects, oldest first.
+        """Return the last log lines of a model, or of the daemon. Each is a JSON object; the newest comes last.
 
         Raises:
             ModelNotFoundError: no such model is served.
@@ -501,12 +511,12 @@ class DaemonClient(Closeable):
         return self._ask(messages.GetLogs(name, lines), messages.LogLines, model=name).lines
 
     def explain(self, name: str, events: int = 100) -> messages.Explanation:
-        """Return an explanation of a model's state: a verdict, the findings, and its newest events.
+        """Return an explanation of a model's state: a verdict, the findings, and the most recent events.
 
-        This also works for a model that is not served (any more), as long as the event log has events of it.
+        This also works for a model that is not served, if the event log has events of it.
 
         Raises:
-            ModelNotFoundError: nothing is known about such a model.
+            ModelNotFoundError: the model is not served, and the event log has no events of it.
 
         Example:
             >>> client.explain("linear").verdict  # doctest: +SKIP
@@ -523,26 +533,27 @@ class DaemonClient(Closeable):
         after: int = 0,
         limit: int = 100,
     ) -> list[messages.Event]:
-        """Return the newest events of the daemon's event log, oldest first.
+        """Return the most recent events of the daemon's event log; the newest comes last.
 
         Args:
-                model: only events of this model; default: of all models and of the daemon
-                kinds: names of event kinds, see docs/operations/explain.md; default: all
-                since: seconds since the epoch
-                after: only events with a higher `serial`
-                limit: maximum number of events (never more than 1,000)
+            model: return only events of this model; default: events of all models and of the daemon
+            kinds: return only these kinds of events, see docs/operations/explain.md; default: all kinds
+            since: return only events after this time, in seconds since the epoch
+            after: return only events with a higher `serial`
+            limit: maximum number of events, at most 1,000
 
         Raises:
-                PyTritonDaemonError: there is no such event kind.
-                ModelNotFoundError: no such model is or was known.
+            PyTritonDaemonError: there is no such kind of event.
+            ModelNotFoundError: no such model is or was registered.
         """
         message = messages.GetEvents(model, list(kinds), since, after, limit)
         return self._ask(message, messages.EventList).events
 
     def requests(self, name: str) -> messages.Requests:
-        """Return the slowest requests of a model in the last hour, and the last failed ones.
+        """Return the slowest requests of a model in the last hour, and the most recent failed ones.
 
-        They are always sampled. `access_log` says whether each request is also written to `file`.
+        They are recorded whether the access log is on or not; `access_log` in the answer says whether it is, and `file`
+        where it is written.
 
         Raises:
             ModelNotFoundError: no such model is served by workers.
@@ -557,7 +568,7 @@ class DaemonClient(Closeable):
     # ── the daemon itself ──────────────────────────────────────────────────────────────────────────
 
     def shutdown(self) -> None:
-        """Stop the daemon gracefully, as SIGTERM does; return once the shutdown has begun."""
+        """Shut the daemon down gracefully, as SIGTERM does. Return once the shutdown has begun."""
         self._ask(messages.Shutdown(), messages.Done)
 
     def drain(
@@ -565,29 +576,29 @@ class DaemonClient(Closeable):
     ) -> None:
         """Drain the daemon before its host goes away, without failing requests or streams.
 
-        The daemon immediately reports not ready over HTTP, gRPC and to load balancers, and refuses registrations. It
+        The daemon immediately reports not ready over HTTP, over gRPC and to load balancers, and refuses registrations. It
         keeps serving for `settle_s`, then finishes in-flight requests and exits with code 0, so that no service manager
         restarts it. Call this again to change the times.
 
         Args:
-            settle_s: seconds during which new requests are still accepted, until every load balancer has noticed
-            timeout_s: seconds that in-flight requests and streams then get; default: the setting `grace_period_s`
-            stop: True: return at once, and let the daemon exit. False: the daemon does not exit; return when it can
-                be stopped
+            settle_s: seconds during which new requests are still accepted, for load balancers to notice
+            timeout_s: seconds that in-flight requests and streams get after that; default: the setting `grace_period_s`
+            stop: if True, return immediately, and the daemon exits when it is drained. If False, return when the daemon
+                is drained; it does not exit
         """
         if stop:
             self.expect_end()
         self._ask(messages.Drain(settle_s, timeout_s, stop), messages.Done)
 
     def upgrade(self, python: str | None = None, wait_s: float = 30.0) -> None:
-        """Upgrade the running daemon to the installed version of pytriton-daemon; return when it is done.
+        """Upgrade the running daemon to the installed version of pytriton-daemon. Return when it is done.
 
-        Models keep serving in the same workers: no request and no stream fails. Changes of models wait for about a
-        second.
+        Models keep serving in the same workers, and no request and no stream fails. Registrations and other changes of
+        models wait for about a second.
 
         Args:
-            python: interpreter of another environment that has the next version; default: the daemon's own
-            wait_s: seconds that changes of models in progress may take to finish
+            python: interpreter of an environment that has the next version; default: the daemon's own interpreter
+            wait_s: seconds to wait for changes of models that are in progress
 
         Raises:
             PyTritonDaemonError: the daemon is still the old version and keeps serving, or it has been restarted
@@ -607,15 +618,12 @@ class DaemonClient(Closeable):
             raise PyTritonDaemonError(str(error)) from None
 
     def expect_end(self) -> None:
-        """Suppress the warnings about models that end with the daemon: it is about to be stopped on purpose."""
+        """Suppress the warnings about models in threads of this process, because the daemon is about to be stopped."""
         for host in self._hosts():
             host.expected = True
 
     def close(self) -> None:
-        """Unregister the models that run in threads of this process; all others stay registered.
-
-        The client holds no other resources between calls.
-        """
+        """Unregister the models that this client runs in threads of this process; all others stay registered."""
         for host in self._hosts():
             with contextlib.suppress(DaemonNotRunningError, ModelNotFoundError):  # already gone
                 self.unregister(host.model)
@@ -630,7 +638,7 @@ class DaemonClient(Closeable):
         report: Report | None = None,
         model: str | None = None,
     ) -> MessageT:
-        """Return the daemon's answer; the messages in `_ANSWERED_IMMEDIATELY` time out after `timeout_s`."""
+        """Send a message and return the daemon's answer, or raise its failure as an exception."""
         silence_s = self._timeout_s if isinstance(message, _ANSWERED_IMMEDIATELY) else None
         try:
             answer = self._connection.ask(ControlRequest(message, payloads, silence_s, report))
@@ -641,8 +649,7 @@ class DaemonClient(Closeable):
 
     def _hosts(self) -> list[ThreadHost]:
         """Return the models that this client runs in threads of this process."""
-        thread_host = sys.modules.get(
-            "pytriton._register.thread_host"
-        )  # not imported: there are none
+        # If the module is not imported, this process has no such models.
+        thread_host = sys.modules.get("pytriton._register.thread_host")
         hosts = [] if thread_host is None else thread_host.hosts()
         return [host for host in hosts if host.serves_by(self._connection)]

@@ -1,7 +1,7 @@
-"""``@declare``: a callable that carries its model's name, inputs, outputs and configuration.
+"""``@declare``: attaches a model's name, inputs, outputs and configuration to a callable.
 
-After that, ``client.register(infer_fn)`` and ``pytriton-daemon register module:attribute`` need no further
-arguments. The decorator only attaches the declaration; it does not change the callable.
+A declared callable can be registered without further arguments: ``client.register(infer_fn)``, or
+``pytriton-daemon register module:attribute``. The decorator does not change how the callable behaves.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Declaration:
 
     Args:
         name: name of the model
-        inputs: tensors the callable takes
-        outputs: tensors it returns
+        inputs: input tensors of the callable
+        outputs: output tensors of the callable
         config: model configuration; None is ``ModelConfig()``
-        strict: outputs must match their declaration exactly
-        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``
+        strict: whether outputs must have exactly the declared dtype and shape
+        options: further keyword arguments of ``DaemonClient.register``, such as ``instances=2``
     """
 
     name: str
@@ -60,22 +60,22 @@ def declare(
     strict: bool = False,
     **options: Unpack[DeclareOptions],
 ) -> Callable[[_T], _T]:
-    """Attach a model's declaration to a function, class or callable object.
+    """Return a decorator that attaches a model's declaration to a function, class or callable object.
 
-    Stands above or below ``@batch`` and the other decorators.
+    It can be placed above or below ``@batch`` and the other decorators.
 
     Args:
         name: name of the model; default: the callable's own name, with characters that are not allowed in
             model names replaced by ``_``
-        inputs: tensors the callable takes
-        outputs: tensors it returns
+        inputs: input tensors of the callable
+        outputs: output tensors of the callable
         config: model configuration
-        strict: outputs must match their declaration exactly
-        options: further keyword arguments of ``DaemonClient.register``, e.g. ``instances=2``; see
+        strict: whether outputs must have exactly the declared dtype and shape
+        options: further keyword arguments of ``DaemonClient.register``, such as ``instances=2``; see
             `pytriton.run_options`
 
     Raises:
-        PyTritonValidationError: invalid name or tensors, or an object that does not accept attributes
+        PyTritonValidationError: the name or a tensor is invalid, or the object does not accept attributes
 
     Example:
         >>> import numpy as np
@@ -107,7 +107,7 @@ def declare(
             strict=strict,
             options=dict(options),
         )
-        # Report mistakes here, on the user's own line, rather than at registration.
+        # Raise here, on the line with the mistake, rather than at registration.
         validate_model_name(declaration.name)
         to_triton_config(declaration.name, inputs, outputs, config)
         try:
@@ -123,10 +123,10 @@ def declare(
 
 
 def declaration_of(target: Any) -> Declaration | None:
-    """Return the declaration attached to a callable, or None.
+    """Return the declaration attached to a callable; None if there is none.
 
-    Unwraps decorators, bound methods and ``functools.partial``, and checks a callable object's class
-    and its class's ``__call__``.
+    Decorators, bound methods and ``functools.partial`` are unwrapped; for a callable object, its class and the
+    ``__call__`` of that are searched, too.
     """
     seen: set[int] = set()
     while target is not None and id(target) not in seen:
@@ -139,7 +139,7 @@ def declaration_of(target: Any) -> Declaration | None:
 
 
 def validate_model_name(model_name: str) -> None:
-    """Raise `PyTritonValidationError` unless Triton and the file system can use this name."""
+    """Raise `PyTritonValidationError` unless the text is valid as a model name in Triton and as a folder name."""
     if not isinstance(model_name, str):
         raise PyTritonValidationError(f"Model name has to be a string, got {model_name!r}")
     if not model_name:
@@ -159,7 +159,7 @@ def _underlying(target: Any) -> Any:
     if inspect.isroutine(target):
         return getattr(target, "__wrapped__", None)
     if inspect.isclass(target):
-        # A class stands for its instances, which are what is called.
+        # A registered class is instantiated, and its instance is called.
         return target.__dict__.get("__call__")
     return type(target).__dict__.get("__call__")
 

@@ -20,18 +20,18 @@ Size = Union[int, str]
 @closest_keywords
 @dataclass(frozen=True)
 class Limits:
-    """The resource limits of one worker; None means no limit.
+    """The resource limits of one worker; None means no limit. Sizes are bytes, or text with a unit such as "2GiB".
 
     Args:
-        recycle_above: bytes of private memory above which a worker is replaced, between two batches and
-            without a failed request: for models that leak. Checked at the end of each batch: a peak inside a
-            batch that is freed again does not count; `memory_limit` limits that. Default: 90 % of `memory_limit`
-        memory_limit: bytes that a worker cannot exceed: an allocation beyond it fails (MemoryError), and
-            the worker is killed if it and its child processes use more
+        recycle_above: private memory above which a worker is recycled, for models that leak memory. It is checked
+            after each batch, so memory that is freed within a batch does not count; no request fails.
+            Default: 90 % of `memory_limit`
+        memory_limit: maximum memory of a worker. An allocation that exceeds it raises MemoryError, and
+            the worker is killed if it and its child processes together use more
         open_files: maximum number of open file descriptors
         processes: maximum number of child processes; a worker that exceeds it is killed with all of them
-        cpus: numbers of the CPUs the worker may run on (default: all)
-        nice: added to the worker's niceness: 10 lowers its priority; values below 0 require root
+        cpus: numbers of the CPUs that the worker may run on (default: all)
+        nice: increment of the worker's niceness: 10 lowers its priority, values below 0 require root
 
     Raises:
         PyTritonValidationError: a value is invalid
@@ -52,7 +52,7 @@ class Limits:
         self.to_message()
 
     def to_message(self) -> messages.Limits:
-        """Return the message that is sent to the daemon: sizes in bytes."""
+        """Return the form that is sent to the daemon, with sizes in bytes."""
         recycle, hard = (
             _size("recycle_above", self.recycle_above),
             _size("memory_limit", self.memory_limit),
@@ -60,7 +60,7 @@ class Limits:
         if recycle is not None and hard is not None and recycle > hard:
             raise PyTritonValidationError(
                 f"Limits: recycle_above={self.recycle_above!r} is more than memory_limit={self.memory_limit!r}: a worker "
-                "would be stopped before it could be replaced."
+                "would be killed before it could be recycled."
             )
         cpus = self.cpus
         if isinstance(cpus, str) or not isinstance(cpus, Sequence):

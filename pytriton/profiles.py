@@ -1,6 +1,6 @@
-"""Profiles: samples of a worker's threads, as shares of time, a flame graph, or a file for speedscope.
+"""Profiles of workers, as shares of time, as a flame graph, or as a file for speedscope.
 
-A profile consists of samples: the stacks of all threads, taken by py-spy from outside at a fixed rate.
+A profile consists of samples: the stacks of all threads, which py-spy records at a fixed rate from another process.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, NamedTuple
 
 __all__ = ["IDLE", "KINDS", "Profile"]
 
-#: Activities that the serving thread's time is divided into.
+#: The activities between which the serving thread's time is divided.
 CALLABLE, LIBRARIES, OURS, IDLE = "callable", "libraries", "pytriton", "waiting for requests"
 KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
-#: Where an idle worker waits: function and file, relative to the worker's folder.
+#: Functions, with their files, in which an idle worker waits.
 _WAITS = {
     ("run", "loop.py"), ("run", "decoupled_loop.py"), ("Loop.run", "loop.py"),
     ("PythonStreamLoop.run", "decoupled_loop.py"),
 }  # fmt: skip
-#: The same for an asynchronous streaming callable: the event loop's own wait.
+#: The file in which an idle event loop waits, which serves asynchronous streaming callables.
 _EVENT_LOOP = "selectors.py"
-#: On the stack while a call is in flight.
+#: The file of ours that is on the stack during a call of the callable.
 _IN_CALL = "/pytriton/worker/model.py"
-#: Folders where packages are installed.
+#: Names of folders in which packages are installed.
 _PACKAGES = ("site-packages", "dist-packages")
 _STDLIB = re.compile(r"python3\.\d+t?")
 
-#: Folders of our package: a user's own folder may be called pytriton, too.
+#: Contents of our package, to tell it from a user's folder that is also called pytriton.
 _OUR_PARTS = frozenset(
-    {"worker", "ipc", "decorators", "proxy", "pb_utils", "openai", "calls.py", "buffers.py", "request_ids.py"}
+    {"worker", "_protocol", "decorators", "proxy", "pb_utils", "openai", "calls.py", "buffers.py", "request_ids.py"}
 )  # fmt: skip
 
 _WIDTH, _ROW, _MIN_WIDTH = 1200, 17, 0.3
@@ -43,7 +43,7 @@ _COLOURS = {CALLABLE: "#e8833a", LIBRARIES: "#e8c15a", OURS: "#6fa8dc", IDLE: "#
 
 
 class Frame(NamedTuple):
-    """A function on a stack; `file` is "" if unknown."""
+    """A function on a stack, with its file ("" if unknown) and the current line."""
 
     name: str
     file: str
@@ -55,11 +55,12 @@ class Profile:
     """The samples of one worker.
 
     Attributes:
-        model, instance, worker, pid: the worker profiled
-        seconds: duration
+        model, instance, worker, pid: the profiled worker
+        seconds: duration of the profile
         rate: samples per second
-        stacks: samples in py-spy's "raw" format: one line each, a stack from its root and its number of samples
-        left_out: samples of stacks that were too rare to be sent
+        stacks: the samples in py-spy's "raw" format: each line has a stack, from its outermost function, and the
+            number of samples with it
+        left_out: number of samples whose stacks were too rare to be sent
     """
 
     model: str
@@ -72,7 +73,7 @@ class Profile:
     left_out: int = 0
 
     def shares(self) -> dict[str, float]:
-        """Return the share of the serving thread's time spent on each activity, by the names in `KINDS`."""
+        """Return the fraction of the serving thread's time that was spent on each activity in `KINDS`."""
         counts: Counter[str] = Counter()
         for frames, count in self._serving():
             counts[kind_of(frames)] += count
@@ -80,7 +81,11 @@ class Profile:
         return {kind: counts[kind] / total if total else 0.0 for kind in KINDS}
 
     def hottest(self, most: int = 5) -> list[tuple[str, float]]:
-        """Return the lines that the serving thread executed most often while it was busy."""
+        """Return the lines that the serving thread executed most often, with their fractions of its time.
+
+        Args:
+            most: maximum number of lines
+        """
         counts: Counter[str] = Counter()
         total = 0
         for frames, count in self._serving():
@@ -90,7 +95,7 @@ class Profile:
         return [(name, count / total) for name, count in counts.most_common(most)]
 
     def collapsed(self) -> str:
-        """Return all samples in the collapsed format that flame graph tools read."""
+        """Return all samples in the "collapsed" format of flame graph tools."""
         return self.stacks
 
     def speedscope(self) -> str:
@@ -119,7 +124,7 @@ class Profile:
         )
 
     def svg(self) -> str:
-        """Return a flame graph as SVG without scripts; hovering over a frame shows its share."""
+        """Return a flame graph as an SVG document without scripts; hovering over a frame shows its share of time."""
         root = _Node("all threads", IDLE)
         for frames, count in self._all():
             root.count += count
@@ -155,14 +160,14 @@ class Profile:
                 yield [_frame(text) for text in stack.split(";")], int(count)
 
     def _serving(self) -> Iterator[tuple[Sequence[Frame], int]]:
-        """Yield the samples of the serving thread: the main thread, from the worker's entry point on."""
+        """Yield the samples of the serving thread, which has the worker's entry point on its stack."""
         for frames, count in self._all():
             if any(_is_ours(one) and one.file.endswith("/worker/process.py") for one in frames):
                 yield frames, count
 
 
 def kind_of(frames: Sequence[Frame]) -> str:
-    """Return the activity of a stack, from its innermost function and the callers of that."""
+    """Return the activity that a stack belongs to, judged by its innermost function and the callers of that."""
     last = frames[-1]
     if _is_ours(last):
         where = (last.name, PurePosixPath(last.file).name)
@@ -171,7 +176,7 @@ def kind_of(frames: Sequence[Frame]) -> str:
     if last in users:
         return CALLABLE
     if not users and PurePosixPath(last.file).name == _EVENT_LOOP:
-        # An asynchronous callable awaiting something during a call, or an idle event loop.
+        # During a call, an asynchronous callable is awaiting something; otherwise, the event loop is idle.
         return CALLABLE if any(one.file.endswith(_IN_CALL) for one in frames) else IDLE
     return LIBRARIES if users or not any(_is_ours(one) for one in frames) else OURS
 
@@ -187,7 +192,7 @@ class _Node:
         return 1 + max((child.depth() for child in self.children.values()), default=0)
 
     def drawn(self, x: float, level: int, depth: int, total: int) -> Iterator[str]:
-        """Yield this frame and those above it, except frames too narrow to be visible."""
+        """Yield the SVG elements of this frame and its callees, except those too narrow to be visible."""
         width = _WIDTH * self.count / total
         if width < _MIN_WIDTH:
             return
@@ -212,7 +217,7 @@ def _fitting(text: str, characters: int) -> str:
 
 def _frame(text: str) -> Frame:
     match = _FRAME.fullmatch(text)
-    if match is None:  # a thread's name
+    if match is None:  # the name of a thread
         return Frame(text, "", 0)
     return Frame(match["name"], match["file"], int(match["line"] or 0))
 

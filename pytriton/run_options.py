@@ -1,13 +1,13 @@
-"""The options of `register` and similar functions, each declared once: they define how a model runs.
+"""The options that define how a model runs. Each is declared once, and so is the check of its value.
 
-Derived from a declaration here:
+A declaration here determines:
 
-- the keyword argument of `DaemonClient.register`, `register_model`, `register_repository`, `declare` and
-  `Triton.bind`, with its type;
-- its line in `help(DaemonClient.register)`, its default, and the check of a value;
-- its value in `messages.ModelSpec`, if that has a field of the same name.
+- the keyword argument and its type in `DaemonClient.register`, `register_model`, `register_repository`, `declare` and
+  `Triton.bind`;
+- the option's line in `help(DaemonClient.register)`, its default, and the check of its value;
+- the field of the same name in `messages.ModelSpec`, if there is one.
 
-Example of a function that passes options on, with completion and types::
+A function that forwards options can keep completion and type checks::
 
     if TYPE_CHECKING:
         from typing_extensions import Unpack
@@ -67,25 +67,25 @@ __all__ = [
 ]
 
 StrPath = Union[str, "os.PathLike[str]"]
-#: Values of variables (None: unset it), or names of variables of this process to copy.
+#: Environment variables: name -> value (None unsets it), or the names of this process's variables to copy.
 Env = Union[Mapping[str, Optional[str]], Sequence[str]]
-#: A GPU by number or UUID, several of them for one instance, "cpu" or "" for none, None to let the worker
-#: choose.
+#: The GPUs of one instance: a number, a UUID or a tuple of these; "cpu" or "" hides all GPUs; None leaves the choice to
+#: the worker.
 Device = Union[int, str, tuple[Union[int, str], ...], None]
-#: Takes an option's name and value; raises PyTritonValidationError if the value is invalid.
+#: Called with an option's name and value; raises PyTritonValidationError if the value is invalid.
 Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
 class RunOption:
-    """Metadata of an option besides its type.
+    """Metadata of an option, apart from its type.
 
     Args:
-        doc: description; ends with the default in brackets unless `default` states it
+        doc: the description; ends with the default in brackets unless `default` is a number or a string
         default: value used when neither the caller nor `@declare` sets one
-        check: validates a value other than None
-        message: converts a value to the field of `messages.ModelSpec`
-        of_process: only available to a worker with its own process: threads share their process's
+        check: raises if a value other than None is invalid
+        message: converts a value to the value of the field in `messages.ModelSpec`
+        of_process: whether the option requires `isolation="process"`
     """
 
     doc: str
@@ -99,19 +99,19 @@ class RunOption:
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    """Refuse anything but a number of seconds above 0."""
+    """Raise unless the value is a positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise PyTritonValidationError(f"{name} must be a number of seconds above 0, got {value!r}.")
 
 
 def _check_bool(name: str, value: Any) -> None:
-    """Refuse anything but True and False: the strings "no" and "false" would count as true."""
+    """Raise unless the value is True or False. Other values, such as the string "no", could be mistaken for true."""
     if not isinstance(value, bool):
         raise PyTritonValidationError(f"{name} must be True or False, got {value!r}.")
 
 
 def _at_least(least: int) -> Check:
-    """Return a check for integers of at least `least`."""
+    """Return a check that raises unless the value is an integer of at least `least`."""
 
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -123,12 +123,12 @@ def _at_least(least: int) -> Check:
 
 
 def _check_instances(name: str, value: Any) -> None:
-    """Refuse anything but a number of instances, or the bounds of one."""
+    """Raise unless the value is a number of instances or an autoscaling range."""
     autoscale_of(value)
 
 
 def _one_of(*allowed: str) -> Check:
-    """Return a check for a fixed set of words."""
+    """Return a check that raises unless the value is one of the allowed words."""
 
     def check(name: str, value: Any) -> None:
         if value not in allowed:
@@ -139,19 +139,19 @@ def _one_of(*allowed: str) -> Check:
 
 
 def _check_limits(name: str, value: Any) -> None:
-    """Refuse anything but `Limits`."""
+    """Raise unless the value is a `Limits`."""
     if not isinstance(value, Limits):
         raise PyTritonValidationError(f"{name} must be pytriton.Limits(...), got {value!r}.")
 
 
 def _check_size(name: str, value: Any) -> None:
-    """Refuse anything but a number of bytes above 0, such as "2GiB"."""
+    """Raise unless the value is a positive size in bytes, such as 4096 or "2GiB"."""
     if not _in_bytes(value):
         raise PyTritonValidationError(f"{name} must be {arguments.ALLOWED}, got {value!r}.")
 
 
 def _in_bytes(value: Any) -> int | None:
-    """Return the number of bytes; 0 if the value is not a size."""
+    """Return the number of bytes, None for None, and 0 if the value is not a size."""
     try:
         return None if value is None else arguments.parse_size(value)
     except ValueError:
@@ -159,7 +159,7 @@ def _in_bytes(value: Any) -> int | None:
 
 
 def _check_function(name: str, value: Any) -> None:
-    """Refuse anything but a callable."""
+    """Raise unless the value is callable."""
     if not callable(value):
         raise PyTritonValidationError(
             f"{name} must be a function that takes the loaded callable, got {value!r}."
@@ -167,12 +167,12 @@ def _check_function(name: str, value: Any) -> None:
 
 
 def _check_openai(name: str, value: Any) -> None:
-    """Refuse anything but a description of how a model is served behind the OpenAI API."""
+    """Raise unless the value names endpoints of the OpenAI API or is a `ModelCard`."""
     card_of(value)
 
 
 def _check_trace_settings(name: str, value: Any) -> None:
-    """Refuse anything but a list of settings in the form of tritonserver's option."""
+    """Raise unless the value is a list of settings in the format of tritonserver's --trace-config."""
     whole_list = isinstance(value, (list, tuple))
     if not whole_list or not all(isinstance(one, str) and "=" in one for one in value):
         raise PyTritonValidationError(
@@ -184,49 +184,50 @@ def _check_trace_settings(name: str, value: Any) -> None:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """The options of all models that workers serve: callables and Triton Python models."""
+    """Options of every model that workers serve: callables, Triton Python models and model files."""
 
     instances: Annotated[
         Optional[Instances],
         RunOption(
-            "number of workers; (1, 8) or `Autoscale(...)` scales with the load (1, or one per callable or device)",
+            "number of workers; (1, 8) or `Autoscale(...)` scales with load (1, or one per callable or device)",
             check=_check_instances,
         ),
     ]
     devices: Annotated[
         Optional[Sequence[Device]],
         RunOption(
-            'GPUs, one entry per instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all GPUs; sets CUDA_VISIBLE_DEVICES '
-            "of the worker before anything is loaded",
+            'GPUs of each instance, one entry per instance: 0, "GPU-<uuid>", (0, 1), or "cpu" to hide all GPUs; sets '
+            "CUDA_VISIBLE_DEVICES before the worker loads anything",
             of_process=True,
         ),
     ]
     python: Annotated[
         Optional[StrPath],
         RunOption(
-            "interpreter of the workers, or directory or archive of a virtual or conda environment that has numpy "
-            "(this process's); packages that pytriton needs there are downloaded once",
+            "interpreter of the workers, or the directory or archive of a virtual or conda environment with numpy "
+            "(this process's interpreter); other packages that pytriton needs there are downloaded once",
             of_process=True,
         ),
     ]
     env: Annotated[
         Optional[Env],
         RunOption(
-            "environment variables of the workers, or names of variables to copy", of_process=True
+            "environment variables to set in the workers, or names of variables to copy from this process",
+            of_process=True,
         ),
     ]
     cwd: Annotated[
         Optional[StrPath],
-        RunOption("working directory of the workers (this process's)", of_process=True),
+        RunOption("working directory of the workers (that of this process)", of_process=True),
     ]
     sys_path: Annotated[
         Optional[Iterable[StrPath]],
-        RunOption("directories to add to the front of sys.path", of_process=True),
+        RunOption("directories to prepend to sys.path in the workers", of_process=True),
     ]
     requirements: Annotated[
         Optional[Sequence[str]],
         RunOption(
-            'packages to install, such as "torch>=2", in an environment of `python` that is created once and cached',
+            'packages to install, such as "torch>=2", in a cached virtual environment based on `python`',
             of_process=True,
         ),
     ]
@@ -237,8 +238,8 @@ class WorkerOptions(TypedDict, total=False):
     on_crash: Annotated[
         Optional[str],
         RunOption(
-            'what to do with the batch of a crashed worker: "retry" runs its requests again, one by one, in another '
-            'worker; "fail" fails them, for callables that must not run twice',
+            'what to do with the current batch when a worker crashes: "retry" runs its requests again, one by one, in '
+            'another worker; "fail" fails them, for callables that must not run twice',
             "retry",
             _one_of("retry", "fail"),
             of_process=True,
@@ -247,7 +248,7 @@ class WorkerOptions(TypedDict, total=False):
     standby_workers: Annotated[
         Optional[int],
         RunOption(
-            "standby workers: loaded and idle, ready to replace a lost worker at once",
+            "number of standby workers: loaded and idle, ready to replace a lost worker immediately",
             0,
             _at_least(0),
             of_process=True,
@@ -256,7 +257,7 @@ class WorkerOptions(TypedDict, total=False):
     lazy: Annotated[
         Optional[bool],
         RunOption(
-            "start workers and load the model on the first request",
+            "whether to wait for the first request before starting workers and loading the model",
             False,
             _check_bool,
             of_process=True,
@@ -265,8 +266,8 @@ class WorkerOptions(TypedDict, total=False):
     execution_timeout_s: Annotated[
         Optional[float],
         RunOption(
-            "maximum time for a batch, in seconds; then the worker is replaced and the hanging request fails (no "
-            "limit)",
+            "maximum time to process a batch, in seconds; on timeout, the worker is replaced and the hanging request "
+            "fails (no limit)",
             check=_check_seconds,
             of_process=True,
         ),
@@ -274,7 +275,7 @@ class WorkerOptions(TypedDict, total=False):
     max_batches: Annotated[
         Optional[int],
         RunOption(
-            "batches after which a worker is recycled, for models that leak memory (no limit)",
+            "number of batches after which a worker is recycled, for models that leak memory (no limit)",
             check=_at_least(1),
             of_process=True,
         ),
@@ -282,7 +283,7 @@ class WorkerOptions(TypedDict, total=False):
     limits: Annotated[
         Optional[Limits],
         RunOption(
-            "limits of a worker: memory, open files, processes, CPUs (no limits)",
+            "resource limits of each worker: memory, open files, processes, CPUs (no limits)",
             check=_check_limits,
             message=Limits.to_message,
             of_process=True,
@@ -291,7 +292,8 @@ class WorkerOptions(TypedDict, total=False):
     memory_request: Annotated[
         Optional[Size],
         RunOption(
-            'share of memory_budget that a worker needs, in bytes or such as "2GiB" (measured after loading)',
+            'memory that a worker needs of `memory_budget`, in bytes or with a unit, such as "2GiB" (measured after '
+            "loading)",
             check=_check_size,
             message=_in_bytes,
             of_process=True,
@@ -300,7 +302,7 @@ class WorkerOptions(TypedDict, total=False):
     gpu_memory_request: Annotated[
         Optional[Size],
         RunOption(
-            "share of gpu_memory_budget that a worker needs on each of its devices, likewise",
+            "memory that a worker needs of `gpu_memory_budget` on each of its devices (measured after loading)",
             check=_check_size,
             message=_in_bytes,
             of_process=True,
@@ -309,15 +311,15 @@ class WorkerOptions(TypedDict, total=False):
     max_inflight_batches: Annotated[
         Optional[int],
         RunOption(
-            "proxies per worker; with two, the next batch is transferred while the worker computes (2 without "
-            "batching, 1 with batching; `max_concurrency` for `async def` callables)",
+            "maximum number of in-flight batches per worker; with 2, the next batch is transferred while the worker "
+            "computes (2 without batching, 1 with batching; `max_concurrency` for `async def` callables)",
             check=_at_least(1),
         ),
     ]
     access_log: Annotated[
         Optional[bool],
         RunOption(
-            "log each request to the model's access log; `client.log_requests` switches it at run time",
+            "whether to write each request to the model's access log; `client.log_requests` changes it at run time",
             False,
             _check_bool,
         ),
@@ -325,7 +327,8 @@ class WorkerOptions(TypedDict, total=False):
     zero_copy_inputs: Annotated[
         Optional[bool],
         RunOption(
-            "pass inputs as read-only views of Triton's memory, valid until the callable returns, instead of copies",
+            "whether to pass inputs as read-only views of Triton's memory, valid until the callable returns, instead of "
+            "copies",
             False,
             _check_bool,
         ),
@@ -333,12 +336,12 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class CallableOptions(WorkerOptions, total=False):
-    """The options of callables, which `Triton.bind` takes besides its own arguments."""
+    """Options of callables: the keyword options of `Triton.bind`."""
 
     factory: Annotated[
         Optional[bool],
         RunOption(
-            "call `infer_fn` once in each worker and serve the callable that it returns",
+            "whether `infer_fn` is a factory: each worker calls it once and serves the callable that it returns",
             False,
             _check_bool,
         ),
@@ -346,25 +349,25 @@ class CallableOptions(WorkerOptions, total=False):
     on_error: Annotated[
         Optional[str],
         RunOption(
-            'what to do if the callable raises for a batch of several requests: "retry" calls it again for each request, '
-            'so that only bad requests fail; "fail" fails all of them, for callables that must not run twice (as '
-            "`on_crash`; always fail for sequences and streams)",
+            'what to do if the callable raises for a batch of several requests: "retry" calls it again for each request '
+            'separately, so that only bad requests fail; "fail" fails all of them, for callables that must not run twice '
+            '(the value of `on_crash`; always "fail" for sequences and streams)',
             check=_one_of("retry", "fail"),
         ),
     ]
     max_concurrency: Annotated[
         Optional[int],
         RunOption(
-            "maximum number of concurrent batches or streams of an `async def` callable per worker (64; the number "
-            "of lanes for sequences and if `lanes` is set)",
+            "maximum number of concurrent batches or streams of an `async def` callable per worker (64; without streams "
+            "`max_inflight_batches` if that is set, else 1 for sequences)",
             check=_at_least(1),
         ),
     ]
     check: Annotated[
         Optional[Callable[[Any], Any]],
         RunOption(
-            "function to call with the loaded callable in each worker before it serves; if it raises, the "
-            "registration fails, and a replaced model keeps serving",
+            "function that each worker calls with the loaded callable before it serves; if the function raises, the "
+            "registration fails, and a model that was to be replaced keeps serving",
             check=_check_function,
             message=lambda check: check is not None,
         ),
@@ -372,8 +375,8 @@ class CallableOptions(WorkerOptions, total=False):
     isolation: Annotated[
         Optional[str],
         RunOption(
-            '"process" runs the callable in workers of the daemon; "thread" in threads of this process, without pickling, '
-            "until the process exits or the client is closed",
+            '"process" runs the callable in workers of the daemon; "thread" runs it in threads of this process, without '
+            "pickling, until the process exits or the client is closed",
             "process",
             _one_of("process", "thread"),
         ),
@@ -381,9 +384,9 @@ class CallableOptions(WorkerOptions, total=False):
     openai: Annotated[
         Optional[OpenAI],
         RunOption(
-            'also serve it through the OpenAI API: "chat", "completions", "responses" (or several of these), '
-            '"embeddings", or a pytriton.openai.ModelCard; leave out `inputs` and `outputs`, see docs/how-to/openai.md '
-            "(only Triton's API)",
+            'endpoints of the OpenAI API that also serve the model: "chat", "completions", "responses" (or several of '
+            'these), "embeddings", or a pytriton.openai.ModelCard; omit `inputs` and `outputs`; see '
+            "docs/how-to/openai.md (none)",
             check=_check_openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
         ),
@@ -394,7 +397,7 @@ class _RegistrationOptions(TypedDict, total=False):
     replace: Annotated[
         Optional[bool],
         RunOption(
-            "replace a model of that name, which serves until the new one is ready",
+            "whether to replace an existing model of that name, which keeps serving until the new one is ready",
             False,
             _check_bool,
         ),
@@ -402,7 +405,7 @@ class _RegistrationOptions(TypedDict, total=False):
     ephemeral: Annotated[
         Optional[bool],
         RunOption(
-            "unregister the model when this process exits, and do not persist it",
+            "whether to unregister the model when this process exits, and not to persist it",
             False,
             _check_bool,
         ),
@@ -410,30 +413,30 @@ class _RegistrationOptions(TypedDict, total=False):
     trace_config: Annotated[
         Optional[Sequence[str]],
         RunOption(
-            "destination of this model's spans, in the format of tritonserver's trace-config, such as "
-            '"opentelemetry,url=http://..."; see docs/how-to/tracing.md (that of the daemon)',
+            "destination of this model's trace spans, in the format of tritonserver's --trace-config, such as "
+            '"opentelemetry,url=http://..."; see docs/how-to/tracing.md (the daemon\'s)',
             check=_check_trace_settings,
         ),
     ]
 
 
 class RegisterModelOptions(WorkerOptions, _RegistrationOptions, total=False):
-    """The options of Triton Python models, which `register_model` takes besides its own arguments."""
+    """The keyword options of `register_model`."""
 
 
 class DeclareOptions(CallableOptions, _RegistrationOptions, total=False):
-    """The options that `declare` takes besides its own arguments."""
+    """The keyword options of `declare`."""
 
     model_version: Annotated[Optional[int], RunOption("version number in the model's URLs", 1)]
 
 
 class RegisterOptions(DeclareOptions, total=False):
-    """The options that `DaemonClient.register` takes besides its own arguments."""
+    """The keyword options of `DaemonClient.register`."""
 
     strict: Annotated[
         Optional[bool],
         RunOption(
-            "require outputs to have exactly the declared dtype and shape", False, _check_bool
+            "whether outputs must have exactly the declared dtype and shape", False, _check_bool
         ),
     ]
 
@@ -442,11 +445,11 @@ class RegisterOptions(DeclareOptions, total=False):
 
 
 def names_of(kind: Any) -> list[str]:
-    """Return the names of the options in one of the classes above."""
+    """Return the names of the options that a class such as `RegisterOptions` declares."""
     return list(get_type_hints(kind))
 
 
-#: All options by name.
+#: Every option, by name.
 OPTIONS: Mapping[str, RunOption] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RegisterOptions, include_extras=True).items()
@@ -455,7 +458,7 @@ OPTIONS: Mapping[str, RunOption] = {
 
 # ── the options of one registration ─────────────────────────────────────────────────────────────
 
-#: The default of each field, by name.
+#: The default of each field of `ModelSpec`, by name.
 _SPEC_FIELDS = {field.name: field.default for field in msgspec.structs.fields(messages.ModelSpec)}
 #: The default of `max_concurrency`.
 MAX_CONCURRENCY = 64
@@ -465,7 +468,13 @@ _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)
 
 
 def check_names(function: str, passed: Collection[str], known: Collection[str]) -> None:
-    """Raise TypeError, as Python does, for an option that a function does not have."""
+    """Raise TypeError if a function was passed an option that it does not accept.
+
+    Args:
+        function: name of the function, for the error
+        passed: the options passed
+        known: the options that the function accepts
+    """
     for name in passed:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -476,7 +485,12 @@ def check_names(function: str, passed: Collection[str], known: Collection[str]) 
 def merge_options(
     declaration: Declaration | None, passed: Mapping[str, Any], per_instance: int | None = None
 ) -> RegisterOptions:
-    """Return the value of every option: as passed, else as declared, else the default.
+    """Return the value of every option: the one passed, else the declared one, else the default.
+
+    Args:
+        declaration: the callable's declaration, if it has one
+        passed: the options passed by the caller; None counts as not passed
+        per_instance: number of callables if there is one for each instance
 
     Raises:
         PyTritonValidationError: a declared option does not exist, or a value is invalid
@@ -495,7 +509,7 @@ def merge_options(
     if declaration and declaration.strict:
         declared["strict"] = True
     if per_instance is not None or passed.keys() & {"instances", "devices"}:
-        # The number of instances is one decision: options passed here replace all declared ones.
+        # These determine the number of instances: passing one of them overrides everything declared about it.
         declared.pop("instances", None)
         declared.pop("devices", None)
     defaults = {name: option.default for name, option in OPTIONS.items()}
@@ -509,9 +523,9 @@ def merge_options(
 
 
 def spec_fields(options: RegisterOptions) -> dict[str, Any]:
-    """Return the options that are fields of `messages.ModelSpec` with the same name.
+    """Return the values of the `messages.ModelSpec` fields that are named like an option.
 
-    Options left to a default elsewhere are omitted, unless the field may be None.
+    An option that is None is omitted, so that the field takes its default, unless that default is None, too.
     """
     return {
         name: OPTIONS[name].message(value)
@@ -531,13 +545,13 @@ def _check_isolation(merged: Mapping[str, Any]) -> None:
     if unsupported:
         raise PyTritonValidationError(
             "isolation='thread' runs the callable in this process and does not support "
-            f"{', '.join(unsupported)}: a thread cannot be killed or limited, and shares its process's "
-            f"environment. Omit {'it' if len(unsupported) == 1 else 'them'}, or use isolation='process'."
+            f"{', '.join(unsupported)}: a thread cannot be killed or limited, and shares the environment of its "
+            f"process. Omit {'it' if len(unsupported) == 1 else 'them'}, or use isolation='process'."
         )
 
 
 def device_list(devices: Sequence[Device] | None) -> list[str | None]:
-    """Return CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it unchanged.
+    """Return the value of CUDA_VISIBLE_DEVICES for each instance: "" hides all GPUs, None leaves it unchanged.
 
     Raises:
         PyTritonValidationError: an entry is not a device
@@ -550,7 +564,9 @@ def device_list(devices: Sequence[Device] | None) -> list[str | None]:
             f"devices=[{devices!r}] for one instance."
         )
     if not devices:
-        raise PyTritonValidationError("devices=[] contains no instance; omit it.")
+        raise PyTritonValidationError(
+            "devices=[] is empty: pass one entry per instance, or omit it."
+        )
     return [None if device is None else _device_text(device) for device in devices]
 
 
@@ -579,20 +595,19 @@ def _device_text(device: Any) -> str:
 def count_instances(
     instances: Instances | None, devices: Sequence[str | None], per_instance: int | None
 ) -> int:
-    """Return the number of instances. Up to three options may determine it, and they must agree.
+    """Return the number of instances to start.
 
-    For a number that follows the load, this is the minimum, or 1 for a model that may be suspended; devices are then
-    assigned in turn.
+    It follows from `instances`, from the number of devices and from the number of callables, which must agree. With
+    autoscaling, it is the minimum, but at least 1.
 
     Raises:
-        PyTritonValidationError: the options contradict each other
+        PyTritonValidationError: the three contradict each other
     """
     autoscale = None if instances is None else autoscale_of(instances)
     if autoscale is not None:
         if per_instance is not None:
             raise PyTritonValidationError(
-                "A list of callables, one per instance, cannot be combined with a number of instances that follows the load. "
-                "Pass one callable."
+                "A list of callables, one per instance, cannot be combined with autoscaling. Pass a single callable."
             )
         return max(1, autoscale.least)
     passed = {
@@ -604,18 +619,18 @@ def count_instances(
     if len(set(counts.values())) > 1:
         words = ", ".join(f"{what} is {count}" for what, count in counts.items())
         raise PyTritonValidationError(
-            f"These contradict each other: {words}. Each device and each callable of a list gets "
-            "one instance; omit instances= in that case."
+            f"These contradict each other: {words}. Each device, and each callable of a list, gets "
+            "one instance; omit instances= if you pass them."
         )
     return next(iter(counts.values()), 1)
 
 
 def default_lanes(config: Mapping[str, Any]) -> int:
-    """Return the number of lanes: two without batching; one with it, and for streams, sequences and queues with rules.
+    """Return the default number of lanes per worker: 1 with batching, streams, sequences or queue policies, else 2.
 
-    Without batching, the next request is transferred while one is computed. With batching, a second proxy would take
-    queued requests before a batch is full (docs/audits/performance.md has measurements). And requests taken by a
-    second proxy have left Triton's queue, whose priorities and timeouts must apply.
+    With 2 lanes, the next request is transferred while the worker computes. But a second lane would take queued requests
+    before a batch is full (measurements: docs/audits/performance.md), and out of Triton's queue, where priorities and
+    timeouts apply.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
     ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
@@ -623,10 +638,10 @@ def default_lanes(config: Mapping[str, Any]) -> int:
 
 
 def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:
-    """Return how many batches, or streams, an asynchronous callable processes concurrently in one worker.
+    """Return the default number of batches or streams that an `async def` callable processes concurrently per worker.
 
-    Each batch needs a lane, so the number is that of `lanes` if the user set it. Requests of a sequence are sequential,
-    and its state belongs to its lane.
+    Each batch occupies a lane, so it is `lanes` if the user set that. For sequences it is the default number of lanes,
+    since the requests of a sequence are processed one after another.
     """
     if config.get("model_transaction_policy", {}).get("decoupled", False):
         return MAX_CONCURRENCY
@@ -640,10 +655,10 @@ _IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE 
 
 
 def takes(kind: Any) -> Callable[[_F], _F]:
-    """Decorate a function with ``**options: Unpack[kind]`` so that `help` and run-time completion show its options.
+    """Return a decorator that makes `help` and completion list each option of ``**options: Unpack[kind]``.
 
-    Replaces the description of `options` in its docstring, which must be the last of the section Args, by a line for
-    each.
+    It sets the function's signature, and replaces the entry `options` in the docstring by one line per option. The entry
+    must be the last one of the section Args.
     """
 
     def decorate(function: _F) -> _F:

@@ -91,7 +91,7 @@ def shared(
     content = hashlib.blake2b(digest_size=20)
     for piece in layout.pieces():
         content.update(piece)
-    return trees.built(segments.memory(content.hexdigest(), "arrays", layout.pieces))
+    return trees.deserialize(segments.memory(content.hexdigest(), "arrays", layout.pieces))
 
 
 def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
@@ -109,7 +109,7 @@ def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
         finally:
             _making.label = None
 
-    return trees.built(segments.memory(digest, label, pieces))
+    return trees.deserialize(segments.memory(digest, label, pieces))
 
 
 def _digest_of_key(key: str | os.PathLike[str]) -> str:

@@ -1,1 +1,1 @@
-"""A client's connection with a daemon: requests, answers, progress, also from another machine. Private."""
+"""A client's connection to a daemon, on this machine or another one: requests, progress, answers. Private."""

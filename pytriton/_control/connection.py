@@ -1,7 +1,7 @@
 """Connections to a daemon, on this machine or over TCP: requests, their progress, and their answers or exceptions.
 
-Each request opens its own socket and closes it after the answer (0.3 ms, measured). A client can therefore be
-used by many threads and after a fork, holds no resources, and never sends a message to a later daemon.
+Each request opens a socket of its own and closes it after the answer, which takes 0.3 ms. A client can therefore be
+used by several threads and after a fork, and holds no resources between requests.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _POLL_INTERVAL_S = 0.5
 #: Interval between checks of a connection over TCP.
 _REMOTE_POLL_INTERVAL_S = 0.1
 
-#: Maximum number of attempts. A connection that breaks more often is not explained by an upgrade.
+#: Maximum number of attempts if the connection breaks. An upgrade of the daemon cannot break it more often.
 _MAX_ATTEMPTS = 4
 
 MessageT = TypeVar("MessageT", bound=messages.Message)
 
-#: Receives the progress of a request.
+#: Called with the progress reports of a request.
 Report = Callable[[messages.Progress], None]
 
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """A message to the dispatcher.
+    """A request to the dispatcher.
 
     Args:
-        message: the request
-        payloads: frames that are sent with it
-        silence_s: maximum silence in seconds; None waits for as long as the daemon lives
-        on_progress: called with every progress report before the answer
-        on_unsolicited: called with messages that the dispatcher sends unprompted
+        message: the message to send
+        payloads: frames to send with the message
+        silence_s: timeout in seconds, restarted by every progress report; None waits as long as the daemon lives
+        on_progress: called with every progress report
+        on_unsolicited: called with messages of the dispatcher that answer no request
     """
 
     message: messages.AnyMessage
@@ -68,13 +68,13 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class LivenessCheck:
-    """The liveness check of a silent daemon.
+    """The check whether a daemon that does not answer is alive.
 
     Args:
-        daemon: its name in error texts
+        daemon: name of the daemon in error texts
         interval_s: interval between checks, in seconds
-        is_alive: the check
-        no_answer: returns the exception for a request without an answer, whether the daemon lives or not
+        is_alive: returns whether the daemon is alive
+        no_answer: returns the exception to raise when a request got no answer, whether the daemon is alive or not
     """
 
     daemon: str
@@ -84,7 +84,7 @@ class LivenessCheck:
 
 
 class Connection:
-    """A client's connection to the daemon of one runtime directory; it holds no resources."""
+    """A client's connection to the daemon in a runtime directory; it holds no resources between requests."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self.rundir = rundir
@@ -95,7 +95,7 @@ class Connection:
         """Return the daemon's process id.
 
         Raises:
-            DaemonNotRunningError: none runs; the text names this directory and others where one runs
+            DaemonNotRunningError: no daemon runs; the text names this directory, and other ones in which a daemon runs
         """
         try:
             pid = self.rundir.running_pid()
@@ -111,18 +111,23 @@ class Connection:
 
     def access_token(self) -> str | None:
         """Return the daemon's access token; see `DaemonClient.access_token`."""
-        self.daemon_pid()  # the token of a killed daemon is useless
+        self.daemon_pid()  # raises if no daemon runs: the token of a killed daemon is useless
         try:
             return self.rundir.access_token()
         except OSError as error:
             raise PyTritonDaemonError(
                 f"Cannot read the access token {self.rundir.access_token_file}: {error.strerror}. "
-                "Only the user who runs the daemon may; ask that user for it, or for the setting "
-                "access_token to be set to a token that you know."
+                "Only the user who runs the daemon may read it. Ask that user for the token, or to set the setting "
+                "access_token to a token that you know."
             ) from error
 
     def ask(self, request: ControlRequest) -> messages.AnyMessage:
-        """Return the answer to a request; raise as `request.ask` does, and if no daemon runs."""
+        """Send a request and return the answer. Retry if an upgrade of the daemon breaks the connection.
+
+        Raises:
+            DaemonNotRunningError: no daemon runs
+            RemoteFailure, PyTritonError: as the function `ask`
+        """
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         pid = self.daemon_pid()
@@ -131,7 +136,7 @@ class Connection:
                 try:
                     return self.ask_on(channel, pid, request)
                 except DaemonNotRunningError:
-                    # During an upgrade, the daemon only finishes earlier requests and drops new ones: retry.
+                    # An upgrading daemon finishes earlier requests and drops new ones: retry.
                     if not left or not channel.broken or not self._runs(pid):
                         raise
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -139,7 +144,13 @@ class Connection:
     def ask_on(
         self, channel: control.ControlClient, pid: int, request: ControlRequest
     ) -> messages.AnyMessage:
-        """Return the answer on a channel that is open to the daemon with this pid; raise as `request.ask` does."""
+        """Send a request over an open channel and return the answer; raises as the function `ask`.
+
+        Args:
+            channel: the channel to the daemon
+            pid: process id of the daemon, to check whether it is alive
+            request: the request
+        """
 
         def no_answer(silence: control.ControlTimeout) -> DaemonNotRunningError:
             if not self._runs(pid):
@@ -162,18 +173,18 @@ class Connection:
 
 
 class RemoteConnection:
-    """A client's connection to a daemon over TCP (CurveZMQ); it holds no resources but the keys.
+    """A client's connection to a daemon over TCP (CurveZMQ); it holds no resources between requests.
 
-    There is no lock file that shows whether the daemon lives. ZeroMQ's heartbeats detect a broken connection, and the
-    request on it has failed then.
+    There is no lock file to check whether the daemon is alive. Instead, ZeroMQ's heartbeats detect a broken connection,
+    and its request fails.
 
     Args:
         endpoint: tcp://HOST:PORT
         key_file: the file written by `pytriton-daemon keys add`
-        timeout_s: seconds that the handshake may take
+        timeout_s: timeout of the handshake, in seconds
 
     Raises:
-        PyTritonDaemonError: the key file is missing or invalid.
+        PyTritonDaemonError: the key file is missing or invalid
     """
 
     def __init__(self, endpoint: str, key_file: str | Path | None, timeout_s: float) -> None:
@@ -182,19 +193,15 @@ class RemoteConnection:
         self._keys = _read_keys(endpoint, key_file)
 
     def access_token(self) -> str | None:
-        """Raise: the access token never leaves the daemon's machine.
-
-        Raises:
-            PyTritonDaemonError: always.
-        """
+        """Raise PyTritonDaemonError: the access token never leaves the daemon's machine."""
         raise PyTritonDaemonError(
-            f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine: "
-            "print it there with `pytriton-daemon access-token`, or ask for the setting access_token to be set to a token that "
+            f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine. "
+            "Print it there with `pytriton-daemon access-token`, or set the daemon's setting access_token to a token that "
             "you know."
         )
 
     def ask(self, request: ControlRequest) -> messages.AnyMessage:
-        """Return the answer to a request; raise as `request.ask` does."""
+        """Send a request and return the answer; raises as the function `ask`."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         begun = time.monotonic()
@@ -222,25 +229,25 @@ class RemoteConnection:
             )
         if not channel.agreed:
             return DaemonNotRunningError(
-                f"No daemon answers at {self.name} within {self._timeout_s:g} s. Check there with `pytriton-daemon "
-                "status` where it listens (control_tcp), and whether a firewall blocks the connection."
+                f"No daemon answers at {self.name} within {self._timeout_s:g} s. On that machine, check with `pytriton-daemon "
+                "status` where the daemon listens (control_tcp), and whether a firewall blocks the connection."
             )
         return DaemonNotRunningError(
-            f"The daemon at {self.name} did not answer: {channel.trouble or silence}. Check there whether it still "
-            "runs (`pytriton-daemon status`, `pytriton-daemon logs`)."
+            f"The daemon at {self.name} did not answer: {channel.trouble or silence}. On that machine, check whether it "
+            "is running (`pytriton-daemon status`, `pytriton-daemon logs`)."
         )
 
 
 def ask(
     channel: control.ControlClient, request: ControlRequest, liveness: LivenessCheck
 ) -> messages.AnyMessage:
-    """Return the answer to a request.
+    """Send a request over an open channel and return the answer.
 
     Raises:
-        PyTritonValidationError: a value in the request has a wrong type; nothing was sent
+        PyTritonValidationError: a value in the request has the wrong type; nothing was sent
         RemoteFailure: the dispatcher answered with a failure; see `exception_of`
-        DaemonNotRunningError: the daemon exited before it answered, or was silent too long
-        PyTritonDaemonError: it refuses this client, or is another version
+        DaemonNotRunningError: the daemon exited before it answered, or was silent for too long
+        PyTritonDaemonError: the daemon refuses this client, or has another version
     """
     from pytriton._protocol.control import ControlTimeout
 
@@ -265,7 +272,7 @@ def ask(
 
 
 def _check_types(message: messages.AnyMessage) -> None:
-    """Refuse a message that the dispatcher could not decode: it would drop it, and the client would wait forever."""
+    """Raise if the dispatcher could not decode a message: it would drop it, and the client would wait forever."""
     try:
         messages.decode(messages.encode(message))
     except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
@@ -279,14 +286,14 @@ def _check_types(message: messages.AnyMessage) -> None:
 def expected(
     answer: messages.AnyMessage, answer_type: type[MessageT], message: messages.AnyMessage
 ) -> MessageT:
-    """Return the answer to a message if it has the expected type.
+    """Return an answer unchanged if it has the expected type.
 
     Raises:
-        PyTritonDaemonError: it has another type
+        PyTritonDaemonError: the answer has another type; the daemon is another version
     """
     if not isinstance(answer, answer_type):
         raise PyTritonDaemonError(
-            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it is "
+            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it has "
             "another version. Install the same version on both sides, then run "
             "`pytriton-daemon restart`."
         )
@@ -296,7 +303,13 @@ def expected(
 def exception_of(
     failure: RemoteFailure, *, model_name: str | None = None, registering: bool = False
 ) -> PyTritonDaemonError:
-    """Return our exception for a failure in the dispatcher or a worker."""
+    """Return the public exception for a failure reported by the dispatcher.
+
+    Args:
+        failure: the failure
+        model_name: the model concerned, if any
+        registering: whether the request was a registration or a similar change, whose error is a RegistrationError
+    """
     if failure.kind is ErrorKind.NOT_FOUND:
         return ModelNotFoundError(failure.text, model_name=model_name)
     if failure.kind is ErrorKind.EXISTS:
@@ -314,15 +327,15 @@ def exception_of(
 
 @contextmanager
 def reporter(progress: bool | Report | None, model_name: str) -> Iterator[Report | None]:
-    """Yield the function to which `register` reports its progress.
+    """Yield the function to call with progress reports, or None if they are not shown.
 
     Args:
-        progress: a callable receives the events; None shows them if standard error is a terminal, True
-            always, False never
+        progress: a callable, which is called with each report; True shows a progress bar, False does not, None shows it
+            if standard error is a terminal
         model_name: the name to show
 
     Raises:
-        PyTritonBadParameterError: `progress` is something else.
+        PyTritonBadParameterError: `progress` has another type
     """
     if callable(progress):
         yield progress
@@ -333,12 +346,12 @@ def reporter(progress: bool | Report | None, model_name: str) -> Iterator[Report
             yield report
     else:
         raise PyTritonBadParameterError(
-            f"progress={progress!r}: use None, True, False or a callable that takes each event"
+            f"progress={progress!r}: pass None, True, False or a callable that accepts a progress report"
         )
 
 
 def step_reporter(report: Report | None) -> Callable[[str], None]:
-    """Return a function that reports the steps before the request, such as the creation of an environment."""
+    """Return a function that reports a text as progress before the request is sent, such as the creation of an environment."""
 
     def say(text: str) -> None:
         if report is not None:
@@ -369,7 +382,7 @@ def _bar(model_name: str) -> Iterator[Report]:
         yield report
 
 
-# ── what to say when no daemon answers ──────────────────────────────────────────────────────────
+# ── errors when no daemon answers ──── ──────────────────────────────────────────────────────────
 
 
 def _not_running(rundir: RuntimeDir) -> str:
@@ -385,7 +398,7 @@ def _not_running(rundir: RuntimeDir) -> str:
 
 
 def running_elsewhere(rundir: RuntimeDir) -> list[Path]:
-    """Return the other default runtime directories in which a daemon runs."""
+    """Return the default runtime directories, other than this one, in which a daemon runs."""
     usual = [
         Path("/run/pytriton-daemon"),
         Path(tempfile.gettempdir()) / f"pytriton-daemon-{os.geteuid()}",

@@ -1,4 +1,4 @@
-"""An upgrade of the daemon, from the client's side: request it, and wait for the event that reports the result."""
+"""The client side of an upgrade of the daemon: requests it, and waits for the event that reports the result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pytriton._protocol import messages
 
 #: Interval between queries for the event.
 _POLL_INTERVAL_S = 0.1
-#: Time that the next version gets to take over, even on an overloaded machine.
+#: Timeout of the takeover by the next version, with room for an overloaded machine, in seconds.
 _TIMEOUT_S = 120.0
-#: Time during which no daemon may be running, between the exit of the old one and a restart.
+#: Maximum time without a running daemon, between the exit of the old one and its restart, in seconds.
 _MAX_GONE_S = 30.0
 _UPGRADED, _FAILED, _RESTARTED = "upgraded", "upgrade_failed", "started"
 
@@ -19,21 +19,21 @@ Ask = Callable[[messages.AnyMessage], messages.AnyMessage]
 
 
 class NotUpgraded(Exception):
-    """The daemon is still the old version, or it was restarted; the text says which, and why."""
+    """The upgrade failed; the text says why, and whether the old version kept running or the daemon was restarted."""
 
 
 def upgrade(
     ask: Ask, request: messages.Upgrade, is_gone: Callable[[Exception], bool]
 ) -> messages.Event:
-    """Upgrade the daemon; return the event that reports it.
+    """Upgrade the daemon, and return the event that reports the upgrade.
 
     Args:
-        ask: returns the daemon's answer to a message, or raises any exception on failure
+        ask: sends a message to the daemon and returns the answer; raises any exception on failure
         request: the upgrade request
-        is_gone: returns whether such an exception means that no daemon runs, as during a restart
+        is_gone: returns whether an exception of `ask` means that no daemon runs, as during a restart
 
     Raises:
-        NotUpgraded: the daemon was not upgraded.
+        NotUpgraded: the upgrade failed
     """
     before = max((event.serial for event in _events(ask, messages.GetEvents(limit=1))), default=0)
     ask(request)
@@ -59,7 +59,7 @@ def upgrade(
             raise NotUpgraded(event.reason)
         time.sleep(_POLL_INTERVAL_S)
     raise NotUpgraded(
-        f"the daemon has not reported the result of the upgrade within {_TIMEOUT_S:g} s"
+        f"the daemon did not report the result of the upgrade within {_TIMEOUT_S:g} s"
     )
 
 

@@ -1,1 +1,1 @@
-"""The client side of `register`: packs the callable and its environment into a message. Private."""
+"""The client side of `register`: packs a callable and its environment into a message. Private."""

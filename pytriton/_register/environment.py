@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton._protocol import env_variables as rules
 from pytriton._protocol.messages import WorkerEnvironment, sendable
-from pytriton._register.environments import check_version, is_archive, unpacked
+from pytriton._register.environments import check_version, is_archive, unpack
 from pytriton.exceptions import PyTritonBadParameterError
 
 if TYPE_CHECKING:
     from pytriton.run_options import Env, StrPath
 
-#: Code that reads a variable contains one of these names.
+#: Names that code uses to read environment variables.
 _READERS = frozenset({"environ", "environb", "getenv"})
-#: Maximum number of objects to examine: a callable may refer to a whole program.
+#: Maximum number of objects to examine, since a callable may refer to a whole program.
 _MAX_OBJECTS = 2000
-#: Timeout of an answer, which may include the import of a large package.
+#: Timeout for one answer of the probe, which may have to import a large package.
 _ANSWER_TIMEOUT_S = 60.0
-#: Always available: the daemon gives every worker its own pytriton, and boot.py refuses to run without the rest.
+#: Packages that every worker has: the daemon provides pytriton, and boot.py refuses to run without the others.
 _IN_EVERY_WORKER = frozenset({"pytriton", "cloudpickle", "msgspec", "numpy", "zmq"})
 
 #: The last environment queried, and the modules that its interpreter did not find.
@@ -52,28 +52,28 @@ def capture_environment(
     sys_path: Iterable[StrPath] | None = None,
     argv: Iterable[str] = ("",),
 ) -> WorkerEnvironment:
-    """Return this process's environment, with the caller's changes.
+    """Return the environment for workers: that of this process, with the caller's changes.
 
     Args:
         python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
-            archive of one (conda-pack); None is the interpreter of this process
-        env: variables to set in the worker (None as value: omit), or names of variables to
+            archive of one (conda-pack); None: the interpreter of this process
+        env: variables to set in the worker (the value None omits a variable), or names of variables to
             copy, in addition to those forwarded automatically (_protocol/env_variables.py)
-        cwd: working directory of the worker; None is that of this process
-        sys_path: folders to search for modules first
-        argv: `sys.argv` of the worker; default: as in Triton's python backend
+        cwd: working directory of the worker; None: that of this process
+        sys_path: folders to prepend to the module search path
+        argv: `sys.argv` of the worker; the default is that of Triton's python backend
 
     Raises:
-        PyTritonBadParameterError: something named does not exist, or this process has no
-            interpreter or its working directory has been deleted
+        PyTritonBadParameterError: an argument names something that does not exist, this process has no
+            interpreter, or its working directory has been deleted
     """
     folder = _working_directory(cwd)
     interpreter = own_interpreter() if python is None else find_interpreter(python)
     same = interpreter == os.path.abspath(sys.executable or "")
     own = rules.forwarded_variables(os.environ, own_interpreter=same)
-    wanted = wanted_variables(env)
+    wanted = select_variables(env)
     variables = {k: value for k, value in {**own, **wanted}.items() if value is not None}
-    # Variables omitted through env= need no explanation.
+    # Variables that the caller omitted with env= are not reported as missing.
     stayed = [name for name in rules.local_variables(os.environ, variables) if name not in wanted]
     first = [os.path.abspath(os.path.expanduser(os.fspath(entry))) for entry in sys_path or ()]
     if python is None:
@@ -94,8 +94,8 @@ def own_interpreter() -> str:
     """Return the interpreter of this process.
 
     Raises:
-        PyTritonBadParameterError: it is a frozen program or embedded in one, which cannot start a
-            worker
+        PyTritonBadParameterError: this process is a frozen program, or Python embedded in another program, and cannot
+            start a worker
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise PyTritonBadParameterError(
@@ -107,22 +107,22 @@ def own_interpreter() -> str:
 
 
 def find_interpreter(python: StrPath) -> str:
-    """Return the absolute path of the interpreter that `python=` refers to.
+    """Return the absolute path of the interpreter that `python=` refers to; an archive is unpacked first.
 
-    Links are not resolved: a virtual environment's interpreter is recognized by its path.
+    Links are not resolved, since a virtual environment's interpreter is recognized by its path.
 
     Raises:
-        PyTritonBadParameterError: no such interpreter
+        PyTritonBadParameterError: the interpreter does not exist or cannot be executed
     """
     text = os.path.expanduser(os.fspath(python))
     path = os.path.abspath(text)
     if is_archive(path):
-        return unpacked(path)
+        return unpack(path)
     if os.path.isdir(path):
         inside = os.path.join(path, "bin", "python")
         if not os.path.isfile(inside):
             raise PyTritonBadParameterError(
-                f"python={text!r} is a folder without bin/python. Name an interpreter, or the "
+                f"python={text!r} is a folder without bin/python. Pass an interpreter, or the "
                 "folder of a virtual or conda environment."
             )
         path = inside
@@ -130,7 +130,7 @@ def find_interpreter(python: StrPath) -> str:
         path = shutil.which(text) or path
     if not os.path.isfile(path):
         raise PyTritonBadParameterError(
-            f"python={text!r}: {path} does not exist. Name an interpreter, or the folder of a "
+            f"python={text!r}: {path} does not exist. Pass an interpreter, or the folder of a "
             "virtual or conda environment."
         )
     if not os.access(path, os.X_OK):
@@ -139,9 +139,10 @@ def find_interpreter(python: StrPath) -> str:
 
 
 def own_search_path(folder: str) -> list[str]:
-    """Return sys.path with absolute, existing entries; '' (interactive, notebook, -c) becomes `folder`.
+    """Return the existing entries of `sys.path` as absolute paths, including archives such as a zipapp.
 
-    Archives are kept: a zipapp is an entry of its own path.
+    The entry '' (in an interactive session, a notebook, or with -c) becomes the working directory, or `folder` if that
+    has been deleted.
     """
     try:
         base = os.getcwd()
@@ -152,8 +153,8 @@ def own_search_path(folder: str) -> list[str]:
     return [path for path in dict.fromkeys(map(os.path.normpath, absolute)) if os.path.exists(path)]
 
 
-def wanted_variables(env: Env | None) -> dict[str, str | None]:
-    """Return the variables that `env=` selects; a None value omits a variable.
+def select_variables(env: Env | None) -> dict[str, str | None]:
+    """Return the variables that `env=` sets or copies; the value None omits a variable.
 
     Raises:
         PyTritonBadParameterError: `env` has the wrong type, or names a variable that is not set
@@ -162,7 +163,7 @@ def wanted_variables(env: Env | None) -> dict[str, str | None]:
         return {}
     if isinstance(env, str) or not isinstance(env, (Mapping, Iterable)):
         raise PyTritonBadParameterError(
-            f"env={env!r}: give a dict of variables, or a list of names of variables to copy."
+            f"env={env!r}: pass a dict of variables, or a list of names of variables to copy."
         )
     wanted: dict[str, str | None] = (
         {**env} if isinstance(env, Mapping) else {name: _of_this_process(name) for name in env}
@@ -183,7 +184,7 @@ def _of_this_process(name: str) -> str:
         return os.environ[name]
     except (KeyError, TypeError):
         raise PyTritonBadParameterError(
-            f"env names the variable {name!r} to copy, which is not set in this process. To set it "
+            f"env: the variable {name!r} cannot be copied, because it is not set in this process. To set it "
             "in the worker only, pass a dict: env={'NAME': 'value'}."
         ) from None
 
@@ -202,8 +203,8 @@ def _working_directory(cwd: StrPath | None) -> str:
 
 
 def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str) -> list[str]:
-    # Another interpreter's default path must be included explicitly after the added folders: a worker with a search
-    # path in its environment uses nothing else.
+    # A worker whose environment has a search path uses nothing else, so the folders that the caller added must be
+    # followed by the interpreter's default search path.
     with closing(Probe(WorkerEnvironment(interpreter, [], folder, dict(variables)))) as probe:
         return probe.search_path
 
@@ -212,12 +213,12 @@ def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str)
 
 
 class WorkerModules:
-    """Determines whether a worker in an environment finds the same modules that this process has.
+    """Lookup of whether a worker in an environment can import the same modules that this process has. Close it after use.
 
-    Most answers come from the search path alone. For modules not found there (from an import hook of
-    an editable install, or created at run time), the interpreter itself is started once and
-    queried. Modules that this process's interpreter did not find are not queried again in the
-    same environment: they are sent, which works even if they have been installed since.
+    Most modules are found on the search path. For the others (from an import hook of an editable install, or created at
+    run time), the worker's interpreter is started once and queried. If that is the interpreter of this process, modules
+    that it did not find are remembered for the environment and not queried again: their code is sent, which also works
+    if they have been installed in the meantime.
     """
 
     def __init__(self, world: WorkerEnvironment, *, own_interpreter: bool) -> None:
@@ -227,21 +228,21 @@ class WorkerModules:
         self._probe: Probe | None = None
 
     def close(self) -> None:
-        """End the probe, if one was started."""
+        """Stop the worker's interpreter, if it was started."""
         if self._probe is not None:
             self._probe.close()
             self._probe = None
 
     @property
     def search_path(self) -> list[str]:
-        """Return the folders in which the worker looks for modules; [] if only its interpreter knows."""
+        """Return the folders in which the worker searches for modules; empty for another interpreter's default path."""
         return self._world.sys_path
 
     def finds(self, module: ModuleType) -> bool:
-        """Return True if the worker imports, under the name of `module`, the same module.
+        """Return True if the worker would import the same module under the name of `module`.
 
-        A module is the same if it comes from the same file. With another interpreter, installed modules
-        (site-packages, standard library) are matched by name: only that environment's own build can work
+        Two modules are the same if they come from the same file. With another interpreter, installed modules
+        (site-packages, standard library) count as found without a lookup, since only that environment's own builds work
         there.
         """
         name = module.__name__
@@ -261,7 +262,7 @@ class WorkerModules:
             spec = find_spec(name, self._world.sys_path)
             if spec is not None and _is_same(spec.origin if spec.has_location else None, file):
                 return True
-        # Another interpreter may lack a module that cannot be sent, which the user then installs there.
+        # Not cached for another interpreter: users install there what it lacks and register again.
         not_found = _not_found_in(self._world) if self._own_interpreter else set[str]()
         if name in not_found:
             return False
@@ -274,7 +275,7 @@ class WorkerModules:
 
 
 def _not_found_in(world: WorkerEnvironment) -> set[str]:
-    """Return the modules that an environment's interpreter did not find. Cached for one environment."""
+    """Return the cached names of modules that the environment's interpreter did not find; only one environment is cached."""
     global _last_query
     if _last_query is None or _last_query[0] != world:
         _last_query = (world, set())
@@ -282,7 +283,7 @@ def _not_found_in(world: WorkerEnvironment) -> set[str]:
 
 
 def find_spec(name: str, search: Sequence[str]) -> ModuleSpec | None:
-    """Find a module as an import would, along `search`, without importing it."""
+    """Search the folders in `search` for a module as an import would, without importing it; return None if not found."""
     path: Sequence[str] | None = search
     spec = None
     parts = name.split(".")
@@ -307,19 +308,19 @@ def _is_built_in(name: str) -> bool:
 
 
 def in_every_worker(name: str) -> bool:
-    """Return True if the daemon gives every worker a module, or refuses a worker without it."""
+    """Return True if a module belongs to a package that every worker has."""
     return name.partition(".")[0] in _IN_EVERY_WORKER
 
 
 @functools.lru_cache(maxsize=1)
 def _installation() -> frozenset[str]:
-    """Return this interpreter's own folders. Finding them takes half a millisecond."""
+    """Return this interpreter's folders for the standard library and for packages. Cached: this takes 0.5 ms."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return frozenset(sysconfig.get_path(kind) for kind in kinds)
 
 
 def is_installed(file: str) -> bool:
-    """Return True if a module belongs to the standard library or to an installed distribution."""
+    """Return True if a module's file belongs to the standard library or to an installed package."""
     folders = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     folders |= _installation()
     real = os.path.realpath(file)
@@ -327,13 +328,13 @@ def is_installed(file: str) -> bool:
 
 
 class Probe:
-    """A short-lived process in a worker's environment that looks modules up. Starts immediately; close it after use.
+    """A short-lived process in a worker's environment that looks up modules. Starts immediately; close it after use.
 
     Attributes:
-        search_path: where that interpreter looks for modules.
+        search_path: the interpreter's module search path
 
     Raises:
-        PyTritonBadParameterError: the interpreter does not run, or does not answer.
+        PyTritonBadParameterError: the interpreter cannot be started, or does not answer
     """
 
     def __init__(self, world: WorkerEnvironment) -> None:
@@ -347,7 +348,7 @@ class Probe:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                bufsize=0,  # `select` must see all unread data
+                bufsize=0,  # a buffer would hide unread data from `select`
             )
         except OSError as error:
             raise PyTritonBadParameterError(
@@ -360,12 +361,12 @@ class Probe:
             raise
 
     def look_up(self, module: str) -> tuple[bool, str | None]:
-        """Return whether that interpreter finds a module, and the module's file if it has one."""
+        """Return whether the interpreter finds a module, and the module's file if it has one."""
         found, file = self._ask(module)
         return bool(found), file
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -399,7 +400,13 @@ class Probe:
 
 
 def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[str]) -> None:
-    """Warn of variables that the callables read, that are set here, and that are not forwarded."""
+    """Warn about variables that the callables read but that are not forwarded to workers.
+
+    Args:
+        model_name: for the warning
+        targets: the callables
+        stayed: names of variables that are set in this process and not forwarded
+    """
     missing = sorted(variables_read(targets).intersection(stayed))
     if not missing:
         return
@@ -407,17 +414,17 @@ def warn_of_missing(model_name: str, targets: Iterable[Any], stayed: Iterable[st
     several = len(missing) > 1
     warnings.warn(
         f"Model {model_name!r} reads {words} from its environment. {'They are' if several else 'It is'} set here, but "
-        f"{'are' if several else 'is'} not forwarded, because {'they look' if several else 'it looks'} like a secret or "
-        f"{'belong' if several else 'belongs'} to this session: register(..., env={missing}) sends "
-        f"{'them' if several else 'it'}, and env={{{missing[0]!r}: None}} declares it unnecessary.",
+        f"not forwarded to workers, because {'they look' if several else 'it looks'} like a secret or "
+        f"{'belong' if several else 'belongs'} to this session. To forward {'them' if several else 'it'}, pass "
+        f"env={missing}; to suppress this warning, pass env={{{missing[0]!r}: None}}.",
         stacklevel=first_outside(),
     )
 
 
 def variables_read(targets: Iterable[Any]) -> set[str]:
-    """Return the strings in the code of callables, and of what they use, that may be names of variables.
+    """Return the strings in callables, and in the code they use, that may be names of environment variables.
 
-    Only strings in functions that use os.environ or os.getenv count. Code of installed packages is skipped.
+    These are the strings in functions that use os.environ or os.getenv. Code of installed packages is skipped.
     """
     found: set[str] = set()
     waiting = list(targets)
@@ -436,7 +443,7 @@ def variables_read(targets: Iterable[Any]) -> set[str]:
 
 
 def _parts(thing: Any) -> Iterator[Any]:
-    """Yield an object's code, and other objects that may run when it is called."""
+    """Yield an object's code, and other objects whose code may run when it is called."""
     if isinstance(thing, functools.partial):
         yield thing.func
     elif inspect.ismethod(thing):
@@ -469,7 +476,7 @@ def _values(function: Any) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Return True if code is not the user's own: built in, or from an installed package."""
+    """Return True if a function or class is built in or from an installed package: not the user's own code."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__ == "__main__":
         return False
@@ -478,7 +485,7 @@ def _is_foreign(thing: Any) -> bool:
 
 
 def _strings(code: CodeType) -> set[str]:
-    """Return the strings of the code objects, nested ones included, that name a reader."""
+    """Return the strings in code, and in its nested code, that uses os.environ or os.getenv."""
     inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     found = set().union(*map(_strings, inside)) if inside else set()
     if not _READERS.isdisjoint(code.co_names) or not _READERS.isdisjoint(code.co_freevars):
@@ -487,7 +494,7 @@ def _strings(code: CodeType) -> set[str]:
 
 
 def globals_used(code: CodeType) -> set[str]:
-    """Return the names of global variables in a function's code, including nested functions."""
+    """Return the names of the global variables that code uses, including its nested functions."""
     names = {
         instruction.argval
         for instruction in dis.get_instructions(code)
@@ -500,7 +507,7 @@ def globals_used(code: CodeType) -> set[str]:
 
 
 def first_outside() -> int:
-    """Return the `stacklevel` of the user's own code."""
+    """Return the `stacklevel` that attributes a warning to the first caller outside of pytriton."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # pytriton
     level = 1
     frame = sys._getframe(1)

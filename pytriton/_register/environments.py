@@ -1,12 +1,12 @@
-"""Environments of workers: conda-pack archives, lists of requirements, and packages that a bare environment lacks.
+"""Python environments for workers: from conda-pack archives, from requirements, and completed with missing packages.
 
-Each is created once, in this user's cache folder, and named after its source::
+Each is created once, in this user's cache folder, and named after a hash of its source::
 
-    environments/archive-<sha256>/          an archive, unpacked; conda-unpack has run
-    environments/requirements-<sha256>/     a virtual environment with these requirements
-    environments/worker-<sha256>/           packages that a worker needs, for environments without them
+    environments/archive-<hash>/          an unpacked archive, after conda-unpack has run
+    environments/requirements-<hash>/     a virtual environment with the requirements
+    environments/worker-<hash>/           packages that a worker needs and an interpreter lacks
 
-A file `.complete` is written last; an entry without it is recreated. An entry whose creation fails is removed;
+The file `.complete` is written last, and a folder without it is recreated. A folder whose creation failed is removed.
 `pytriton-daemon cache --prune` removes unused ones.
 """
 
@@ -30,12 +30,12 @@ from pytriton.exceptions import PyTritonBadParameterError
 if TYPE_CHECKING:
     from pytriton._protocol.messages import WorkerEnvironment
 
-#: Packages that a worker needs in its environment (worker/boot.py); numpy must be the environment's own.
+#: Packages that a worker needs (worker/boot.py), besides numpy: pip's name -> module.
 WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
-#: The variable that passes a folder with these packages to boot.py.
+#: Environment variable that tells boot.py the folder with these packages.
 PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 
-#: Runs first in an interpreter of unknown version: reports that it is too old, in syntax valid for every Python.
+#: First code to run in an interpreter of unknown version: exits if it is too old. Valid syntax in every Python.
 _CHECK_VERSION = """import sys
 if sys.version_info < (3, 9):
     sys.exit("it is Python " + sys.version.split()[0] + ", and a worker needs 3.9 or newer")
@@ -48,12 +48,12 @@ _BLOCK = 1 << 20
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Return True if the file name is that of a packed environment."""
+    """Return True if a path is an existing archive, judged by its file name."""
     return os.fspath(path).endswith(_SUFFIXES) and os.path.isfile(path)
 
 
-def unpacked(archive: str | os.PathLike[str], say: Say = lambda text: None) -> str:
-    """Return the interpreter of a conda-pack archive. Unpacks the archive on first use.
+def unpack(archive: str | os.PathLike[str], say: Say = lambda text: None) -> str:
+    """Return the interpreter of a conda-pack archive, which is unpacked on first use.
 
     Raises:
         PyTritonBadParameterError: the archive cannot be unpacked, or contains no bin/python.
@@ -85,13 +85,18 @@ def unpacked(archive: str | os.PathLike[str], say: Say = lambda text: None) -> s
 def with_requirements(
     requirements: Sequence[str], python: str, say: Say = lambda text: None
 ) -> str:
-    """Return the interpreter of a virtual environment of `python` that has these requirements.
+    """Return the interpreter of a virtual environment with these requirements, which is created on first use.
 
-    Also installs numpy and the worker's packages. Uses uv if it is on PATH,
-    else virtualenv and pip; both follow their own settings (index, proxy).
+    The environment also gets numpy and the packages that a worker needs. It is created by uv if that is on PATH, else by
+    virtualenv and pip; both follow their own settings (index, proxy).
+
+    Args:
+        requirements: as for pip, such as "torch>=2"
+        python: the interpreter on which the environment is based
+        say: called with progress messages
 
     Raises:
-        PyTritonBadParameterError: the requirements are invalid or cannot be installed.
+        PyTritonBadParameterError: the requirements are invalid or cannot be installed
     """
     wanted = _requirement_list(requirements)
     about = json.dumps([sorted(wanted), os.path.realpath(python), _version_of(python)])
@@ -124,28 +129,30 @@ def with_requirements(
 
 
 def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
-    """Return a folder with the packages that a worker needs and `python` lacks; None if it lacks none.
+    """Return a folder with the packages that a worker needs and `python` lacks; None if nothing is missing.
+
+    The packages are installed into the folder on first use; the interpreter's own environment is not changed.
 
     Raises:
-        PyTritonBadParameterError: it lacks numpy, or the rest cannot be installed for it.
+        PyTritonBadParameterError: `python` lacks numpy, or the packages cannot be installed
     """
-    lacking = _lacking(python)
-    if "numpy" in lacking:
+    missing = _missing_packages(python)
+    if "numpy" in missing:
         raise PyTritonBadParameterError(
             f"python={python!r} has no numpy, which every model needs. Install it into that environment: "
             f"{python} -m pip install numpy"
         )
-    if not lacking:
+    if not missing:
         return None
-    about = json.dumps([sorted(lacking), _version_of(python)])
+    about = json.dumps([sorted(missing), _version_of(python)])
     folder = _folder("worker", hashlib.sha256(about.encode()).hexdigest())
 
     def make() -> None:
-        say(f"installing {', '.join(lacking)} for {python}")
+        say(f"installing {', '.join(missing)} for {python}")
         folder.mkdir(parents=True)
         _run(
-            [*_installer(python), "--target", str(folder), *lacking],
-            f"{python} lacks {', '.join(lacking)}, and installing them for it",
+            [*_installer(python), "--target", str(folder), *missing],
+            f"{python} lacks {', '.join(missing)}, and installing them for it",
             say,
         )
 
@@ -156,31 +163,31 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
 def provide_worker_packages(
     world: WorkerEnvironment, say: Say = lambda text: None
 ) -> WorkerEnvironment:
-    """Return the environment of workers in another interpreter, with the packages they need and it lacks.
+    """Return an environment, extended by the packages that a worker needs and its interpreter lacks.
 
     Raises:
-        PyTritonBadParameterError: it lacks numpy, or the rest cannot be installed for it.
+        PyTritonBadParameterError: the interpreter lacks numpy, or the packages cannot be installed
     """
     packages = worker_packages(world.python, say)
     if packages is None:
         return world
-    import msgspec  # here: a process that only looks up an environment does not need it
+    import msgspec  # not needed by processes that only look up an environment
 
     return msgspec.structs.replace(world, env={**world.env, PACKAGES_VARIABLE: packages})
 
 
 def code_with_our_library(code: str, packages: str | None = None) -> str:
-    """Return a program for another interpreter that can import this `pytriton`, and nothing else of this environment.
+    """Return code for another interpreter in which `pytriton`, but nothing else of this environment, can be imported.
 
     Args:
-        code: imports from pytriton
+        code: the code to run, which may import from pytriton
         packages: a folder with packages that the interpreter lacks; see `worker_packages`
     """
     library = str(Path(__file__).parents[2])
     more = [packages] if packages else []
     return (
         "import sys, importlib.machinery as m\n"
-        "sys.dont_write_bytecode = True\n"  # keep another Python's bytecode out of this environment
+        "sys.dont_write_bytecode = True\n"  # no bytecode of another Python version in this environment
         f"find = lambda name, path=None, target=None: m.PathFinder.find_spec(name, [{library!r}]) "
         "if name == 'pytriton' else None\n"
         "sys.meta_path.insert(0, type('Library', (), {'find_spec': staticmethod(find)}))\n"
@@ -189,11 +196,11 @@ def code_with_our_library(code: str, packages: str | None = None) -> str:
     )
 
 
-def lacking(python: str, modules: Sequence[str]) -> list[str]:
+def missing_modules(python: str, modules: Sequence[str]) -> list[str]:
     """Return the modules that an interpreter does not find.
 
     Raises:
-        PyTritonBadParameterError: the interpreter does not work.
+        PyTritonBadParameterError: the interpreter does not work
     """
     code = (
         "import importlib.util, json, sys\n"
@@ -203,17 +210,17 @@ def lacking(python: str, modules: Sequence[str]) -> list[str]:
     return found
 
 
-def _lacking(python: str) -> list[str]:
+def _missing_packages(python: str) -> list[str]:
     modules = {"numpy": "numpy", **WORKER_PACKAGES}
-    absent = lacking(python, list(modules.values()))
+    absent = missing_modules(python, list(modules.values()))
     return [name for name, module in modules.items() if module in absent]
 
 
 def check_version(python: str) -> None:
-    """Refuse an interpreter that is too old for workers or does not work.
+    """Check that an interpreter works and is recent enough for workers.
 
     Raises:
-        PyTritonBadParameterError: states its version, or its output.
+        PyTritonBadParameterError: it is not; the text contains its version or its output
     """
     _run_python(python, "")
 
@@ -225,7 +232,7 @@ def _version_of(python: str) -> str:
 
 
 def _run_python(python: str, code: str, *arguments: str) -> str:
-    # -c puts the working directory on the search path, where packages must not be found
+    # The code removes the working directory, which -c puts first, from the search path.
     try:
         done = subprocess.run(
             [python, "-c", f"{_CHECK_VERSION}sys.path.pop(0)\n{code}", *arguments],
@@ -249,7 +256,7 @@ def _run_python(python: str, code: str, *arguments: str) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return this process's variables without those specific to its own interpreter."""
+    """Return this process's environment variables, except those specific to its own interpreter."""
     own = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     return {name: value for name, value in os.environ.items() if name not in own}
 
@@ -273,14 +280,14 @@ def _has_pip(python: str) -> bool:
 def _requirement_list(requirements: Sequence[str]) -> list[str]:
     if isinstance(requirements, str) or not all(isinstance(one, str) for one in requirements):
         raise PyTritonBadParameterError(
-            f"requirements={requirements!r}: give a list of texts such as ['torch>=2', 'transformers']."
+            f"requirements={requirements!r}: pass a list of strings, such as ['torch>=2', 'transformers']."
         )
     if not requirements:
         raise PyTritonBadParameterError("requirements=[] is empty; omit it.")
     for one in requirements:
         if one.startswith("-") or not one.strip():
             raise PyTritonBadParameterError(
-                f"requirements: {one!r} is not a requirement. Set options of pip in its own settings (pip.conf, "
+                f"requirements: {one!r} is not a requirement. Set pip's options in its own settings (pip.conf, "
                 "PIP_INDEX_URL)."
             )
     return list(dict.fromkeys(one.strip() for one in requirements))
@@ -315,7 +322,9 @@ def _extract(archive: Path, folder: Path) -> None:
             packed.extractall(folder)
         return
     with tarfile.open(archive) as packed:
-        if hasattr(tarfile, "tar_filter"):  # refuses members that would be extracted elsewhere
+        if hasattr(
+            tarfile, "tar_filter"
+        ):  # rejects members that would be extracted outside of the folder
             packed.extractall(folder, filter="tar")
         else:
             packed.extractall(folder)
@@ -330,7 +339,7 @@ def _hash_of_file(path: Path) -> str:
 
 
 def _folder(kind: str, key: str) -> Path:
-    # Same order as in pytriton/_host/install/cache.py; this folder is a part of that cache.
+    # The same rules as in pytriton/_host/install/cache.py: this folder is part of that cache.
     root = os.environ.get("PYTRITON_DAEMON_CACHE_DIR", "")
     if not root:
         xdg = os.environ.get("XDG_CACHE_HOME", "")
@@ -340,10 +349,10 @@ def _folder(kind: str, key: str) -> Path:
 
 
 def _create_once(folder: Path, make: Callable[[], None]) -> None:
-    """Create a folder unless it exists and is complete; one process at a time."""
+    """Call `make` to create a folder, unless it exists and is complete. A file lock admits one process at a time."""
     if (folder / _COMPLETE).exists():
         with contextlib.suppress(OSError):
-            os.utime(folder)  # the time of last use, for `pytriton-daemon cache`
+            os.utime(folder)  # marks the last use, for `pytriton-daemon cache`
         return
     from filelock import FileLock
 
@@ -356,7 +365,7 @@ def _create_once(folder: Path, make: Callable[[], None]) -> None:
             try:
                 make()
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # an incomplete environment is useless
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
             (folder / _COMPLETE).touch()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Runs in the interpreter of a future worker, and reports what that worker would import.
+"""Program that reports which modules an interpreter would import. Run by the interpreter of a future worker.
 
-Usage: python import_probe.py, with JSON lines on standard input and output: first the search path to use
-([]: the interpreter's own), answered by the path in use; then names of modules, each answered by
-[found, file]. Standard library only; Python 3.9 or newer.
+It reads one JSON value per line from standard input, and writes one answer per line to standard output. The first value
+is the module search path to use ([]: the interpreter's own); the answer lists its existing entries. Each further value is
+the name of a module; the answer is [found, file]. Standard library only; Python 3.9 or newer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 
 
 def main() -> None:
-    # Output of the modules must not mix with the answers.
+    # Standard output is for answers only: redirect what imported packages print to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     del sys.path[0]  # this file's own folder

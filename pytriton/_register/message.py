@@ -1,4 +1,4 @@
-"""Builds the message of a registration from the arguments of `register` and the callable's declaration."""
+"""Builds the registration message from the arguments of `register` and the callable's declaration."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Target = Callable[..., Any]
 
 
 class RegistrationPlan(NamedTuple):
-    """A checked registration, with the callables themselves.
+    """A validated registration that has not been sent.
 
     Attributes:
         message: the message for the daemon
-        targets: one callable for all instances, or one for each
-        check: as passed to `register`
-        own_interpreter: the workers run this process's interpreter
+        targets: the callables to serve: one for all instances, or one per instance
+        check: the function that checks the loaded callable, as passed to `register`
+        own_interpreter: whether the workers run the same interpreter as this process
     """
 
     message: messages.Register
@@ -67,7 +67,7 @@ class RegistrationPlan(NamedTuple):
     own_interpreter: bool
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads for the message; those for threads are empty.
+        """Pickle the callables and return one payload for each; payloads for threads of this process are empty.
 
         Raises:
             PicklingError: a callable cannot be pickled
@@ -92,19 +92,19 @@ def plan(
     config: ModelConfig | None,
     given: Mapping[str, Any],
 ) -> RegistrationPlan:
-    """Check everything that can be checked in this process; return the message and the callables.
+    """Validate the arguments of `register` and build the message.
 
     Args:
-        infer_fn: one callable for all instances, or a list of them
-        model_name: None: as declared, or the callable's own name
-        inputs: None: as declared
-        outputs: None: as declared
-        config: None: as declared, or the default
-        given: `RegisterOptions`; None and missing ones are as declared
+        infer_fn: one callable for all instances, or a list with one callable per instance
+        model_name: None: the declared name, or the callable's own
+        inputs: None: the declared inputs
+        outputs: None: the declared outputs
+        config: None: the declared configuration, or the default
+        given: values of `RegisterOptions`; options that are None or missing take their declared values or defaults
 
     Raises:
-        TypeError: unknown option
-        PyTritonValidationError: something is missing or invalid
+        TypeError: an option does not exist
+        PyTritonValidationError: an argument is missing or invalid
         PyTritonBadParameterError: a value in `config` is invalid
     """
     check_names("register", given, OPTIONS)
@@ -135,7 +135,7 @@ def plan(
     fields = spec_fields(options)
     fields["on_error"] = options["on_error"] or options["on_crash"]
     if options["isolation"] == "thread":
-        # Only this process could retry; and it calls the check itself.
+        # The daemon cannot retry a batch of this process, which also calls the check itself.
         fields.update(on_crash="fail", check=False)
     fields.update(
         name=name,
@@ -163,7 +163,7 @@ def plan(
 
 
 def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -> None:
-    """Refuse a callable that cannot accept the inputs. Instances of a class are checked in the worker."""
+    """Raise if a callable's signature does not accept the inputs. Classes are skipped: the worker checks their instances."""
     inputs = [one["name"] for one in document["input"]]
     for target in targets:
         why = None if inspect.isclass(target) else misfit(target, inputs)
@@ -174,7 +174,7 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
 def _worker_environment(
     options: RegisterOptions, python: StrPath | None
 ) -> messages.WorkerEnvironment:
-    """Return the environment of the workers: interpreter, variables, folders, arguments."""
+    """Return the environment of the workers: interpreter, search path, working directory, variables and `sys.argv`."""
     argv = [str(word) for word in sys.argv]
     if options["isolation"] == "thread":
         own = [messages.sendable(word) for word in argv]
@@ -196,26 +196,26 @@ def _behind_openai(
     name: str,
     tensors: list[Tensor],
 ) -> OpenAIModel:
-    """Return the registration of callables behind the OpenAI API, with the options it implies."""
+    """Wrap callables for the OpenAI API, and set the options that the wrapper requires."""
     from pytriton.openai.model import make_model
 
     if tensors:
         raise PyTritonValidationError(
-            f"Model {name!r}: with openai=, a callable takes OpenAI API requests: omit inputs and outputs."
+            f"Model {name!r}: with openai=, the callable receives requests of the OpenAI API: omit inputs and outputs."
         )
     card = card_of(options["openai"])
     try:
         validate_model_name(name)
     except PyTritonValidationError as error:
         raise PyTritonValidationError(
-            f"{error}. Clients of the OpenAI API may ask for a model by any id: choose another name, and pass "
+            f"{error}. To let clients of the OpenAI API use this name, choose a valid model name and pass "
             f"openai=ModelCard({card.serves!r}, aliases=[{name!r}])."
         ) from None
     for target in [] if options["factory"] else targets:
         if not inspect.isclass(target) and misfit(target, ()) is not None:
             raise PyTritonValidationError(
                 f"Model {name!r}: {target!r} cannot be called with a request of the OpenAI API, or with a list of "
-                "texts, as its only argument; if it makes the callable, register it with factory=True."
+                "texts, as its only argument. If it creates the callable, register it with factory=True."
             )
     model = make_model(targets, card, config, factory=bool(options["factory"]))
     options["factory"] = model.factory
@@ -224,7 +224,7 @@ def _behind_openai(
 
 
 def _interpreter(options: RegisterOptions) -> StrPath | None:
-    """Return the workers' interpreter, with the packages it needs installed; None for this process's."""
+    """Return the workers' interpreter, with `requirements` installed; None stands for this process's interpreter."""
     python, requirements = options["python"], options["requirements"]
     if requirements is None:
         return python
@@ -236,20 +236,18 @@ def default_model_name(target: Target) -> str:
     """Return the callable's own name, with characters not allowed in model names replaced by `_`.
 
     Raises:
-        PyTritonValidationError: it has no name (a lambda)
+        PyTritonValidationError: the callable has no usable name, such as a lambda
     """
     while isinstance(target, functools.partial):
         target = target.func
     own = getattr(target, "__name__", None) or type(target).__name__
     if own == "<lambda>":
         raise PyTritonValidationError(
-            "A lambda has no name to use for its model: pass model_name=."
+            "A lambda has no name that its model could use: pass model_name=."
         )
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
     if not name.strip("._"):
-        raise PyTritonValidationError(
-            f"{own!r} cannot be turned into a model name: pass model_name=."
-        )
+        raise PyTritonValidationError(f"Cannot derive a model name from {own!r}: pass model_name=.")
     return name
 
 
@@ -290,14 +288,14 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
 
 
 def _warmups(config: ModelConfig | None, *, batching: bool) -> list[messages.Warmup]:
-    """Return a model's warm-ups for its workers. Reads their files here; workers generate other data.
+    """Return the warm-up requests of a model. Input files are read now; workers generate random and zero data.
 
     Args:
         config: the model's configuration
         batching: whether requests have a batch axis
 
     Raises:
-        PyTritonBadParameterError: a file cannot be read, or its array does not fit
+        PyTritonBadParameterError: an input file cannot be read, or its array has the wrong type or shape
     """
     warmups = (config.model_warmup if config is not None else None) or ()
     return [

@@ -1,8 +1,8 @@
-"""Creates the payload of a callable: code that the worker can import is pickled by reference, other code by value.
+"""Creates the payload of a callable. Code that the worker can import is pickled by reference, other code by value.
 
-The payload is a header (`pytriton._protocol.payload`) and cloudpickle's bytes, pickle protocol 5, which every
-Python since 3.9 can read. Code objects are specific to one minor version of Python; the header says
-whether there are any.
+The payload consists of a header (`pytriton._protocol.payload`) and a pickle by cloudpickle, in protocol 5, which every
+supported Python can read. The header says whether the pickle contains code objects: only the minor version of Python that
+pickled them can read these.
 """
 
 from __future__ import annotations
@@ -53,39 +53,40 @@ from pytriton._register.environment import (
 )
 from pytriton.exceptions import PicklingError
 
-#: cloudpickle has one process-wide set of modules to pickle by value.
+#: Protects cloudpickle's set of modules to pickle by value, which is global.
 _registry_lock = threading.Lock()
 PROTOCOL = 5
 #: Position of the file name among the arguments of `types.CodeType`, in Python 3.8 and newer.
 _FILE_NAME_INDEX = 10
 #: Attributes of a module set by its import machinery.
 _IMPORT_ATTRIBUTES = frozenset({"__builtins__", "__cached__", "__loader__", "__name__", "__spec__"})
-#: Maximum size in bytes of one definition, and of all definitions of a registration.
+#: Maximum size in bytes of one pickled definition, and of all definitions in a payload.
 MAX_DEFINITION_BYTES = 256 << 10
 MAX_DEFINITIONS_BYTES = 2 << 20
 _TOO_LARGE = (
     f"over {MAX_DEFINITION_BYTES >> 10} KiB, or {MAX_DEFINITIONS_BYTES >> 20} MiB with all others"
 )
-#: Maximum size of the source lines of a registration.
+#: Maximum number of characters in the source lines of a payload.
 MAX_LINES_BYTES = 2 << 20
-#: Maximum of the source files per callable. A larger project is most likely a framework under development.
+#: Maximum size in bytes and number of the source files in a payload. A larger project is probably a framework under
+#: development.
 MAX_SOURCES_BYTES = 2 << 20
 MAX_SOURCE_FILES = 500
-#: Not file names, but shared by all code compiled from a string without a name, such as `__init__` of a dataclass.
+#: Placeholders for a file name in code compiled from a string, such as a dataclass's `__init__`.
 _NAMELESS = ("<string>", "<stdin>")
 
 
 def pack_callable(
     target: Callable[..., Any], imports: WorkerModules, model_name: str, *, is_check: bool = False
 ) -> bytes:
-    """Return the payload of a callable.
+    """Pickle a callable and return its payload.
 
     Args:
         target: the callable to send
         imports: the modules that the worker can import
-        model_name: for errors
-        is_check: the callable is a check of the served callable. Its functions have their own globals, so that they do
-            not replace those served.
+        model_name: name of the model, for errors
+        is_check: whether the callable is the check of the served callable; its functions then get globals of their own,
+            so that they do not overwrite those of the served callable
 
     Raises:
         PicklingError: an object that the callable refers to cannot be pickled, or the payload is too large
@@ -122,8 +123,8 @@ def pack_callable(
     payload = pack(header, buffer.getvalue())
     if len(payload) > MAX_FRAME_BYTES:
         raise PicklingError(
-            f"Cannot send {describe(target)}: it has {len(payload):,} bytes and the "
-            f"daemon accepts at max_bytes {MAX_FRAME_BYTES:,}. Register a class or function that loads "
+            f"Cannot send {describe(target)}: its pickle has {len(payload):,} bytes and the "
+            f"daemon accepts at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
             "the model in the worker, with factory=True.",
             model_name=model_name,
         )
@@ -131,7 +132,7 @@ def pack_callable(
 
 
 def _folder(module: ModuleType) -> str:
-    """Return the folder that must be on the search path to find a module; "" if there is none."""
+    """Return the folder that must be on the search path to import a module; "" for `__main__` and modules without a file."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None:
         return ""
@@ -140,11 +141,11 @@ def _folder(module: ModuleType) -> str:
 
 
 class _Modules(NamedTuple):
-    """The modules that a pickler has met, by name.
+    """The modules that a pickler has encountered.
 
     Attributes:
-        sent: modules pickled by value
-        named: names of modules that the worker imports
+        sent: name -> module, of modules pickled by value
+        named: names of modules pickled by reference, which the worker imports
     """
 
     sent: dict[str, ModuleType]
@@ -155,9 +156,10 @@ class _Modules(NamedTuple):
 def _registering_by_value(
     imports: WorkerModules,
 ) -> Iterator[tuple[Callable[[ModuleType], bool], _Modules]]:
-    """Yield a function that marks modules for pickling by value if the worker cannot import them, and its record.
+    """Yield a function that returns whether the worker can import a module, and the record of the modules it was called with.
 
-    The function returns whether the worker can import the module.
+    The function registers modules that the worker cannot import with cloudpickle, to be pickled by value. They are
+    unregistered at the end of the `with` block.
     """
     met = _Modules({}, set())
     registered = []
@@ -165,7 +167,7 @@ def _registering_by_value(
     def can_import(module: ModuleType) -> bool:
         name = module.__name__
         if sys.modules.get(name) is not module:
-            return False  # cloudpickle itself pickles modules no longer in sys.modules by value
+            return False  # cloudpickle pickles a module that is not in sys.modules by value anyway
         if imports.finds(module):
             met.named.add(name)
             return True
@@ -183,7 +185,7 @@ def _registering_by_value(
 
 
 class _NullFile:
-    """A file that discards a pickle."""
+    """A file that discards everything written to it."""
 
     def write(self, data: Any) -> int:
         return len(data)
@@ -201,16 +203,16 @@ def _try_to_pickle(thing: Any, can_import: Callable[[ModuleType], bool]) -> Exce
 
 
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that decides for each module, when it meets one of its objects, whether to pickle its code by value.
+    """A pickler that pickles code by value if it belongs to a module that the worker cannot import.
 
-    Functions of a module pickled by value use the namespace of the worker's module of that name as their globals
-    (`pytriton.worker.memory_modules`), so they also find what they use by name there.
+    In the worker, functions of such a module use the namespace of a module of the same name as their globals
+    (`pytriton.worker.memory_modules`). There they also find names that they look up at run time.
 
     Attributes:
-        codes: code pickled by value; if there is any, only this version of Python can read the pickle
+        codes: code objects pickled by value; if there are any, only this minor version of Python can read the pickle
         functions: functions pickled by value
-        defined: for each module pickled by value, the pickled functions and classes that can be found in it by their
-            own name
+        defined: module -> name -> pickled function or class, for the modules pickled by value, if the module has it
+            under its own name
     """
 
     def __init__(
@@ -219,11 +221,12 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         """Create a pickler.
 
         Args:
-            file: receives the pickle
+            file: the file to write the pickle to
             can_import: called with the module of each object; returns whether the worker can import it
-            in_modules: functions share the namespaces of the worker's modules; otherwise they have their own
+            in_modules: whether functions use the namespaces of the worker's modules as their globals, instead of
+                globals of their own
         """
-        # Before pickle's own __init__, which reads it.
+        # Set before pickle's own __init__, which reads it.
         self.dispatch_table: ChainMap[type, Callable[[Any], Any]] = ChainMap(
             _of_numpy_random(), cloudpickle.CloudPickler.dispatch_table
         )
@@ -233,18 +236,18 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         self.codes: list[CodeType] = []
         self.functions: list[FunctionType] = []
         self.defined: dict[str, dict[str, Any]] = {}
-        #: Functions by the id of their code, which is pickled after them.
+        #: Functions that have been reduced, by the id of their code, which is reduced later.
         self._functions_by_code: dict[int, FunctionType] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce an object. pickle calls this for every object except those of basic types (documented in `pickle`)."""
+        """Reduce an object. pickle calls this for every object that is not of a basic type; see its documentation."""
         if isinstance(obj, CodeType):
             self.codes.append(obj)
             if id(obj) in self._functions_by_code:
                 self.functions.append(self._functions_by_code.pop(id(obj)))
             return self._reduce_code(obj)
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
-            # cloudpickle would send the current content, without the name.
+            # cloudpickle would pickle the file's content, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")
         if isinstance(obj, _Namespace):
             return vars, (Named(obj["name"]),)
@@ -268,21 +271,22 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         return reduced
 
     def _define(self, module: ModuleType, obj: Any) -> None:
-        """Record that the worker's module must define a function or class under its name."""
+        """Record a function or class that the worker's module must define, if it can be found there by its name."""
         if is_found_by_name(module, obj):
             self.defined.setdefault(module.__name__, {})[obj.__qualname__] = obj
 
     def _share_namespace(self, function: FunctionType) -> None:
-        """Make a function of a module pickled by value use the globals of the worker's module."""
+        """Make a function of a module pickled by value use the namespace of the worker's module as its globals."""
         module = module_of_globals(function)
         if self._in_modules and module is not None and not self._can_import(module):
-            # cloudpickle pickles this instead of the globals of all functions of the module.
+            # cloudpickle pickles this placeholder instead of the globals, for all functions of the module.
             self.globals_ref.setdefault(id(function.__globals__), _Namespace(name=module.__name__))
 
     def _reduce_code(self, code: CodeType) -> Any:
-        """Reduce code as cloudpickle does, but keep its file name.
+        """Reduce a code object as cloudpickle does, but keep its file name.
 
-        Since 3.1.3, cloudpickle writes "<dynamic-code>" instead: tracebacks would show neither files nor source.
+        Since 3.1.3, cloudpickle replaces the file name by "<dynamic-code>", and tracebacks would show neither files nor
+        source lines.
         """
         make, arguments = self.dispatch_table[CodeType](code)
         if make is CodeType:
@@ -292,18 +296,18 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
 
 
 class Named:
-    """A placeholder for the worker's module of that name; only the name is pickled."""
+    """A placeholder that is unpickled as the worker's module of that name."""
 
     def __init__(self, module: str) -> None:
         self.module = module
 
 
 class _Namespace(dict[str, str]):
-    """A placeholder for the globals of a module of the worker, pickled as `vars(module)`."""
+    """A placeholder that is unpickled as `vars(module)` of a module of the worker."""
 
 
 def module_of_globals(function: FunctionType) -> ModuleType | None:
-    """Return the module whose namespace is a function's globals; None if there is none."""
+    """Return the imported module whose namespace is a function's globals; None if there is none."""
     name = function.__globals__.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     is_own = isinstance(module, ModuleType) and vars(module) is function.__globals__
@@ -311,13 +315,13 @@ def module_of_globals(function: FunctionType) -> ModuleType | None:
 
 
 def is_found_by_name(module: ModuleType, obj: Any) -> bool:
-    """Return True if a module has a function or class under its own name, so that an ordinary pickle refers to it."""
+    """Return True if a module has a function or class under the object's own name, as pickling by reference requires."""
     name = getattr(obj, "__qualname__", None)
     return isinstance(name, str) and vars(module).get(name) is obj
 
 
 def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
-    """Return the reducers of random generators: numpy's own differ between its major versions."""
+    """Return reducers for numpy's random generators. Those of numpy itself differ between its major versions."""
     random: Any = sys.modules.get("numpy.random")
     if random is None:
         return {}
@@ -343,9 +347,10 @@ def _is_current(module: ModuleType) -> bool:
 
 
 def _reduce_module(module: ModuleType) -> Any:
-    """Reduce a module pickled by value to the worker's module of that name, with the content of this one.
+    """Reduce a module that is pickled by value to its name and its content.
 
-    `__main__` is only referenced by name: not everything in a script is meant for a worker, or can be pickled.
+    `__main__` is reduced to its name alone, since a script may contain much that a worker does not need, or that cannot be
+    pickled.
     """
     make = (memory_module, (module.__name__,))
     if module.__name__ == "__main__":
@@ -363,24 +368,27 @@ def _module_name(thing: Any) -> str:
 
 # ── modules that the worker cannot import ───────────────────────────────────────────────────────
 #
-# A pickled pipeline refers to `__main__.MyTransformer`, a process pool to `__main__.square`. The callable itself need not
-# refer to either. So every function and class of such a module is pickled separately, and loaded in the worker when it is
-# looked up. Of the module's other values, those used by such code are sent if they are small and not secret; everything
-# that the callable uses is sent with the callable.
+# At run time, a callable may look up names that it does not refer to: a pickled pipeline looks up
+# `__main__.MyTransformer`, a process pool `__main__.square`. So every function and class of such a module is pickled
+# separately, and the worker loads it when it is looked up. The global values that this code uses are sent, too, if they
+# are small and do not look like secrets. Whatever the callable itself refers to is sent with the callable.
 
 
 class _Refused(Exception):
-    """A definition is not sent; the text says why."""
+    """Raised if a definition must not be sent; the text says why."""
 
 
 def definitions_of(
     modules: Iterable[ModuleType], can_import: Callable[[ModuleType], bool]
 ) -> list[MemoryModule]:
-    """Return modules with their functions and classes, and the small values that these use.
+    """Pickle the functions and classes of modules, and the small values that these use.
 
     Args:
         modules: modules that the worker cannot import
         can_import: as for `Pickler`
+
+    Returns:
+        each module with its definitions
     """
     left = MAX_DEFINITIONS_BYTES
     found = []
@@ -399,7 +407,7 @@ def definitions_of(
 
 
 class _Definitions:
-    """Pickles the definitions of one module, each separately."""
+    """The definitions of one module, each pickled separately."""
 
     def __init__(
         self, module: ModuleType, can_import: Callable[[ModuleType], bool], left: int
@@ -409,7 +417,7 @@ class _Definitions:
         self._left = left
 
     def all(self) -> Iterable[Definition]:
-        """Yield every function and class of the module, and every global that their code uses."""
+        """Yield a definition for every function and class of the module, and for every global that their code uses."""
         names = deque(
             name
             for name, value in list(vars(self._module).items())
@@ -439,10 +447,10 @@ class _Definitions:
 
 
 class _DefinitionPickler(Pickler):
-    """Pickles one definition. Refers to others in its module by name, and leaves functions' globals to be looked up.
+    """A pickler for one definition. It pickles other definitions of the module by reference, and no globals.
 
     Attributes:
-        uses: the globals of the module that its code reads
+        uses: names of the module's globals that the definition's code reads
     """
 
     def __init__(
@@ -454,7 +462,7 @@ class _DefinitionPickler(Pickler):
         self.uses: set[str] = set()
 
     def reducer_override(self, obj: Any) -> Any:
-        """Reduce an object. pickle calls this for every object except those of basic types."""
+        """Reduce an object, as `Pickler.reducer_override` does."""
         if isinstance(obj, (FunctionType, type)):
             if obj is not self._root and _is_defined_in(self._module, obj):
                 return getattr, (Named(self._module.__name__), obj.__qualname__)
@@ -464,44 +472,43 @@ class _DefinitionPickler(Pickler):
             return reduced
         if isinstance(obj, ModuleType) and not self._can_import(obj):
             return memory_module, (obj.__name__,)
-        size = getattr(
-            obj, "nbytes", 0
-        )  # arrays and tensors, which may copy all their data to be pickled
+        # Arrays and tensors may copy all of their data to be pickled: check the size first.
+        size = getattr(obj, "nbytes", 0)
         if isinstance(size, int) and size > MAX_DEFINITION_BYTES:
             raise _Refused(_TOO_LARGE)
         return super().reducer_override(obj)
 
     def _without_globals(self, reduced: Any) -> Any:
-        """Remove the values of globals from a function's state as cloudpickle creates it, and record their names."""
+        """Remove the values of globals from a function's reduced state, and record their names."""
         if not isinstance(reduced, tuple):
-            return reduced  # by reference
+            return reduced  # pickled by reference
         make, arguments, (attributes, slots), *more = reduced
         self.uses.update(slots["__globals__"])
         return make, arguments, (attributes, {**slots, "__globals__": {}}), *more
 
 
 def _is_defined_in(module: ModuleType, value: Any) -> bool:
-    """Return True if a function or class is defined in a module under its own name."""
+    """Return True if a value is a function or class that a module defines under the value's own name."""
     is_either = isinstance(value, (FunctionType, type))
     own = is_either and getattr(value, "__module__", None) == module.__name__
     return own and is_found_by_name(module, value)
 
 
 def _refuse_secret(name: str, value: Any) -> None:
-    """Refuse a value that looks like a secret: registrations are stored on disk, and the callable did not request it."""
+    """Raise if a value looks like a secret: registrations are stored on disk, and the callable does not refer to it."""
     if looks_secret(name, value if isinstance(value, str) else ""):
         raise _Refused("it looks like a secret, and the callable does not use it")
 
 
 class _Bounded(io.BytesIO):
-    """An in-memory file for a pickle, with a maximum size."""
+    """An in-memory file with a maximum size."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
         self._max_bytes = max_bytes
 
     def write(self, data: Any) -> int:
-        """Write, or refuse if the file would become too large."""
+        """Write, or raise `_Refused` if the file would become too large."""
         if self.tell() + memoryview(data).nbytes > self._max_bytes:
             raise _Refused(_TOO_LARGE)
         return super().write(data)
@@ -509,9 +516,9 @@ class _Bounded(io.BytesIO):
 
 # ── source files of modules ─────────────────────────────────────────────────────────────────────
 #
-# Files change: the project evolves, a folder is removed, another machine has another checkout. Workers started
-# later, and `rollback`, must run the code that was registered. So the files of the registrant's own modules are sent; a
-# worker imports them (`pytriton.worker.project_modules`). Installed packages are not included.
+# Source files change, disappear, or differ on another machine. But workers that start later, also after `rollback`, must
+# run the code that was registered. So the source files of the registrant's own modules are sent with the callable, and a
+# worker imports these (`pytriton.worker.project_modules`). Installed packages are not included.
 
 
 def sources_of(
@@ -521,13 +528,13 @@ def sources_of(
     *,
     further: Iterable[str] = (),
 ) -> list[Source]:
-    """Return the sources of modules and, recursively, of their imports; nearest first, then by name.
+    """Return the source files of modules and, recursively, of the modules that they import, nearest first.
 
     Args:
-        roots: names of modules
-        search: where the worker looks for modules that this process has not imported; []: unknown
-        model_name: for the warning about too many sources
-        further: modules that the callable itself does not use: included as far as there is room
+        roots: names of the modules that the callable uses
+        search: the worker's module search path, for modules that this process has not imported; []: unknown
+        model_name: name of the model, for the warning about too many files
+        further: names of modules that the callable itself does not use, included if the limits allow it
     """
     packages = _folders_of_packages(search)
     found: dict[str, Source] = {}
@@ -542,7 +549,7 @@ def sources_of(
 def _collect(
     roots: Iterable[str], search: Sequence[str], packages: Sequence[str], found: dict[str, Source]
 ) -> tuple[bool, str]:
-    """Add sources to `found`; return whether all fit, and the name of the first that did not."""
+    """Add source files to `found`; return whether all fit into the limits, and the last module looked at."""
     waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
     seen = {*waiting, *found}
     size = sum(len(source.text) for source in found.values())
@@ -567,7 +574,7 @@ def _collect(
 
 
 def imported_by(code: CodeType) -> Iterator[str]:
-    """Yield possible names of modules that code imports at run time, except relative ones."""
+    """Yield names that may be modules imported by a code object; relative imports are skipped."""
     base = ""
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
@@ -583,7 +590,7 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _folders_of_packages(search: Sequence[str]) -> list[str]:
-    """Return the folders of installed packages: this interpreter's, the worker's, and those of `pip install --target`."""
+    """Return the folders on the search paths of this process and the worker that contain installed packages."""
     folders = {one for one in (*sys.path, *search) if isinstance(one, str) and one}
     return [os.path.realpath(one) + os.sep for one in folders if _holds_packages(Path(one))]
 
@@ -613,7 +620,7 @@ def _source(name: str, search: Sequence[str], packages: Sequence[str]) -> Source
         with open(path, "rb") as opened:
             return Source(name, path, opened.read(MAX_SOURCES_BYTES + 1))
     except OSError:
-        return None  # in an archive, or removed: the worker finds it, or reports that it cannot
+        return None  # in an archive, or removed: the worker imports it, or reports that it cannot
 
 
 @functools.lru_cache(maxsize=MAX_SOURCE_FILES)
@@ -622,10 +629,10 @@ def _imports_of(source: Source) -> list[str]:
 
 
 def _imported(source: Source) -> Iterator[str]:
-    """Yield possible names of modules that a module imports anywhere in its source."""
+    """Yield names that may be modules imported anywhere in a source file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they were shown when it was imported
+            warnings.simplefilter("ignore")  # already shown when the module was imported
             tree = ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return  # written for another Python version
@@ -645,17 +652,17 @@ def _imported(source: Source) -> Iterator[str]:
 def _warn_of_limit(name: str, model_name: str) -> None:
     warnings.warn(
         f"Model {model_name!r}: its modules exceed the limits of a registration ({MAX_SOURCE_FILES} files, "
-        f"{MAX_SOURCES_BYTES >> 20} MiB). Workers import {name!r} and the rest from their current files when a worker "
-        "starts, even after a rollback. Do not change these files, or install them.",
+        f"{MAX_SOURCES_BYTES >> 20} MiB). Each worker will import {name!r} and the rest from their current files when it "
+        "starts, even after a rollback. Do not change these files, or install them as packages.",
         stacklevel=first_outside(),
     )
 
 
-# ── source lines of functions, which a worker shows in tracebacks ───────────────────────────────
+# ── source lines of functions, for tracebacks in the worker ─────────────────────────────────────
 
 
 def lines_of_all(functions: Iterable[FunctionType]) -> list[Lines]:
-    """Return the lines of functions, in order, as far as they are known and up to a maximum size."""
+    """Return the source lines of functions, where available, until the maximum size is reached."""
     found: list[Lines] = []
     size = 0
     for function in functions:
@@ -674,12 +681,12 @@ def _lines_of(function: FunctionType) -> Lines | None:
     file, first = code.co_filename, code.co_firstlineno
     if file in _NAMELESS or is_installed(file):
         return None
-    # With its globals: for modules imported from an archive, their loader reads the source.
+    # The globals contain the module's loader, which reads the source of a module in an archive.
     lines = linecache.getlines(file, function.__globals__)[max(0, first - 1) :]
     if not lines:
         return None
-    # A block contains lines without code, such as the end of a call; for a lambda within a statement it may be
-    # incomplete.
+    # The block includes lines without code, such as the end of a call, but may be incomplete for a lambda within a
+    # statement. So use the longer of the block and the lines that have code.
     count = max(_length_of_block(lines), max(_numbers(code)) - first + 1)
     return Lines(sendable(file), first, sendable("".join(lines[:count])))
 
@@ -687,12 +694,12 @@ def _lines_of(function: FunctionType) -> Lines | None:
 def _length_of_block(lines: list[str]) -> int:
     try:
         return len(inspect.getblock(lines))
-    except (SyntaxError, tokenize.TokenError):  # the lines begin within a statement
+    except (SyntaxError, tokenize.TokenError):  # the first line is not the start of a statement
         return 1
 
 
 def _numbers(code: CodeType) -> Iterator[int]:
-    """Yield the line numbers of code and its nested code."""
+    """Yield the line numbers of a code object and of its nested code objects."""
     yield code.co_firstlineno
     yield from (number for _, number in dis.findlinestarts(code) if number is not None)
     for constant in code.co_consts:
@@ -700,20 +707,20 @@ def _numbers(code: CodeType) -> Iterator[int]:
             yield from _numbers(constant)
 
 
-# ── the object that cannot be pickled, so that users find it in their own code ──────────────────
+# ── the object that cannot be pickled, for the error ────────────────────────────────────────────
 
 
-#: A longer chain is not helpful.
+#: Maximum length of the path to the object; a longer one would not help the user.
 _MAX_DEPTH = 12
 _Part = tuple[str, Any]
-#: Returns the exception raised by pickling an object, or None if it can be pickled.
+#: Tries to pickle an object; returns the exception, or None on success.
 TryToPickle = Callable[[Any], "Exception | None"]
 
 
 def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exception | None]:
-    """Describe the smallest part of `thing` that cannot be pickled, and return its exception.
+    """Return a description of the smallest part of `thing` that cannot be pickled, and the exception that it raises.
 
-    Descends from each object into the first of its parts that cannot be pickled by itself.
+    The search descends from each object into the first of its parts that cannot be pickled.
     """
     words = [describe(thing)]
     reason: Exception | None = None
@@ -735,7 +742,7 @@ def find_offender(thing: Any, try_to_pickle: TryToPickle) -> tuple[str, Exceptio
 
 
 def describe(thing: Any) -> str:
-    """Describe a callable: its kind, its name, and where it is defined."""
+    """Return a description of a callable: its kind, its name, and where it is defined."""
     if isinstance(thing, functools.partial):
         return f"functools.partial of {describe(thing.func)}"
     if inspect.ismethod(thing):
@@ -750,9 +757,8 @@ def describe(thing: Any) -> str:
 
 
 def _location(function: Any) -> str:
-    code = getattr(
-        inspect.unwrap(function), "__code__", None
-    )  # the user does not know a decorator's code
+    # Unwrapped: the user does not know the code of a decorator.
+    code = getattr(inspect.unwrap(function), "__code__", None)
     if not isinstance(code, CodeType):
         return ""
     return f" at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
@@ -771,7 +777,7 @@ def _kind(thing: Any) -> str:
 
 
 def _parts(thing: Any) -> Iterator[_Part]:
-    """Yield the parts that are pickled along with an object."""
+    """Yield the labels and values of the parts that are pickled with an object."""
     if inspect.ismethod(thing):
         yield "the object", thing.__self__
         yield "the function", thing.__func__
@@ -816,10 +822,10 @@ def _function_parts(function: Any) -> Iterator[_Part]:
 
 
 def _object_parts(thing: Any) -> Iterator[_Part]:
-    """Yield what the object itself passes to pickle: its __getstate__ may omit attributes."""
+    """Yield the parts that the object's own __reduce_ex__ passes to pickle, which need not be all attributes."""
     try:
         reduced = thing.__reduce_ex__(5)
-    except Exception:  # the object itself cannot be pickled
+    except Exception:  # the object itself cannot be pickled, so it is the smallest part
         return
     if not isinstance(reduced, tuple):
         return

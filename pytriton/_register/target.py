@@ -1,6 +1,7 @@
-"""Registers a declared callable by its name, MODULE:ATTRIBUTE, for the command line.
+"""Registration of a declared callable by its name, MODULE:ATTRIBUTE, for the command line.
 
-The command line's own interpreter may lack what the module imports, so the workers' interpreter may do it::
+The interpreter of the command line may lack packages that the module imports. Then the workers' interpreter registers the
+callable::
 
     command line ── RegisterRequest ──▶ process of that interpreter: import, pickle ──▶ daemon
                  ◀── one JSON object per line: progress, then the result ──
@@ -26,17 +27,17 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError
 
 
 def load_target(text: str) -> Any:
-    """Import MODULE and return its ATTRIBUTE (which may have dots).
+    """Import MODULE and return its ATTRIBUTE, which may contain dots.
 
     Raises:
-        PyTritonBadParameterError: the text is malformed, MODULE or ATTRIBUTE does not exist, or the import failed, in
-            which case the text includes the traceback.
+        PyTritonBadParameterError: the text is malformed, MODULE or ATTRIBUTE does not exist, or the import failed; the
+            error then includes the traceback
     """
     module_name, colon, attribute = text.partition(":")
     if not colon or not module_name or not attribute:
         module = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         raise PyTritonBadParameterError(
-            f"{text!r} is not MODULE:ATTRIBUTE: name a callable of the module, such as "
+            f"{text!r} is not of the form MODULE:ATTRIBUTE: pass the name of a callable in a module, such as "
             f"{module or 'mymodule'}:classify"
         )
     if "/" in module_name or module_name.endswith(".py"):
@@ -49,7 +50,7 @@ def load_target(text: str) -> Any:
     cwd = os.getcwd()
     if cwd not in sys.path:
         sys.path.insert(0, cwd)
-    sys.argv[:] = [module_name]  # the module and its workers must not see our arguments
+    sys.argv[:] = [module_name]  # hide our arguments from the module and its workers
     found = _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -62,10 +63,10 @@ def load_target(text: str) -> Any:
 
 
 def check_declared(target: Any, text: str) -> None:
-    """Check that a command, which exits at once, can register a callable with its declaration.
+    """Check that a short-lived command can register a callable.
 
     Raises:
-        PyTritonBadParameterError: it has no declaration, or one that requires the process to stay alive.
+        PyTritonBadParameterError: the callable has no declaration, or is declared with isolation="thread"
     """
     declaration = declaration_of(target)
     if declaration is None:
@@ -77,7 +78,8 @@ def check_declared(target: Any, text: str) -> None:
     if declaration.options.get("isolation") == "thread":
         raise PyTritonBadParameterError(
             f"{text} is declared with isolation='thread', to run in the process that registers it, but "
-            "this one exits at once. Register it from a program that keeps running: pytriton.connect().register(...)."
+            "this command exits after registering it. Register it from a program that keeps running: "
+            "pytriton.connect().register(...)."
         )
 
 
@@ -107,11 +109,11 @@ def _import_failed(module_name: str) -> PyTritonBadParameterError:
 
 @dataclass(frozen=True)
 class RegisterRequest:
-    """A registration to be made by another interpreter.
+    """A registration that another interpreter carries out.
 
     Args:
         target: MODULE:ATTRIBUTE
-        runtime_dir: the daemon's
+        runtime_dir: runtime directory of the daemon
         options: keyword arguments of `DaemonClient.register`
     """
 
@@ -123,11 +125,13 @@ class RegisterRequest:
 def register_elsewhere(
     python: str, packages: str | None, request: RegisterRequest
 ) -> Iterator[dict[str, Any]]:
-    """Yield `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
+    """Register a callable in a process of another interpreter.
+
+    Yields `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
 
     Args:
-        python: an interpreter, Python 3.9 or newer
-        packages: a folder with packages it lacks; see `environments.worker_packages`
+        python: path of the interpreter, Python 3.9 or newer
+        packages: a folder with packages that it lacks; see `environments.worker_packages`
         request: the registration
 
     Raises:
@@ -142,7 +146,7 @@ def register_elsewhere(
         stdout=subprocess.PIPE,
         env=environments.plain_environment(),
     ) as process:
-        assert process.stdin is not None  # pipes, see above
+        assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin as stdin:
             stdin.write(
@@ -165,8 +169,8 @@ _ERRORS: dict[str, type[PyTritonError]] = {
 
 
 def main() -> None:
-    """Read the request, register, and report the outcome."""
-    # Output of the module must not mix with the answers.
+    """Read a request from standard input, register the callable, and write progress and result to standard output."""
+    # Standard output is for answers only: redirect what the module prints to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

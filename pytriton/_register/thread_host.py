@@ -1,12 +1,11 @@
-"""A model that runs in threads of this process: `DaemonClient.register(..., isolation="thread")`.
+"""Models that run in threads of the registering process: `DaemonClient.register(..., isolation="thread")`.
 
-The registrant's side. The connection of the registration stays open, and the dispatcher uses it
-to start and end workers::
+The connection of the registration stays open, and the dispatcher uses it to start and end workers::
 
     caller's thread     Register ──▶ … ◀── StartWorker: starts a thread … ◀── Registered
     the host's thread   ◀── EndWorker: ends a thread … ◀── Released, or the daemon exits: ends all threads
 
-The registrant need not do anything else; a warning is logged when the model is no longer served.
+A warning is logged if the model stops being served unexpectedly.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from pytriton.worker.thread import Load, WorkerThread
 
 _logger = logging.getLogger("pytriton._register.thread_host")
 
-#: Time for current batches to finish when this process exits, in seconds.
+#: Time that in-flight batches get to finish when this process exits, in seconds.
 _EXIT_TIMEOUT_S = 5.0
-#: How long a failed registration waits for a thread that is still loading; the thread ends by itself later.
+#: Time that a failed registration waits for threads that are still loading, in seconds. They end after loading.
 _FAILED_LOAD_TIMEOUT_S = 1.0
 
-#: Of this process, not inherited from a parent.
+#: The registrations of this process. After a fork, those of the parent are ignored.
 _hosts: set[ThreadHost] = set()
 
 
@@ -55,12 +54,11 @@ def register(
     planned: RegistrationPlan,
     progress: bool | Report | None,
 ) -> messages.ModelInfo:
-    """Serve a model from threads of this process.
+    """Register a model that is served by threads of this process.
 
     Raises:
-        PyTritonDaemonError: the daemon is on another machine.
-        RegistrationError and others: as `DaemonClient.register`; an exception of the callable's own
-            factory or check is the cause, with its traceback.
+        PyTritonDaemonError: the daemon is on another machine
+        RegistrationError: the registration failed; if the callable's factory or check raised, that exception is the cause
     """
     spec = planned.message.spec
     if isinstance(connection, RemoteConnection):
@@ -83,15 +81,15 @@ class ThreadHost:
     """One registration whose workers are threads of this process.
 
     Attributes:
-        model: its name.
-        load_error: the exception raised by its callable, or its factory, during loading.
-        expected: whether this process itself requested the end, so that no warning is needed.
+        model: name of the model
+        load_error: the exception that the callable, its factory or its check raised during loading
+        expected: whether this process itself ended the registration, so that no warning is logged
     """
 
     def __init__(
         self, connection: Connection, spec: messages.ModelSpec, load: Callable[[int], Load]
     ) -> None:
-        """Serve `spec`; instance i loads with `load(i)`."""
+        """Create a host for `spec`; `load(i)` returns the function that loads the callable of instance i."""
         self.model = spec.name
         self.load_error: BaseException | None = None
         self.expected = False
@@ -109,7 +107,7 @@ class ThreadHost:
 
     @property
     def alive(self) -> bool:
-        """Return True while this process serves the registration."""
+        """Return True while this process serves the model."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def serves_by(self, connection: Connection) -> bool:
@@ -122,11 +120,11 @@ class ThreadHost:
         payloads: Sequence[bytes],
         on_progress: Report | None,
     ) -> messages.AnyMessage:
-        """Register, and return the dispatcher's answer. From then on threads of this process serve the model.
+        """Send the registration and return the dispatcher's answer; from then on, threads of this process serve the model.
 
         Raises:
-            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`; all
-                threads have ended.
+            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`, after the threads were told
+                to end
         """
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)
@@ -145,16 +143,16 @@ class ThreadHost:
         return answer
 
     def end(self) -> None:
-        """Make the threads end after their batches, because the process is exiting."""
+        """End the threads after their current batches, because the process is exiting. Does not wait."""
         self._exiting = True
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the host's thread has ended
             self._wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def join(self, timeout_s: float) -> None:
-        """Wait until all threads have ended."""
+        """Wait at most `timeout_s` until all threads have ended."""
         self._thread.join(timeout_s)
 
-    # ── in the caller's thread until it has registered, in the host's own from then on ───────────
+    # ── runs in the caller's thread during the registration, later in the host's own thread ───────
 
     def _handle(self, message: messages.AnyMessage) -> None:
         if isinstance(message, messages.StartWorker):
@@ -169,7 +167,7 @@ class ThreadHost:
             self._released = message.why
 
     def _record_error(self, load: Load) -> Load:
-        """Wrap a loader to record its exception, which this process can raise without translation."""
+        """Wrap a loader so that its exception is recorded, to become the cause of the RegistrationError."""
 
         def recorded() -> Any:
             try:
@@ -181,14 +179,14 @@ class ThreadHost:
         return recorded
 
     def _run(self) -> None:
-        """Handle the dispatcher's messages until the registration is over."""
+        """Handle messages from the dispatcher until the registration ends."""
         channel = self._channel
         poll = select.poll()
         for fd in (channel.fileno, channel.events_fileno, self._wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         try:
             while True:
-                channel.watch()  # ZeroMQ's descriptors only report changes: check before waiting
+                channel.watch()  # ZeroMQ's descriptors only signal changes, so check before waiting
                 while (received := channel.receive(0)) is not None:
                     self._handle(received[1])
                 if self._released is not None or channel.trouble is not None or self._exiting:
@@ -205,7 +203,7 @@ class ThreadHost:
             return
         why = self._released
         if why is None:
-            why = f"the daemon in {self._connection.name} has exited. Register the model again when a daemon is running"
+            why = f"the daemon in {self._connection.name} exited. Register the model again when a daemon is running"
         _logger.warning("model %s is no longer served by this process: %s", self.model, why)
 
     def _end_threads(self, timeout_s: float | None = None, *, orphaned: bool = False) -> None:
@@ -221,7 +219,7 @@ class ThreadHost:
 
 
 def _loads(planned: RegistrationPlan) -> Callable[[int], Load]:
-    """Return the loader of each instance's callable, from one target for all or one target each."""
+    """Return a function that returns the loader of an instance's callable, given the instance's index."""
     targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:
@@ -234,12 +232,12 @@ def _loads(planned: RegistrationPlan) -> Callable[[int], Load]:
 
 
 def hosts() -> list[ThreadHost]:
-    """Return the registrations whose workers are threads of this process."""
+    """Return the registrations that are served by threads of this process."""
     return [host for host in list(_hosts) if host.alive]
 
 
 def _end_all() -> None:
-    """Let all workers finish their current batches when the interpreter exits; the daemon sees the process exit."""
+    """Let all threads finish their current batches before the interpreter exits."""
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
     alive = hosts()
     for host in alive:
@@ -250,5 +248,5 @@ def _end_all() -> None:
 
 @cache
 def _end_all_at_exit() -> None:
-    """Register `_end_all` to be called at exit, once."""
+    """Register `_end_all` to be called at exit. Repeated calls have no effect."""
     atexit.register(_end_all)

@@ -1,5 +1,4 @@
-"""Weights shared by the workers of a machine: created once, mapped by all, freed with the last of them.
+"""Implementation of `pytriton.shared`: weights that exist once in memory and are mapped by all workers of a machine.
 
-Belongs here: the implementation of `pytriton.shared`: files, trees of arrays, sealed memory. May import:
-`pytriton._protocol`, `pytriton.exceptions`, numpy; torch only when tensors are requested.
+This package may import `pytriton._protocol`, `pytriton.exceptions` and numpy; torch only when tensors are requested.
 """

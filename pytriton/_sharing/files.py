@@ -1,4 +1,4 @@
-"""Files that are mapped directly: safetensors, and numpy's .npy."""
+"""Weight files that can be mapped without a copy: safetensors, and numpy's .npy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._sharing import segments, trees
 from pytriton._sharing.segments import Segment
 from pytriton.exceptions import PyTritonValidationError
 
-#: safetensors' name of a data type -> numpy's ("" if missing), torch's.
+#: Data types: name in safetensors -> name in numpy ("" if it has none), name in torch.
 _DTYPES = {
     "F64": ("<f8", "float64"),
     "F32": ("<f4", "float32"),
@@ -31,15 +31,15 @@ _DTYPES = {
     "U8": ("|u1", "uint8"),
     "BOOL": ("|b1", "bool"),
 }
-#: Maximum size of a safetensors header, as in its own library.
+#: Maximum size of a safetensors header in bytes, as in the safetensors library.
 _MAX_HEADER_BYTES = 100_000_000
 
 
 def digest_of(path: Path) -> str:
-    """Return a fingerprint of a file's content: its path, device, inode, modification time and size.
+    """Return a text that changes with a file: its path, device, inode, modification time and size.
 
     Raises:
-        FileNotFoundError: the file does not exist.
+        FileNotFoundError: the file does not exist
     """
     real = path.resolve(strict=True)
     seen = os.stat(real)
@@ -47,16 +47,21 @@ def digest_of(path: Path) -> str:
 
 
 def load(path: Path, digest: str, framework: str) -> Any:
-    """Return the arrays of a file, mapped.
+    """Map a file and return its arrays: an array for .npy, a dictionary for .safetensors.
+
+    Args:
+        path: the file
+        digest: identifies the file's content
+        framework: "numpy" or "torch": the type of the arrays
 
     Raises:
-        PyTritonValidationError: the file has another format, or contents that cannot be mapped.
+        PyTritonValidationError: the file has another format, or content that cannot be mapped
     """
     suffix = path.suffix.lower()
     if suffix not in (".safetensors", ".npy"):
         raise PyTritonValidationError(
             f"pytriton.shared: {path} is neither a .safetensors nor a .npy file. For other formats, share the "
-            f"result of a function that reads it: "
+            f"result of a function that reads the file: "
             f"pytriton.shared(lambda: load({str(path)!r}), key=Path({str(path)!r}))."
         )
     if not os.path.getsize(path):
@@ -110,7 +115,7 @@ def _tensor(segment: Segment, data: int, name: str, header_entry: Any, framework
     of_numpy, of_torch = _DTYPES[header_entry["dtype"]]
     shape, (begin, end) = list(header_entry["shape"]), header_entry["data_offsets"]
     if not 0 <= begin <= end <= segment.size - data or any(one < 0 for one in shape):
-        raise ValueError(f"{name} lies outside of the file")
+        raise ValueError(f"the data of {name} is outside of the file")
     if framework == "torch":
         found = trees.tensor(segment, data + begin, of_torch, shape)
         size = found.element_size() * found.numel()

@@ -1,4 +1,4 @@
-"""Mappings shared by several processes: found by digest, created once under a lock, held until this process exits."""
+"""Memory and files mapped by several processes. A segment is created once, found by its digest, and mapped until exit."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pytriton._protocol.files import shared_entries
 from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Holder, SharedEntry
 from pytriton._protocol.files.shared_entries import MEMFD_NAME as _NAME
 
-#: Bytes written at once.
+#: Maximum number of bytes per write.
 _CHUNK = 16 << 20
 
 Buffer = Union[bytes, memoryview]
 
 
 class Segment:
-    """One mapping of this process: sealed memory, or a file.
+    """Sealed memory, or a file, mapped into this process.
 
     Attributes:
-        fd: other processes open it below /proc as long as this process lives
-        size: size of the mapping
+        fd: its descriptor; as long as this process lives, others can open it below /proc
+        size: size in bytes
     """
 
     def __init__(self, fd: int) -> None:
@@ -37,46 +37,51 @@ class Segment:
         self._private: mmap.mmap | None = None
 
     def read_only(self) -> mmap.mmap:
-        """Return the bytes, read-only."""
+        """Return a read-only mapping."""
         if self._read_only is None:
             self._read_only = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
         return self._read_only
 
     def private(self) -> mmap.mmap:
-        """Return the bytes, copy-on-write: pages that this process writes become private."""
+        """Return a copy-on-write mapping: pages that this process writes become private to it."""
         if self._private is None:
             access = mmap.PROT_READ | mmap.PROT_WRITE
             self._private = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, access)
         return self._private
 
 
-#: This process's segments, by digest. Never removed, since their arrays may be referenced anywhere.
+#: The segments mapped by this process, by digest. They are never unmapped, since any object may refer to their arrays.
 _segments: dict[str, Segment] = {}
-_alone = threading.RLock()
+_segments_lock = threading.RLock()
 
 
 def memory(digest: str, label: str, make: Callable[[], Iterable[Buffer]]) -> Segment:
-    """Return sealed memory; the pieces returned by `make` are written to it once on this machine.
+    """Return a segment of sealed memory; only the first process on this machine creates it.
+
+    Args:
+        digest: identifies the content
+        label: name for people
+        make: called in the first process; returns the pieces to write to the memory
 
     Raises:
-        MemoryError: not enough memory.
-        OSError: it cannot be shared.
-        Exception: raised by `make`; the next process to request it tries again.
+        MemoryError: not enough memory is available
+        OSError: the memory cannot be shared
+        Exception: an exception of `make`; the next process that requests the segment calls it again
     """
-    return _segment(digest, label, "memory", lambda: _made(digest, make))
+    return _segment(digest, label, "memory", lambda: _create_memory(digest, make))
 
 
 def file(digest: str, path: Path) -> Segment:
-    """Return the mapping of a file; all processes share its pages.
+    """Return a segment that maps a file, whose pages all processes share.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened
     """
     return _segment(digest, str(path), "file", lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Segment:
-    with _alone:
+    with _segments_lock:
         segment = _segments.get(digest)
         if segment is None:
             folder = _folder()
@@ -84,26 +89,24 @@ def _segment(digest: str, label: str, kind: str, make: Callable[[], int]) -> Seg
                 entry = shared_entries.read(folder, digest)
                 holders = entry.holders if entry is not None else []
                 others = holders if kind == "memory" else []
-                opened = (_opened(one, digest) for one in others)
+                opened = (_open_memory(one, digest) for one in others)
                 fd = next((one for one in opened if one is not None), None)
                 segment = Segment(make() if fd is None else fd)
                 try:
                     started = shared_entries.started_at(os.getpid())
-                    assert started is not None  # it runs
+                    assert started is not None  # this process is running
                     own = Holder(os.getpid(), started, segment.fd)
                     entry = SharedEntry(label, kind, segment.size, [*holders, own])
                     shared_entries.write(folder, digest, entry)
-                except (
-                    BaseException
-                ):  # otherwise it would occupy memory, and no process could find it
-                    os.close(segment.fd)
+                except BaseException:
+                    os.close(segment.fd)  # without an entry, no other process could find the memory
                     raise
             _segments[digest] = segment
         return segment
 
 
-def _opened(holder: Holder, digest: str) -> int | None:
-    """Return a descriptor of another process's memory if it is the expected one, and sealed."""
+def _open_memory(holder: Holder, digest: str) -> int | None:
+    """Open the memory that another process holds; return None unless it is sealed and has the expected digest."""
     try:
         fd = os.open(f"/proc/{holder.pid}/fd/{holder.fd}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # the process has exited, or belongs to another user
@@ -115,20 +118,20 @@ def _opened(holder: Holder, digest: str) -> int | None:
     return None
 
 
-def _made(digest: str, make: Callable[[], Iterable[Buffer]]) -> int:
+def _create_memory(digest: str, make: Callable[[], Iterable[Buffer]]) -> int:
     pieces = list(make())
     size = sum(len(memoryview(piece).cast("B")) for piece in pieces)
     available = linux.available_memory()
     if size > available:
         raise MemoryError(
-            f"pytriton.shared: {size:,} bytes are to be shared, and {available:,} bytes of memory are left"
+            f"pytriton.shared: the value has {size:,} bytes, but only {available:,} bytes of memory are available"
         )
     fd = linux.memfd_create(f"{_NAME}-{digest}")
     try:
         for piece in pieces:
             _write(fd, memoryview(piece).cast("B"))
         linux.seal_for_good(fd)
-        # Read-only from now on, also for processes that open it below /proc.
+        # Reopened read-only, so that processes that open it below /proc cannot write to it either.
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(fd)
@@ -142,14 +145,14 @@ def _write(fd: int, piece: memoryview) -> None:
 
 
 def _folder() -> Path:
-    """Return the folder with the shared entries: the daemon's for workers, a per-user one for other processes."""
+    """Return the folder of the entries that describe segments: the daemon's in a worker, else one per user."""
     given = os.environ.get(ENV_SHARED_DIR)
     folder = Path(given or os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.geteuid()}"))
     folder.mkdir(mode=0o700, exist_ok=True)
     seen = os.lstat(folder)
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
         raise PermissionError(
-            f"pytriton.shared: {folder} has to be a folder that belongs to user {os.geteuid()} and is for that user "
-            f"alone (0700); remove it, or set {ENV_SHARED_DIR}"
+            f"pytriton.shared: {folder} must be a folder that belongs to user {os.geteuid()} and that no other user can "
+            f"access (mode 0700). Remove it, or set {ENV_SHARED_DIR} to another folder."
         )
     return folder

@@ -1,4 +1,4 @@
-"""Serialization of arrays and tensors in dictionaries, lists and tuples to one block of memory, and back.
+"""Serialization of nested dictionaries, lists and tuples of arrays and tensors to one block of memory, and back.
 
 [ length of the layout, 8 bytes ][ layout, JSON ] [ array ][ array ] …     each aligned to 64 bytes
 """
@@ -23,7 +23,11 @@ _KINDS = "biufcSUV"
 
 
 class Layout:
-    """The layout of a value: its structure, and the pieces in memory."""
+    """The serialized form of a value.
+
+    Raises:
+        PyTritonValidationError: the value contains no array, or something that cannot be shared
+    """
 
     def __init__(self, value: Any) -> None:
         self._pieces: list[memoryview] = []
@@ -32,7 +36,7 @@ class Layout:
         tree = self._of(value, "value")
         if not self._leaves:
             raise PyTritonValidationError(
-                "pytriton.shared: the value contains no array; it takes numpy arrays and CPU torch tensors, in "
+                "pytriton.shared: the value contains no array. Share numpy arrays or torch tensors on the CPU, in "
                 "dictionaries, lists and tuples."
             )
         head = json.dumps({"tree": tree, "leaves": self._leaves}).encode()
@@ -40,7 +44,7 @@ class Layout:
         self.head += bytes(_padding(len(self.head)))
 
     def pieces(self) -> Iterator[Buffer]:
-        """Yield the pieces to write, in order."""
+        """Yield the pieces of the serialized form, in order."""
         yield self.head
         for piece in self._pieces:
             yield piece
@@ -49,7 +53,7 @@ class Layout:
     def _of(self, value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray):
             if is_masked(value):
-                raise _refusal(where, "a masked array, whose masked values would become visible")
+                raise _refusal(where, "a masked array, whose mask would be lost")
             return self._leaf(value, "numpy", value.dtype.str, where)
         if _is_tensor(value):
             return self._tensor(value, where)
@@ -99,16 +103,18 @@ class Layout:
         return {"a": len(self._leaves) - 1}
 
 
-def built(segment: Segment) -> Any:
-    """Deserialize the value stored in a mapping.
+def deserialize(segment: Segment) -> Any:
+    """Return the value stored in a segment. Its arrays refer to the segment's memory.
 
     Raises:
-        ValueError: the mapping contains something else.
+        ValueError: the segment contains something else
     """
     mapped = segment.read_only()
     length = int.from_bytes(mapped[:8], "little")
     if length > segment.size - 8:
-        raise ValueError("pytriton.shared: the value shared under this key has a different layout")
+        raise ValueError(
+            "pytriton.shared: the memory shared under this key does not contain a serialized value"
+        )
     head = json.loads(mapped[8 : 8 + length])
     begin = 8 + length + _padding(8 + length)
     leaves = [_array(segment, begin, leaf) for leaf in head["leaves"]]
@@ -122,7 +128,7 @@ def _array(segment: Segment, begin: int, leaf: Mapping[str, Any]) -> Any:
 
 
 def array(segment: Segment, at: int, dtype: Any, shape: list[int]) -> Any:
-    """Return a part of a mapping as a read-only array."""
+    """Return a part of a segment as a read-only array; `at` is its offset in bytes."""
     count = int(np.prod(shape, dtype=np.int64))
     if not count or not dtype.itemsize:
         return np.empty(shape, dtype)
@@ -130,7 +136,7 @@ def array(segment: Segment, at: int, dtype: Any, shape: list[int]) -> Any:
 
 
 def tensor(segment: Segment, at: int, dtype: str, shape: list[int]) -> Any:
-    """Return a part of a mapping as a tensor; what this process writes to it becomes private."""
+    """Return a part of a segment as a tensor; `at` is its offset in bytes. Written pages become private to this process."""
     import torch  # type: ignore[import-not-found, unused-ignore]
 
     kind = getattr(torch, dtype)
@@ -167,6 +173,6 @@ def _padding(length: int) -> int:
 
 def _refusal(where: str, what: str) -> PyTritonValidationError:
     return PyTritonValidationError(
-        f"pytriton.shared: {where} is {what}; it takes numpy arrays of numbers, fixed-length strings or booleans, and "
-        "torch tensors of the CPU, in dictionaries with texts as keys, lists and tuples."
+        f"pytriton.shared: {where} is {what}. Share numpy arrays of numbers, fixed-length strings or booleans, or "
+        "torch tensors on the CPU, in dictionaries with strings as keys, lists and tuples."
     )

@@ -1,13 +1,13 @@
-"""`pytriton check`: verify that it works on this machine. Facts, small examples, and a report for questions.
+"""The command `pytriton check`: gathers facts about this machine, runs small examples, and writes a report for support.
 
-Importing this module starts nothing.
+Importing this module has no side effects.
 """
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line (console script `pytriton`, `python -m pytriton`) and exit with its code."""
+    """Run the command line (console script `pytriton`, or `python -m pytriton`) and exit with its exit code."""
     import sys
 
     from pytriton._clash import clashing_distribution

@@ -1,4 +1,4 @@
-"""The example of the check: a model that adds and subtracts, served and called in one process or in two.
+"""The example that `pytriton check` runs: a model that adds and subtracts, served and called in one process or in two.
 
 python -m pytriton.check.add_sub serve HTTP_PORT GRPC_PORT METRICS_PORT
 python -m pytriton.check.add_sub ask URL TIMEOUT_S
@@ -28,17 +28,17 @@ logger = logging.getLogger("pytriton.check")
 
 
 class ExampleError(Exception):
-    """The example failed; the text describes how."""
+    """The example failed; the text says why."""
 
 
 @batch
 def add_sub(a: Any, b: Any) -> Any:
-    """Be the model."""
+    """Return the sum and the difference of the inputs."""
     return {"add": a + b, "sub": a - b}
 
 
 def bind(triton: Triton) -> None:
-    """Have it served."""
+    """Bind the model."""
     pair = ("a", "b"), ("add", "sub")
     inputs, outputs = (
         [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in names] for names in pair
@@ -47,11 +47,11 @@ def bind(triton: Triton) -> None:
 
 
 def ask(url: str, timeout_s: float) -> None:
-    """Call the model once, and check the result.
+    """Call the model once and check the result.
 
     Raises:
-        ExampleError: the result is wrong.
-        PyTritonClientError: the call failed.
+        ExampleError: the result is wrong
+        PyTritonClientError: the call failed
     """
     from pytriton.client import ModelClient
 
@@ -60,15 +60,15 @@ def ask(url: str, timeout_s: float) -> None:
     with ModelClient(url, NAME, init_timeout_s=timeout_s) as client:
         answer = client.infer_batch(a, b)
     if not np.array_equal(answer["add"], a + b) or not np.array_equal(answer["sub"], a - b):
-        raise ExampleError(f"the model answered wrongly: {answer}")
+        raise ExampleError(f"the model returned a wrong result: {answer}")
     logger.info("%s was called over %s and returned the expected result", NAME, url)
 
 
 def in_one_process(timeout_s: float) -> None:
-    """Serve and call in this process, over both protocols.
+    """Serve and call the model in this process, over HTTP and gRPC.
 
     Raises:
-        Exception: any failure.
+        Exception: the example failed
     """
     import psutil
 
@@ -83,19 +83,19 @@ def in_one_process(timeout_s: float) -> None:
         for url in _urls(ports):
             ask(url, timeout_s)
         if not triton.is_alive():
-            raise ExampleError("the server answered, but is_alive() is False")
+            raise ExampleError("the server responded, but is_alive() returned False")
     left = psutil.Process().children(recursive=True)
     if left:
-        raise ExampleError(f"stopped, but these processes are left: {left}")
+        raise ExampleError(f"the server has stopped, but these processes are still running: {left}")
     logger.info("the server has stopped and cleaned up")
 
 
 def as_scripts(timeout_s: float) -> None:
-    """Serve in one process and call from another, as users' scripts do; then interrupt the server.
+    """Serve the model in one process and call it from another, as users' scripts do; then interrupt the server.
 
     Raises:
-        ExampleError: a process failed.
-        Exception: any other failure.
+        ExampleError: a process failed
+        Exception: the example failed for another reason
     """
     ports = find_free_ports(3)
     module = "pytriton.check.add_sub"
@@ -106,25 +106,27 @@ def as_scripts(timeout_s: float) -> None:
             with ScriptThread(command, name="client", on_line=_print("client")) as client:
                 _join(client, server, timeout_s)
             if client.returncode != 0:
-                raise ExampleError(f"the client ended with code {client.returncode}")
+                raise ExampleError(f"the client exited with code {client.returncode}")
     if server.returncode != 0:
-        raise ExampleError(f"the server, interrupted, ended with code {server.returncode}, not 0")
+        raise ExampleError(
+            f"the server exited with code {server.returncode}, not 0, after it was interrupted"
+        )
     logger.info("the server was interrupted, and exited cleanly")
 
 
 def _join(client: ScriptThread, server: ScriptThread, timeout_s: float) -> None:
-    """Wait for the client; fail early if the server exits."""
+    """Wait until the client has exited; raise if the server exits first, or if the timeout expires."""
     for _ in range(max(1, round(timeout_s))):
         client.join(1)
         if not client.is_alive():
             return
         if not server.is_alive():
             raise ExampleError(f"the server exited with code {server.returncode} during the call")
-    raise ExampleError(f"the client had no answer after {timeout_s:g} s")
+    raise ExampleError(f"the client got no answer within {timeout_s:g} s")
 
 
 def _print(name: str) -> Any:
-    return lambda line: print(f"{name}: {line}", flush=True)  # noqa: T201, it is what a person reads
+    return lambda line: print(f"{name}: {line}", flush=True)  # noqa: T201, output for the user
 
 
 def _config(ports: Sequence[int]) -> TritonConfig:

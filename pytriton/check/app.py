@@ -1,4 +1,4 @@
-"""The commands of `pytriton`: each prints its actions; `check` runs all and archives the output."""
+"""The commands of `pytriton`. Each prints what it does; `check` runs all of them and archives the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=False)
 
 PRIVACY = (
     "This report may contain private data: names of users and folders, installed packages, environment "
-    "variables. Review it before you share it with anyone."
+    "variables. Review it before you share it."
 )
 _EXAMPLES = ("example-add-sub", "example-add-sub-script")
 
@@ -28,12 +28,12 @@ _WORKSPACE = typer.Option(
     "--workspace",
     "-w",
     metavar="DIR",
-    help="Folder for the results; it is created, and must not exist. Default: an archive in the working directory.",
+    help="Folder to create for the results; it must not exist yet. Default: an archive in the working directory.",
 )
 _TIMEOUT = typer.Option(
     600.0,
     "--timeout",
-    help="Timeout of one example, in seconds; the first one downloads tritonserver if necessary.",
+    help="Timeout for each example, in seconds. The first one downloads tritonserver if necessary.",
 )
 
 
@@ -43,14 +43,14 @@ def _default(
     workspace: Optional[Path] = _WORKSPACE,
     timeout: float = _TIMEOUT,
 ) -> None:
-    """Check whether pytriton works on this machine. Without a command: `check`."""
+    """Check whether pytriton works on this machine. The default command is `check`."""
     if context.invoked_subcommand is None:
         check(workspace, timeout)
 
 
 @app.command()
 def check(workspace: Optional[Path] = _WORKSPACE, timeout: float = _TIMEOUT) -> None:
-    """Gather facts about this machine, run the examples, and put all output into an archive."""
+    """Gather facts about this machine, run the examples, and archive the output."""
     _say(PRIVACY)
     with _report(workspace) as report:
         _env(report)
@@ -58,7 +58,7 @@ def check(workspace: Optional[Path] = _WORKSPACE, timeout: float = _TIMEOUT) -> 
         try:
             archive = report.archive()
         except OSError as error:
-            _end(f"the archive cannot be written: {error}. Name a folder with -w DIR.")
+            _end(f"the archive cannot be written: {error}. Choose another folder with -w DIR.")
         _say(f"The results are in {archive}")
     _say(PRIVACY)
     _conclude(failed)
@@ -126,13 +126,13 @@ def _succeeds(name: str, report: Report, timeout: float) -> bool:
 
         def keep(line: str) -> None:
             log.write(f"{line}\n")
-            print(line, flush=True)  # noqa: T201, it is what a person reads
+            print(line, flush=True)  # noqa: T201, output for the user
 
         with ScriptThread(command, report.folder, name=name, on_line=keep) as script:
             script.join(timeout)
             late = script.is_alive()
         if late:
-            keep(f"{name} was stopped: it was still running after {timeout:g} s (--timeout)")
+            keep(f"{name} was stopped because it was still running after {timeout:g} s (--timeout)")
     ended = script.returncode == 0 and not late
     _say(f"{name}: {'ok' if ended else f'FAILED (exit code {script.returncode})'}")
     return ended
@@ -154,7 +154,9 @@ def _report(folder: Path | None) -> Iterator[Report]:
     try:
         report = Report(folder)
     except FileExistsError:
-        _end(f"the folder {folder} exists already. Name a new one: it is created for the results.")
+        _end(
+            f"the folder {folder} already exists. Pass the name of a new folder, which will be created."
+        )
     except OSError as error:
         _end(f"the folder {folder} cannot be created: {error}")
     with report:
@@ -164,7 +166,7 @@ def _report(folder: Path | None) -> Iterator[Report]:
 def _conclude(failed: list[str]) -> None:
     if failed:
         _end(f"these examples failed: {', '.join(failed)}")
-    _say("All examples work.")
+    _say("All examples succeeded.")
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Facts about a machine, for diagnosing problems. Nothing here needs root."""
+"""Facts about this machine, for diagnosing problems. Gathering them does not require root."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 
 _GIB = 1 << 30
-#: Timeout of another program, in seconds.
+#: Timeout of programs that are run for their output, in seconds.
 _PROGRAM_S = 60.0
-#: Environment variables whose values are shown, except for parts that look like a password.
+#: Environment variables whose values are shown, except for passwords in URLs.
 _SHOWN = re.compile(
     r"^(CUDA_|NVIDIA_(?!API)|OMP_|MKL_|PYTHON|PYTRITON_|LD_LIBRARY_PATH$|PATH$|HOME$|LANG$|LC_|TMPDIR$"
     r"|VIRTUAL_ENV|CONDA_|XDG_|http_proxy$|https_proxy$|no_proxy$|HTTP_PROXY$|HTTPS_PROXY$|NO_PROXY$)"
@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"(://)[^/@\s]+@")
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Yield headings and the facts under each; unavailable facts give the reason."""
+    """Yield pairs of a heading and a text with facts; if the facts are not available, the text says why."""
     sections: list[tuple[str, Callable[[], str]]] = [
         ("pytriton", _pytriton),
         ("system", _system),
@@ -51,7 +51,7 @@ def _describe_section(describe: Callable[[], str]) -> str:
     try:
         return describe().rstrip()
     except Exception as error:  # one missing fact must not hide the others
-        return f"not known: {type(error).__name__}: {error}"
+        return f"not available: {type(error).__name__}: {error}"
 
 
 def _pytriton() -> str:
@@ -71,7 +71,7 @@ def _system() -> str:
     return (
         f"{platform.platform()} {platform.machine()}\n"
         f"{named.partition('=')[2].strip(chr(34))}, {' '.join(platform.libc_ver())}\n"
-        f"in a container: {'yes' if container else 'not known to be'}\n"
+        f"in a container: {'yes' if container else 'not detected'}\n"
         f"user id {os.geteuid()}"
     )
 
@@ -80,7 +80,7 @@ def _resources() -> str:
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     usable = len(os.sched_getaffinity(0))
     return (
-        f"{os.cpu_count()} processors, {usable} of them usable, load {os.getloadavg()}\n"
+        f"{os.cpu_count()} processors, {usable} of them usable by this process, load {os.getloadavg()}\n"
         f"memory: {memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB available\n"
         f"swap: {swap.free / _GIB:.1f} of {swap.total / _GIB:.1f} GiB free"
     )
@@ -128,7 +128,7 @@ def _processes() -> str:
     for process in psutil.process_iter(["pid", "name", "memory_info"]):
         if interesting.search(process.info["name"] or "") and process.info["memory_info"]:
             memory = process.info["memory_info"].rss / (1 << 20)
-            # not the command line, where people pass secrets
+            # Not the command line: it may contain secrets.
             lines.append(f"{process.info['pid']} {process.info['name']}: {memory:.0f} MiB")
     return "\n".join(lines) or "no python or tritonserver process"
 
@@ -151,7 +151,7 @@ def _packages() -> str:
 
 
 def _doctor() -> str:
-    # A separate program: only the launcher may import the daemon's parts.
+    # Run as a separate program, since only the command line may import the daemon's modules.
     return _said([sys.executable, "-m", "pytriton._cli", "doctor"])
 
 

@@ -1,4 +1,4 @@
-"""Logs the resource usage of a process and its children: for long tests, and for reports."""
+"""Logging of the resource usage of a process and its children, for long tests and for reports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MIB = 1 << 20
 
 
 class ProcessMonitoring:
-    """Log the state of a process and its children on request.
+    """Logger of the resource usage of a process and its children.
 
     Args:
-        logger: receives the lines
+        logger: the logger to use
         process: the process; None: this one
-        loglevel: level of the lines
-        custom_monitors: called with the logger on each dump, for facts only the caller knows
+        loglevel: log level of the lines
+        custom_monitors: functions that are called with the logger on each dump, to log further facts
 
     Example:
         >>> import logging
@@ -40,11 +40,11 @@ class ProcessMonitoring:
         self._process = process or psutil.Process()
         self._loglevel = loglevel
         self._custom_monitors = list(custom_monitors)
-        #: Position among the children -> command and pid when first seen.
+        #: Command -> process ids of the children that run it, at the previous call.
         self._seen: dict[str, list[int]] = {}
 
     def dump_state(self) -> None:
-        """Log memory, threads, descriptors and CPU time of the process and each of its children."""
+        """Log memory, threads, file descriptors and CPU time of the process and each of its children."""
         for process in self._family():
             with contextlib.suppress(psutil.Error):  # it has exited
                 self._log("%s", describe(process))
@@ -52,7 +52,7 @@ class ProcessMonitoring:
             monitor(self._logger)
 
     def dump_threads(self) -> None:
-        """Log CPU time of each thread of the process."""
+        """Log the CPU time of each thread of the process."""
         with contextlib.suppress(psutil.Error):
             for thread in self._process.threads():
                 self._log(
@@ -63,9 +63,9 @@ class ProcessMonitoring:
                 )
 
     def get_restarted_children(self) -> list[str]:
-        """Return the commands of children that replaced one that exited, since the first call.
+        """Return the commands of children that have been restarted since the previous call.
 
-        A command that more processes have run over time than run it now counts as restarted.
+        A command counts as restarted if a process that ran it has gone and a new process runs it.
         """
         now: dict[str, list[int]] = {}
         for process in list(self._family())[1:]:
@@ -90,10 +90,10 @@ class ProcessMonitoring:
 
 
 def describe(process: psutil.Process) -> str:
-    """Return one line about a process.
+    """Return a line with the resource usage and the command of a process.
 
     Raises:
-        psutil.Error: the process has exited, or belongs to another user.
+        psutil.Error: the process has exited, or belongs to another user
     """
     with process.oneshot():
         times = process.cpu_times()
@@ -106,7 +106,7 @@ def describe(process: psutil.Process) -> str:
 
 
 class ProcessMonitoringThread:
-    """Run a ProcessMonitoring periodically, as a context manager.
+    """Thread that dumps the state of a ProcessMonitoring periodically. Also a context manager.
 
     Args:
         monitoring: the ProcessMonitoring
@@ -120,13 +120,13 @@ class ProcessMonitoringThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, name="monitoring", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Dump a last time, and stop."""
+        """Stop the thread after a final dump."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
@@ -152,12 +152,12 @@ class ProcessMonitoringThread:
 
 
 class TestMonitoringContext(ProcessMonitoringThread):
-    """Monitor this process during a `with` block.
+    """Context manager that monitors this process.
 
     Args:
-        logger: receives the lines
+        logger: the logger to use
         interval: interval between dumps, in seconds
-        loglevel: level of the lines
+        loglevel: log level of the lines
         custom_monitors: as for `ProcessMonitoring`
     """
 

@@ -14,11 +14,11 @@ ARCHIVE = "pytriton_check.zip"
 
 
 class Report:
-    """Files about one check.
+    """A folder with the output of one check, as a context manager.
 
     Args:
-        folder: destination, with the archive; it is created, and must not exist. None: the files are
-            deleted in the end, and the archive is put into the working directory
+        folder: the folder to create for the files and the archive; it must not exist. None: the files go to a temporary
+            folder that is deleted at the end, and the archive to the working directory
 
     Raises:
         FileExistsError: the folder exists
@@ -34,11 +34,11 @@ class Report:
             self.folder = folder.absolute()
 
     def file(self, name: str) -> Path:
-        """Return the path of a file in the report."""
+        """Return the path for a file in the report's folder."""
         return self.folder / name
 
     def archive(self) -> Path:
-        """Put all files into an archive; return its path.
+        """Write all files to an archive, and return its path.
 
         Raises:
             OSError: the archive cannot be written

@@ -1,4 +1,4 @@
-"""Runs other programs in the background and records their output."""
+"""Running of programs in the background, with their output recorded."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any
 
 import psutil
 
-#: Grace period of `stop` before it kills a program, in seconds.
+#: Time that `stop` waits after SIGINT before it kills a program, in seconds.
 _GRACE_S = 20.0
 
 
 class ScriptThread(threading.Thread):
-    """A thread that runs a program, reads its output, and waits for its exit.
+    """A thread that runs a program, reads its output, and waits until it exits.
 
-    As a context manager it starts the program, and stops it at the end of the block if it is still running.
+    As a context manager, it starts the program, and stops it at the end of the block if it is still running.
 
     Args:
         cmd: the program with its arguments
-        workdir: its working directory; None: that of this process
-        name: name of the thread; each output line goes to the logger of this name
-        on_line: called with each line; None: the line is logged
+        workdir: working directory of the program; None: that of this process
+        name: name of the thread, and of the logger for the program's output
+        on_line: called with each line of output; None: the line is logged
         group, target, args, kwargs: parameters of threading.Thread; unused
 
     Attributes:
-        returncode: its exit code (negative: the signal that killed it), None while it runs
-        process: the psutil.Popen object (a psutil.Process, too), None before the start
+        returncode: exit code of the program (negative: the signal that killed it); None while it runs
+        process: the psutil.Popen object, which is also a psutil.Process; None before the start
 
     Example:
         >>> import sys
@@ -67,14 +67,14 @@ class ScriptThread(threading.Thread):
 
     @property
     def output(self) -> str:
-        """The output so far, of both streams."""
+        """The output so far: standard output and standard error."""
         return "".join(list(self._lines))
 
     def start(self, threaded: bool = True) -> None:
-        """Start the program; with `threaded=False`, also wait for its exit.
+        """Start the program; with `threaded=False`, also wait until it exits.
 
         Raises:
-            OSError: the program cannot be started.
+            OSError: the program cannot be started
         """
         super().start()
         self._begun.wait()
@@ -84,9 +84,9 @@ class ScriptThread(threading.Thread):
             self.join()
 
     def run(self) -> None:
-        """Be the thread."""
+        """Run the program. Called in the thread."""
         try:
-            # Its own session: Ctrl-C goes to this process, which then stops the program in order.
+            # In its own session, so that Ctrl-C only interrupts this process, which then stops the program.
             process = self.process = psutil.Popen(
                 self.cmd,
                 cwd=self.workdir,
@@ -110,13 +110,13 @@ class ScriptThread(threading.Thread):
         self.returncode = process.wait()
 
     def interrupt(self) -> None:
-        """Send SIGINT, as Ctrl-C does; do nothing if the program has exited."""
+        """Send SIGINT to the program, as Ctrl-C does. Do nothing if it has exited."""
         if self.process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
-        """Stop the program if it is still running: SIGINT, and after 20 s SIGKILL to it and its children."""
+        """Stop the program if it is still running: send SIGINT, and after 20 s SIGKILL to it and its children."""
         if self.process is None:
             return
         self.interrupt()
@@ -140,5 +140,5 @@ class ScriptThread(threading.Thread):
 
 
 def module_command(python: str, module: str, *arguments: str | Path) -> list[str]:
-    """Return the command that runs one of our modules, with unbuffered output (-u)."""
+    """Return the command that runs a module with unbuffered output (-u)."""
     return [python, "-u", "-m", module, *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""Helpers for tests of scripts that serve models, under PyTriton's names.
+"""Helpers for testing scripts that serve models, under the names that PyTriton uses.
 
 Example::
 
@@ -46,7 +46,7 @@ _TOO_VERBOSE = re.compile(
     r"Triton Inference Server is running with enabled verbose logs \(log_verbose_level=\d+\)\. "
     r"It may affect inference performance\."
 )
-#: NVIDIA's containers set their version in one of these.
+#: Environment variables in which NVIDIA's containers state their version.
 _CONTAINER_VARIABLES = (
     "NVIDIA_PYTORCH_VERSION",
     "NVIDIA_TENSORFLOW_VERSION",
@@ -56,15 +56,15 @@ _CONTAINER_VARIABLES = (
 
 
 def find_free_port() -> int:
-    """Return a TCP port that is unused on all interfaces.
+    """Return a TCP port that is currently unused on all interfaces.
 
-    Another process may take it before you do: if possible, let the server choose (port 0) instead.
+    Another process may take the port before you use it. If possible, pass port 0 to the server instead.
     """
     return find_free_ports(1)[0]
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return several unused ports. Requested one by one, the kernel could return the same port twice."""
+    """Return several different unused TCP ports. Single calls of `find_free_port` could return the same port twice."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -73,7 +73,7 @@ def find_free_ports(count: int) -> list[int]:
 
 
 def search_warning_on_too_verbose_log_level(logs: str) -> bool:
-    """Return whether a log contains the warning about a verbose, and therefore slower, tritonserver.
+    """Return True if a log contains the warning that tritonserver's verbose logs may affect performance.
 
     Example:
         >>> search_warning_on_too_verbose_log_level("all is well")
@@ -83,22 +83,22 @@ def search_warning_on_too_verbose_log_level(logs: str) -> bool:
 
 
 def get_current_container_version() -> str | None:
-    """Return the version of the NVIDIA container that this runs in, such as "24.07"; None outside of one."""
+    """Return the version of the NVIDIA container in which this process runs, such as "24.07"; None outside of one."""
     return next((os.environ[name] for name in _CONTAINER_VARIABLES if os.environ.get(name)), None)
 
 
 def verify_docker_image_in_readme_same_as_tested(
     readme_path: str | os.PathLike[str], image_name_with_version: str
 ) -> None:
-    """Check that a text names the image that the tests run in.
+    """Check that a README names the container image that was tested.
 
     Raises:
-        AssertionError: the text does not name it
-        OSError: the text cannot be read
+        AssertionError: the README does not contain the image's name
+        OSError: the README cannot be read
     """
     text = Path(readme_path).read_text(encoding="utf-8")
     if image_name_with_version not in text:
         raise AssertionError(
-            f"{os.fspath(readme_path)} does not name the image {image_name_with_version!r} that is "
-            "tested: change one of them."
+            f"{os.fspath(readme_path)} does not contain the name of the tested image {image_name_with_version!r}. "
+            "Change the file, or test the image that it names."
         )

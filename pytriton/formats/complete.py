@@ -1,4 +1,4 @@
-"""Completion of a model's configuration from its file; values in config.pbtxt are kept."""
+"""Completion of a model's configuration from its file. Values in config.pbtxt take precedence."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from pytriton._protocol import datatypes, messages
 from pytriton.formats.loaded import FormatError, LoadedFile, TensorInfo
 
-#: The largest batch where config.pbtxt says nothing and the file allows any.
+#: `max_batch_size` if config.pbtxt does not set it and the file allows any batch size.
 DEFAULT_MAX_BATCH_SIZE = 64
-#: Fields of a configuration that do not apply to the proxy that replaces the model.
+#: Fields of a configuration that must not be passed to the proxy that represents the model in tritonserver.
 _NOT_FOR_TRITON = (
     "backend",
     "cc_model_filenames",
@@ -24,10 +24,10 @@ _NOT_FOR_TRITON = (
 
 
 def check_fit(loaded: LoadedFile, config: Mapping[str, Any], path: str) -> None:
-    """Check that the tensors of a configuration match the file, if the file describes them.
+    """Check that the tensors of a configuration match those that the file describes, if any.
 
     Raises:
-        FormatError: a name or a data type differs; describes the file's tensors.
+        FormatError: a name or a data type differs
     """
     for what, known in (("input", loaded.inputs), ("output", loaded.outputs)):
         if known is None:
@@ -38,18 +38,18 @@ def check_fit(loaded: LoadedFile, config: Mapping[str, Any], path: str) -> None:
             datatype = datatypes.of_config(str(entry.get("data_type", "")))
             if name not in of_file:
                 raise FormatError(
-                    f"the configuration has an {what} {name!r}, but {path} has none of that name; its {what}s "
+                    f"the configuration has an {what} {name!r}, but {path} does not; its {what}s "
                     f"are {', '.join(of_file)}"
                 )
             if datatype and of_file[name] != datatype:
                 raise FormatError(
-                    f"the configuration says that {what} {name!r} is {datatype}, but in {path} it is "
-                    f"{of_file[name]}"
+                    f"{what} {name!r} has the data type {datatype} in the configuration, but {of_file[name]} in "
+                    f"{path}"
                 )
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration is sufficient to serve the model."""
+    """Return True if a configuration declares inputs and outputs, each with data type and shape."""
     return all(
         config.get(what) and all("data_type" in one and one.get("dims") for one in config[what])
         for what in ("input", "output")
@@ -57,10 +57,10 @@ def is_complete(config: Mapping[str, Any]) -> bool:
 
 
 def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[str, Any]:
-    """Return the configuration with missing fields filled in.
+    """Return a configuration with batching and missing tensors, data types and shapes added from the file.
 
     Raises:
-        FormatError: the file does not describe them; config.pbtxt must.
+        FormatError: neither the configuration nor the file describes the tensors, or they contradict each other
     """
     check_fit(loaded, config, path)
     document = dict(config)
@@ -80,16 +80,13 @@ def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[s
 
 
 def lanes_for(config: Mapping[str, Any]) -> int:
-    """Return the number of lanes of a worker that serves a configuration.
-
-    As for registered callables: see pytriton/_register/message.py.
-    """
+    """Return the number of lanes of a worker, by the rules for registered callables (`run_options.default_lanes`)."""
     batching = int(config.get("max_batch_size", 0))
     return 1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 2
 
 
 def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:
-    """Return the configuration of the proxy that replaces the model in tritonserver."""
+    """Return the configuration of the proxy that represents the model in tritonserver."""
     document = {key: value for key, value in config.items() if key not in _NOT_FOR_TRITON}
     document.setdefault("max_batch_size", 0)
     if int(document["max_batch_size"]) == 0:
@@ -99,7 +96,7 @@ def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]
 
 
 def completion_of(config: Mapping[str, Any]) -> messages.Completion:
-    """Return what a worker reports of the configuration that it completed."""
+    """Return the part of a completed configuration that a worker reports to the dispatcher."""
     document = for_triton(config, [])
     return messages.Completion(
         document["input"],
@@ -120,8 +117,8 @@ def _tensors(
         if said and all("data_type" in one and one.get("dims") for one in said):
             return [dict(one) for one in said]
         raise FormatError(
-            f"{path} does not describe the names, types and shapes of its {what}s: write them into config.pbtxt, "
-            f'e.g.  {what} [ {{ name: "{what.upper()}__0" data_type: TYPE_FP32 dims: [ -1, 28, 28 ] }} ]'
+            f"{path} does not contain the names, data types and shapes of its {what}s. Declare them in config.pbtxt, "
+            f'for example: {what} [ {{ name: "{what.upper()}__0" data_type: TYPE_FP32 dims: [ -1, 28, 28 ] }} ]'
         )
     of_file = {info.name: _entry(info, batching) for info in infos}
     if not said:

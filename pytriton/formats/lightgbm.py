@@ -1,4 +1,4 @@
-"""LightGBM's boosters: its text files."""
+"""LightGBM boosters, from text files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.formats.trees import framework, trees
 
 
 def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load a file; see `trees` for the parameters."""
+    """Load a file. `trees.trees` describes the parameters in `config`."""
     booster = framework("lightgbm").Booster(model_file=path)
 
     def predict(rows: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A loaded model file: the tensors that the file describes, and the function that runs it."""
+"""A loaded model file: the tensors that the file describes, and the function that runs the model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:  # the dispatcher uses this module without numpy
     from typing_extensions import TypeAlias
 
 Array: TypeAlias = "npt.NDArray[Any]"
-#: Maps inputs by name, in the configuration's order, to outputs by name.
+#: Runs a model: inputs by name, in the order of the configuration, to outputs by name.
 Infer: TypeAlias = "Callable[[dict[str, Array]], Mapping[str, Array]]"
 
 
 class FormatError(Exception):
-    """A model's file or its configuration cannot be served; the message gives the reason."""
+    """A model cannot be served because of its file or its configuration; the text says why."""
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as described by a file.
+    """A tensor as a file describes it.
 
     Args:
         name: name of the tensor
         datatype: Triton's data type, such as "FP32"
-        shape: including the batch axis, if any; -1 is any size
+        shape: shape with the batch axis, if any; -1 stands for any size
     """
 
     name: str
@@ -38,10 +38,10 @@ class LoadedFile:
     """A loaded model file.
 
     Args:
-        inputs: None if the file does not describe them; then config.pbtxt must
-        outputs: likewise
+        inputs: the inputs; None if the file does not describe them, so that config.pbtxt must
+        outputs: the outputs; None if the file does not describe them
         infer: runs the model
-        batching: whether the first axis of all tensors is the batch axis; False: unknown
+        batching: True if the first axis of all tensors is known to be the batch axis
     """
 
     inputs: Sequence[TensorInfo] | None
@@ -51,15 +51,15 @@ class LoadedFile:
 
 
 def parameter(config: Mapping[str, Any], name: str, default: str = "") -> str:
-    """Return one of the `parameters` of a configuration."""
+    """Return the text of an entry of a configuration's `parameters`; `default` if it is missing."""
     return str(config.get("parameters", {}).get(name, {}).get("string_value", default))
 
 
 def flag(config: Mapping[str, Any], name: str) -> bool:
-    """Return a boolean entry of the `parameters`; false if missing."""
+    """Return a boolean entry of a configuration's `parameters`; False if it is missing."""
     return parameter(config, name).strip().lower() in ("true", "1", "yes", "on")
 
 
 def names_of(config: Mapping[str, Any], what: str) -> list[str]:
-    """Return the names of the configuration's "input" or "output" tensors, in order."""
+    """Return the names of a configuration's tensors, in order; `what` is "input" or "output"."""
     return [str(entry["name"]) for entry in config.get(what, ())]

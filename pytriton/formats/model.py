@@ -1,4 +1,4 @@
-"""The callable of a repository's model: one loaded file per version, whole batches at a time."""
+"""The callable that serves a model file. It loads one file per version, and runs a batch at a time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ __all__ = ["FolderModel", "load_file"]
 
 
 def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load one file with the loader of its format.
+    """Load a file.
+
+    Args:
+        title: name of the format
+        loader: the module that loads the format
+        path: the file
+        config: the model's configuration
 
     Raises:
-        FormatError: a package is missing (names the line that installs it), or the file cannot be loaded.
+        FormatError: a package is missing (the text contains the command that installs it), or the file cannot be loaded
     """
     form = next(one for one in table.FORMATS if one.title == title)
     lacking = [module for module in form.packages if not _importable(module)]
@@ -35,23 +41,23 @@ def load_file(title: str, loader: str, path: str, config: Mapping[str, Any]) -> 
         loaded: LoadedFile = importlib.import_module(loader).load(path, config)
     except FormatError:
         raise
-    except Exception as error:  # whatever a framework raises about a file
+    except Exception as error:  # a framework may raise anything
         raise FormatError(f"{path} cannot be loaded: {described(error)}") from error
     return loaded
 
 
 class FolderModel:
-    """Serves the versions of one model; takes lists of requests as any registered callable does.
+    """A callable that serves all versions of a model file; it accepts lists of requests.
 
     Attributes:
-        completion: of the recipe's configuration, by what the newest file says where that is not complete.
+        completion: the configuration, completed from the file of the newest version
     """
 
     def __init__(self, recipe: Recipe) -> None:
         """Load every version.
 
         Raises:
-            FormatError: see `load_file`; or a file does not fit the configuration.
+            FormatError: a file cannot be loaded, or does not match the configuration
         """
         newest = max(recipe.files)
         path = recipe.files[newest]
@@ -76,7 +82,7 @@ class FolderModel:
         self._versions[str(newest)] = self._newest
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Array]]:
-        """Answer each request; requests with the same version and shape are batched together."""
+        """Return the outputs for each request. Requests for the same version with equal shapes are batched together."""
         answers: list[dict[str, Array]] = [{} for _ in requests]
         for version, indexes in self._groups(requests).items():
             group = [requests[index] for index in indexes]
@@ -89,7 +95,7 @@ class FolderModel:
         for index, request in enumerate(requests):
             version = str((request.parameters or {}).get(VERSION_PARAMETER, ""))
             if version not in self._versions:
-                # If there is only one version, it is the client's own parameter.
+                # The parameter was set by the client, not by the proxy, which sets it if there are several versions.
                 version = ""
             shapes = tuple((name, array.shape[1:]) for name, array in request.items())
             # Without a batch axis nothing can be batched.
@@ -111,7 +117,7 @@ class FolderModel:
 
 
 def _array(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a result as an array; the worker casts it to the declared dtype if no values are lost."""
+    """Return a result as an array. An array of objects is cast; the worker casts others if no values are lost."""
     array: Array = np.asanyarray(value)
     return array.astype(dtype) if array.dtype.kind == "O" else array
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytriton.formats.loaded import Array, FormatError, LoadedFile, TensorInfo, names_of, parameter
 
-#: ONNX Runtime's type names -> Triton's (onnxruntime's NodeArg.type).
+#: ONNX Runtime's names of data types (`NodeArg.type`) -> Triton's.
 _DATATYPES = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -30,10 +30,10 @@ _DATATYPES = {
 
 
 def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load a file. Parameters of Triton's backend: intra_op_thread_count, inter_op_thread_count.
+    """Load a file, with the parameters intra_op_thread_count and inter_op_thread_count of Triton's backend.
 
     Raises:
-        FormatError: Triton lacks the type of a tensor.
+        FormatError: Triton does not support the data type of a tensor
     """
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
@@ -53,7 +53,7 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
 
 
 def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Return inputs for ONNX Runtime, which uses text where Triton has bytes."""
+    """Decode inputs of bytes, since ONNX Runtime expects str."""
     if all(array.dtype.kind != "O" for array in arrays.values()):
         return arrays
     return {
@@ -71,7 +71,7 @@ def _decoded(array: Array) -> Array:
 
 def _providers(runtime: Any) -> list[str]:
     there = runtime.get_available_providers()
-    # A worker on the CPU has CUDA_VISIBLE_DEVICES="".
+    # CUDA_VISIBLE_DEVICES="" means that the worker must not use a GPU.
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES") != ""
     wanted = [*(["CUDAExecutionProvider"] if gpu else []), "CPUExecutionProvider"]
     return [name for name in wanted if name in there]
@@ -80,7 +80,7 @@ def _providers(runtime: Any) -> list[str]:
 def _info(node: Any, path: str) -> TensorInfo:
     if node.type not in _DATATYPES:
         raise FormatError(
-            f"{path}: tensor {node.name!r} is a {node.type}, which Triton does not support"
+            f"{path}: tensor {node.name!r} has the type {node.type}, which Triton does not support"
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape or ())
     return TensorInfo(node.name, _DATATYPES[node.type], shape)

@@ -1,4 +1,4 @@
-"""Reading and writing of config.pbtxt with tritonclient's copy of the message, like tritonserver itself."""
+"""Reading and writing of config.pbtxt, with Triton's protobuf message as included in tritonclient."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FILE = "config.pbtxt"
 
 
 class ConfigFileError(Exception):
-    """A configuration cannot be read; names the file and the position."""
+    """A configuration cannot be read or written; the text says where and why."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a file's content as JSON.
+    """Read a config.pbtxt and return its JSON form.
 
     Raises:
-        ConfigFileError: the file cannot be read, or is not a model configuration.
+        ConfigFileError: the file cannot be read, or is not a model configuration
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,12 +30,16 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, where: str = FILE) -> dict[str, Any]:
-    """Return a configuration's text as JSON; sizes are numbers, not strings.
+    """Parse the text of a config.pbtxt and return its JSON form, in which dimensions are numbers.
+
+    Args:
+        text: the text
+        where: origin of the text, for errors
 
     Raises:
-        ConfigFileError: the text is not a model configuration.
+        ConfigFileError: the text is not a model configuration
     """
-    # The first use of protobuf, a dependency of tritonclient.
+    # Imported here, since importing protobuf takes long.
     from google.protobuf import text_format
     from google.protobuf.json_format import MessageToDict
 
@@ -52,10 +56,10 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
 
 
 def write(config: Mapping[str, Any]) -> str:
-    """Return the text of a JSON configuration.
+    """Return the text of a config.pbtxt for a configuration in its JSON form.
 
     Raises:
-        ConfigFileError: it is not a model configuration.
+        ConfigFileError: it is not a model configuration
     """
     from google.protobuf import json_format, text_format
 
@@ -70,11 +74,11 @@ def write(config: Mapping[str, Any]) -> str:
 def message_class() -> Any:
     """Return the protobuf class of a model configuration.
 
-    It is loaded from its file alone. Its package imports numpy and a complete tritonserver client, which the daemon
-    and `pytriton-daemon` do not need. If that is imported, too, protobuf treats both as the same class.
+    Only the file that defines it is loaded, because its package imports numpy and a complete client, which the daemon
+    and the command line do not need. If the package is imported as well, protobuf treats both classes as the same.
 
     Raises:
-        ImportError: tritonclient is not installed, or protobuf is not.
+        ImportError: tritonclient or protobuf is not installed
     """
     package = importlib.util.find_spec("tritonclient")
     for folder in (package and package.submodule_search_locations) or ():

@@ -1,7 +1,7 @@
-"""Complete a model's configuration from its file: a separate program, run in the workers' environment.
+"""Program that completes a model's configuration from its file. It runs in the workers' environment.
 
-Standard input: a JSON object with `title`, `loader`, `path` and `config`. Standard output, its last line:
-a JSON object with `config`, or with `error`: a sentence.
+It reads a JSON object with `title`, `loader`, `path` and `config` from standard input. The last line that it writes to
+standard output is a JSON object with the completed `config`, or with `error`, a sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytriton.formats.model import load_file
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the result to be printed."""
+    """Return the JSON object to print for the object read."""
     config, path = question["config"], question["path"]
     try:
         loaded = load_file(question["title"], question["loader"], path, config)
@@ -28,7 +28,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the input, print the result, and return the exit code."""
+    """Read the input, print the answer, and return the exit code."""
     print("\n" + json.dumps(answer(json.load(sys.stdin))), flush=True)  # noqa: T201
     return 0
 

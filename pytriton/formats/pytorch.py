@@ -1,8 +1,8 @@
 """TorchScript files (`model.pt`) and torch.export programs (`model.pt2`), run by PyTorch.
 
-Neither describes names, types or shapes, so config.pbtxt must. Tensors are mapped to arguments as by Triton's
-backend (pytorch_backend, "Model Configuration"): by the names of `forward`'s arguments, by the number after
-`__` in the name, or else by position.
+These files do not contain names, data types and shapes of tensors, so config.pbtxt must declare them. Tensors are mapped
+to arguments as in Triton's backend (pytorch_backend, "Model Configuration"): by the names of `forward`'s arguments, by
+the number after `__` in the tensor's name, or else by position.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _NUMBER = re.compile(r".*__(\d+)")
 
 
 def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load a file. Parameters of Triton's backend: INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT.
+    """Load a file, with the parameters INTRA_OP_THREAD_COUNT and INTER_OP_THREAD_COUNT of Triton's backend.
 
     Raises:
-        FormatError: the names of the tensors contradict each other.
+        FormatError: two tensor names have the same number
     """
     torch = importlib.import_module("torch")
     for what in ("INTRA_OP", "INTER_OP"):
         threads = parameter(config, f"{what}_THREAD_COUNT")
         if threads:
             getattr(torch, f"set_num_{what.lower().replace('_', '')}_threads")(int(threads))
-    # A worker on the CPU has CUDA_VISIBLE_DEVICES="".
+    # CUDA_VISIBLE_DEVICES="" means that the worker must not use a GPU.
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES") != "" and torch.cuda.is_available()
     device = "cuda:0" if gpu else "cpu"
     module, arguments = _read(torch, path, device)
@@ -55,10 +55,14 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
 
 
 def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return the names in the order in which a model takes or returns the tensors.
+    """Sort tensor names into the order of a model's arguments or results.
+
+    Args:
+        names: the names in the configuration
+        arguments: the names of the model's arguments; empty if unknown
 
     Raises:
-        FormatError: two names have the same number.
+        FormatError: two names have the same number
     """
     if arguments and set(names) <= set(arguments):
         return [name for name in arguments if name in names]
@@ -72,7 +76,7 @@ def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def _read(torch: Any, path: str, device: str) -> tuple[Any, list[str]]:
-    """Return the module, and the names of its arguments if known."""
+    """Load a module; return it with the names of its arguments, or an empty list if the file does not contain them."""
     if path.endswith(".pt2"):
         return torch.export.load(path).module().to(device), []
     module = torch.jit.load(path, map_location=device).eval()
@@ -83,6 +87,8 @@ def _parts(answer: Any, outputs: Sequence[str]) -> Any:
     if isinstance(answer, dict):
         missing = [name for name in outputs if name not in answer]
         if missing:
-            raise FormatError(f"the model returned {', '.join(answer)}, not {', '.join(missing)}")
+            raise FormatError(
+                f"the model returned {', '.join(answer)}, but not {', '.join(missing)}"
+            )
         return answer
     return list(answer) if isinstance(answer, (list, tuple)) else [answer]

@@ -1,4 +1,4 @@
-"""The payload of a repository's model: the location of its files. Imports nothing heavy."""
+"""The payload of a model file: its configuration and the paths of its versions. Does not import numpy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytriton._protocol.payload import Header, pack
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Instructions for creating the callable; called once by each worker.
+    """A factory for the callable that serves a model file. Each worker unpickles it and calls it once.
 
     Args:
         name: name of the model
-        title: title of its format
-        loader: module that loads the format
-        config: its complete configuration
-        files: version -> path of its file
+        title: name of the format
+        loader: the module that loads the format
+        config: the model's configuration
+        files: version -> path of the file
     """
 
     name: str
@@ -34,13 +34,13 @@ class Recipe:
         """Load all versions and return the callable that serves them.
 
         Raises:
-            FormatError: a file does not fit the configuration, or a package is missing.
+            FormatError: a package is missing, or a file cannot be loaded or does not match the configuration
         """
         serve: Callable[[Recipe], Callable[[Any], Any]]
         serve = importlib.import_module("pytriton.formats.model").FolderModel
         return serve(self)
 
     def payload(self) -> bytes:
-        """Return the recipe as a worker's payload; it contains no code."""
+        """Return the payload for workers: the pickled recipe, without code."""
         version = (sys.version_info[0], sys.version_info[1])
         return pack(Header(version, by_reference=True), pickle.dumps(self, protocol=5))

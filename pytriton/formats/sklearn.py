@@ -1,9 +1,9 @@
-"""scikit-learn estimators, saved by joblib or pickle.
+"""scikit-learn estimators, saved with joblib or pickle.
 
-Outputs are named after the estimator's methods: `predict`, `predict_proba`, `transform` and the like. A
-single output of another name comes from the method in the parameter `method`, by default `predict`.
+The name of an output selects the estimator's method that computes it, such as `predict`, `predict_proba` or `transform`.
+For an output with another name, the parameter `method` does; its default is `predict`.
 
-Unpickling runs code: a repository is trusted like the code of a registered callable.
+Loading a pickle can run arbitrary code, so model files must be trusted like the code of a registered callable.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
     """Load a file.
 
     Raises:
-        FormatError: the object has none of an estimator's methods, or not the requested one.
+        FormatError: the object in it is not an estimator, or lacks a requested method
     """
     estimator = importlib.import_module("joblib").load(path)
     if not any(hasattr(estimator, method) for method in _METHODS):
         raise FormatError(
-            f"{path} holds {with_article(type(estimator).__name__)}, which has none of {', '.join(_METHODS)}"
+            f"{path} contains {with_article(type(estimator).__name__)}, which is not an estimator: it has none of the "
+            f"methods {', '.join(_METHODS)}"
         )
     wanted = names_of(config, "output") or _default_outputs(estimator)
     methods = {name: _method(estimator, name, config, path) for name in wanted}
@@ -47,7 +48,7 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
         TensorInfo(name, *_result(estimator, method.__name__)) for name, method in methods.items()
     ]
     said = bool(config.get("input")), bool(config.get("output"))
-    # Numbers may have any name and type: they are passed on as they are.
+    # Declared tensors are not compared with the file's: an estimator accepts numbers of any type, in any tensors.
     return LoadedFile(
         None if said[0] else inputs, None if said[1] else outputs, infer, batching=True
     )
@@ -64,8 +65,8 @@ def _method(estimator: Any, output: str, config: Mapping[str, Any], path: str) -
     method = getattr(estimator, name, None)
     if not callable(method):
         raise FormatError(
-            f"{path}: output {output!r} is what {name}() returns, but {with_article(type(estimator).__name__)} "
-            "has no such method; set the parameter `method`, or name the output after one that it has"
+            f"{path}: output {output!r} is computed by the method {name}, which {with_article(type(estimator).__name__)} "
+            "lacks. Set the parameter `method`, or name the output after one of the estimator's methods"
         )
     return method
 
@@ -78,7 +79,7 @@ def _as_array(result: Any) -> Array:
 
 
 def _result(estimator: Any, method: str) -> tuple[str, tuple[int, ...]]:
-    """Return type and shape of a method's result."""
+    """Return the data type and shape of a method's result; -1 stands for any size."""
     classes = getattr(estimator, "classes_", None)
     if method == "predict":
         return ("FP64" if classes is None else to_triton_datatype(np.asarray(classes).dtype)), (-1,)

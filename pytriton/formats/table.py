@@ -1,7 +1,7 @@
-"""The formats that workers can serve. Imports no framework: the daemon decides by this table alone.
+"""Table of the model file formats that workers can serve.
 
 Names of backends, platforms and default files are Triton's (model_configuration.md, "Model Platform or
-Backend", and model_repository.md, "Model Files"); Triton has no scikit-learn backend, so that name is ours.
+Backend", and model_repository.md, "Model Files"), except for scikit-learn, for which Triton has no backend.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ class Format:
     """One format of model files.
 
     Args:
-        title: name of the format in messages
-        backend: Triton's backend for it: if tritonserver has it, it serves the model itself
-        platforms: values of `platform` in config.pbtxt that may replace `backend`
-        files: names of the file (or folder) in a version's folder; the first is the usual one
-        loader: module with `load`
-        packages: pip packages that it requires: import name -> pip's name
+        title: name of the format in error texts
+        backend: Triton's backend for the format; if tritonserver has it, it serves such models itself
+        platforms: values of `platform` in config.pbtxt that select the format instead of `backend`
+        files: possible names of the file (or folder) in a version's folder, the usual one first
+        loader: module whose `load` loads such a file
+        packages: the Python packages that it requires: name of the module -> name of the package for pip
     """
 
     title: str
@@ -83,16 +83,16 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
-#: Triton Python models, which reach workers another way (dispatcher/repository/folder_spec.py).
+#: Triton Python models. They have no loader here: see dispatcher/repository/folder_spec.py.
 PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
 
 
 def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
-    """Return the backend that serves a model; "" if unknown.
+    """Return the name of the Triton backend that serves a model; "" if unknown.
 
     Args:
-        config: its configuration; may be empty
-        files: the files in its version folders
+        config: the model's configuration; may be empty
+        files: names of the files in its version folders
     """
     if config.get("backend"):
         return str(config["backend"])
@@ -111,7 +111,8 @@ def backend_of(config: Mapping[str, Any], files: Iterable[str]) -> str:
 def format_of(config: Mapping[str, Any], files: Iterable[str]) -> Format | None:
     """Return the format of a model; None if workers cannot serve it.
 
-    Several formats share one backend (`fil`): then the files decide, or the parameter `model_type`.
+    If several formats share a backend, as XGBoost and LightGBM share `fil`, the parameter `model_type` decides, or the
+    names of the files.
     """
     names = set(files)
     backend = backend_of(config, names)
@@ -129,7 +130,7 @@ def format_of(config: Mapping[str, Any], files: Iterable[str]) -> Format | None:
 
 
 def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> str | None:
-    """Return the name of the model's file in a version's folder; None if missing."""
+    """Return the name of the model's file among the files in a version's folder; None if it is missing."""
     names = set(files)
     named = str(config.get("default_model_filename", ""))
     if named:
@@ -138,7 +139,7 @@ def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> 
 
 
 def missing(form: Format, python: str, lacking: Iterable[str]) -> str:
-    """Return a message about packages that an interpreter lacks, with the command that installs them."""
+    """Return an error text about modules that an interpreter lacks, with the command that installs their packages."""
     packages = " ".join(form.packages.get(module, module) for module in lacking)
     return (
         f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install {packages}\n"

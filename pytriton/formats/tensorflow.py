@@ -1,4 +1,4 @@
-"""TensorFlow SavedModels, called by their signature `serving_default` or the one set by a parameter."""
+"""TensorFlow SavedModels, called by their signature `serving_default` or the one that a parameter names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytriton.model_config.dtypes import to_triton_datatype
 
 
 def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load a folder. Parameter of Triton's backend: TF_SIGNATURE_DEF.
+    """Load a SavedModel, with the parameter TF_SIGNATURE_DEF of Triton's backend.
 
     Raises:
-        FormatError: the model has no such signature.
+        FormatError: the model does not have the signature
     """
     tensorflow = importlib.import_module("tensorflow")
     model = tensorflow.saved_model.load(path)
@@ -31,7 +31,7 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:
         tensors = {key: tensorflow.constant(array) for key, array in arrays.items()}
-        # Call through the model: its variables live only as long as it does.
+        # Refer to the model here, since its variables are freed with it.
         answer = model.signatures[name](**tensors)
         return {key: value.numpy() for key, value in answer.items()}
 

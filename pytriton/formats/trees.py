@@ -1,4 +1,4 @@
-"""Common code of XGBoost and LightGBM: tensors and parameters as in Triton's FIL backend."""
+"""Common code for XGBoost and LightGBM, with tensors and parameters as in Triton's FIL backend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ INPUT, OUTPUT = "input__0", "output__0"
 
 
 def framework(name: str) -> Any:
-    """Return a framework's module, imported without scikit-learn.
+    """Import a framework without scikit-learn, and return its module.
 
-    If scikit-learn is installed, XGBoost and LightGBM import it for their own estimators, which boosters do not need:
-    that takes three quarters of the import time. If it is imported already, they use it.
+    If scikit-learn is installed, XGBoost and LightGBM import it for estimators that are not needed here, which takes
+    three quarters of their import time. So it is hidden from them, unless it has been imported already.
     """
     if "sklearn" in sys.modules:
         return importlib.import_module(name)
-    sys.modules["sklearn"] = None  # type: ignore[assignment]  # pretend that it is not installed
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # makes its import fail
     try:
         return importlib.import_module(name)
     finally:
@@ -32,19 +32,20 @@ def framework(name: str) -> Any:
 def trees(
     predict: Callable[[Array], Array], features: int, classes: int, config: Mapping[str, Any]
 ) -> LoadedFile:
-    """Return a model of trees.
+    """Return a loaded model of decision trees.
 
     Args:
-        predict: maps rows to scores: (rows,), or (rows, classes)
-        features: number of input columns
-        classes: columns of `predict`; 1 for one score per row
-        config: its parameters `predict_proba`, `output_class` and `threshold` control how scores are returned
+        predict: maps rows to scores with the shape (rows,) or (rows, classes)
+        features: number of columns of the input
+        classes: number of columns of the scores; 1 for one score per row
+        config: the configuration; the parameters `predict_proba`, `output_class` and `threshold` control how scores are
+            returned
     """
     proba, output_class = flag(config, "predict_proba"), flag(config, "output_class")
     threshold = float(parameter(config, "threshold", "0.5"))
     output = (names_of(config, "output") or [OUTPUT])[0]
-    # The FIL backend's documents declare one score per row with `dims: [ 1 ]`; without it, a row is one
-    # number.
+    # The FIL backend's documentation declares an output with one score per row as `dims: [ 1 ]`: then the output has a
+    # second axis of size 1.
     column = any(len(one.get("dims", ())) == 1 for one in config.get("output", ())[:1])
 
     def infer(arrays: dict[str, Array]) -> dict[str, Array]:

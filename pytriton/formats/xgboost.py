@@ -1,4 +1,4 @@
-"""XGBoost's boosters: its JSON, UBJSON and older binary files."""
+"""XGBoost boosters, from JSON, UBJSON and older binary files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.formats.trees import framework, trees
 
 
 def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
-    """Load a file; see `trees` for the parameters."""
+    """Load a file. `trees.trees` describes the parameters in `config`."""
     xgboost = framework("xgboost")
     booster = xgboost.Booster(model_file=path)
     learner = json.loads(booster.save_config())["learner"]
@@ -21,6 +21,6 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
         scores: Array = booster.inplace_predict(rows)
         return scores
 
-    # multi:softmax gives labels, multi:softprob a score for each class.
+    # With multi:softmax, a row's prediction is a label; with multi:softprob, a score for each class.
     columns = classes if learner["objective"]["name"] == "multi:softprob" else 1
     return trees(predict, booster.num_features(), columns, config)

@@ -88,12 +88,12 @@ class BoundModel:
         }
         said = {**self._declared(), **options}
         if said.get("isolation") != "thread":  # a thread has them anyway
-            from pytriton._register.environment import wanted_variables
+            from pytriton._register.environment import select_variables
 
             # Nothing of it persists after the script, so secret variables may be forwarded, too.
             own = said.get("python") is None and said.get("requirements") is None
             everything = env_variables.whole(environment(), own_interpreter=own)
-            options["env"] = {**everything, **wanted_variables(said.get("env"))}
+            options["env"] = {**everything, **select_variables(said.get("env"))}
         served = client.register(
             list(self.infer_func) if self._several else self.infer_func,
             self.name,

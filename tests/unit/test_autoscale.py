@@ -88,7 +88,7 @@ def test_a_registration_begins_with_the_fewest() -> None:
 
 
 def test_a_list_of_callables_cannot_follow_the_load() -> None:
-    with pytest.raises(PyTritonValidationError, match="Pass one callable"):
+    with pytest.raises(PyTritonValidationError, match="Pass a single callable"):
         spec_of([lambda r: r, lambda r: r], instances=(1, 4))
 
 

@@ -1,1 +1,1 @@
-"""Registering Triton Python models: folders, classes and whole repositories of `model.py` files. Private."""
+"""Registration of Triton Python models: folders, classes and whole repositories of `model.py` files. Private."""

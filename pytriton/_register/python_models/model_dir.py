@@ -1,6 +1,6 @@
-"""Triton's model configuration as people write it: reads, completes and splits config.pbtxt.
+"""A model's folder in a repository: its config.pbtxt, instance groups, versions and environment.
 
-The schema is Triton's own (model_config.proto), as included in tritonclient.
+The schema of config.pbtxt is Triton's own (model_config.proto), as included in tritonclient.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pytriton.formats import pbtxt
 
 CONFIG_FILE = "config.pbtxt"
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
-#: Parameters that Triton's python backend would apply to the proxy instead of the worker.
+#: Parameters removed for tritonserver: its python backend would apply them to the proxy instead of the worker.
 _NOT_FOR_THE_PROXY = (ENVIRONMENT_PARAMETER, "FORCE_CPU_ONLY_INPUT_TENSORS")
-#: Fields that locate a model's code, which the dispatcher sets.
+#: Fields that locate a model's code; the dispatcher sets them.
 _CODE_FIELDS = (
     "name", "platform", "backend", "runtime", "instance_group", "default_model_filename",
     "cc_model_filenames", "version_policy",
@@ -30,7 +30,7 @@ def parse_config(text: str, where: str) -> Any:
     """Parse a config.pbtxt into a ModelConfig message.
 
     Raises:
-        PyTritonBadParameterError: it is malformed; states line and column.
+        PyTritonBadParameterError: it is malformed; the text contains line and column
     """
     from google.protobuf import text_format
 
@@ -46,7 +46,7 @@ def config_of(document: Mapping[str, Any], where: str) -> Any:
     """Parse the JSON form of a ModelConfig message.
 
     Raises:
-        PyTritonBadParameterError: a field does not exist, or has an invalid value.
+        PyTritonBadParameterError: a field does not exist, or has an invalid value
     """
     from google.protobuf import json_format
 
@@ -59,9 +59,11 @@ def config_of(document: Mapping[str, Any], where: str) -> Any:
 
 
 def plain(message: Any, *, full: bool = False) -> dict[str, Any]:
-    """Return a message's JSON form, with integers as numbers.
+    """Return the JSON form of a protobuf message, with integers as numbers.
 
-    `full`: include fields with default values, as Triton does for models.
+    Args:
+        message: a ModelConfig, or a part of one
+        full: include fields with default values, as Triton does for models
     """
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
@@ -92,7 +94,7 @@ def _plain_value(field: Any, value: Any, full: bool) -> Any:
 
 
 def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
-    """Return the configuration for tritonserver, without the location of the code, which the dispatcher sets."""
+    """Return the configuration for tritonserver, without the fields that the dispatcher sets."""
     document = plain(config)
     for name in _CODE_FIELDS:
         document.pop(name, None)
@@ -106,7 +108,7 @@ def config_for_triton(config: Any, versions: Sequence[int]) -> dict[str, Any]:
 
 
 def config_for_model(config: Any) -> str:
-    """Return the "model_config" passed to `initialize`: JSON with the defaults that Triton adds."""
+    """Return the `model_config` argument of the model's `initialize`: JSON with the defaults that Triton adds."""
     completed = type(config)()
     completed.CopyFrom(config)
     completed.backend = "python"
@@ -119,7 +121,7 @@ def config_for_model(config: Any) -> str:
     if not completed.instance_group:
         group = completed.instance_group.add()
         group.kind = group.KIND_CPU
-        group.name = completed.name  # as Triton then names it
+        group.name = completed.name  # the name that Triton gives it
     for index, group in enumerate(completed.instance_group):
         group.name = group.name or f"{completed.name}_{index}"
         group.count = group.count or 1
@@ -129,7 +131,7 @@ def config_for_model(config: Any) -> str:
 
 
 class InstancePlace(NamedTuple):
-    """The name and the device of one instance, as passed to `initialize`."""
+    """The name and device of one instance, as passed to the model's `initialize`."""
 
     name: str
     kind: str
@@ -137,10 +139,10 @@ class InstancePlace(NamedTuple):
 
 
 def places_of(config: Any) -> list[InstancePlace]:
-    """Return the instances that the instance groups define; one on the CPU by default.
+    """Return the instances that the instance groups define; without any, one on the CPU.
 
     Raises:
-        PyTritonValidationError: the machine lacks the requested GPUs.
+        PyTritonValidationError: the machine lacks the requested GPUs
     """
     places: list[InstancePlace] = []
     for index, group in enumerate(config.instance_group):
@@ -159,7 +161,7 @@ def places_of(config: Any) -> list[InstancePlace]:
 
 
 def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
-    """Return CUDA_VISIBLE_DEVICES for each of `count` instances, cycling through the GPUs; all None without any GPU.
+    """Return CUDA_VISIBLE_DEVICES for each of `count` instances, cycling through `places`; [] if none is on a GPU.
 
     Each instance only sees its own GPU, as number 0.
     """
@@ -171,12 +173,16 @@ def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
 
 
 def _gpus(config: Any, group: Any) -> list[str]:
-    """Return the GPUs of a KIND_GPU instance group: those it lists, or all."""
+    """Return the GPUs of an instance group of KIND_GPU: those that it lists, otherwise all."""
     there = len(gpus.visible())
     if not there:
         raise PyTritonValidationError(
-            f"Model {config.name!r} has an instance group of KIND_GPU and this machine has no GPU"
-            + (f" (${gpus.VARIABLE} hides them)" if gpus.VARIABLE in os.environ else "")
+            f"Model {config.name!r} has an instance group of KIND_GPU, but this machine has no GPU"
+            + (
+                f" (${gpus.VARIABLE} is set and may hide them)"
+                if gpus.VARIABLE in os.environ
+                else ""
+            )
             + ". Use KIND_CPU or KIND_AUTO."
         )
     for gpu in group.gpus:
@@ -189,7 +195,7 @@ def _gpus(config: Any, group: Any) -> list[str]:
 
 
 def versions_of(folder: Path, file: str) -> list[int]:
-    """Return the versions in a model folder, ascending: its numbered folders that contain the file."""
+    """Return the versions in a model's folder, ascending: the numbered folders that contain the file."""
     return sorted(
         int(entry.name)
         for entry in folder.iterdir()
@@ -198,10 +204,10 @@ def versions_of(folder: Path, file: str) -> list[int]:
 
 
 def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) -> list[int]:
-    """Return the versions to serve, ascending: the requested one, otherwise those selected by the version policy.
+    """Return the versions to serve, ascending: the requested one, otherwise those that the version policy selects.
 
     Raises:
-        PyTritonBadParameterError: there is none.
+        PyTritonBadParameterError: there is none
     """
     there = versions_of(folder, file)
     if not there:
@@ -224,17 +230,17 @@ def chosen_versions(folder: Path, file: str, config: Any, wanted: int | None) ->
         found = there[-max(1, policy.latest.num_versions) :]
     if not found:
         raise PyTritonBadParameterError(
-            f"{folder}: its version_policy selects none of its versions, which are {', '.join(map(str, there))}. "
+            f"{folder}: its version_policy selects none of its versions {', '.join(map(str, there))}. "
             f"Correct it in {CONFIG_FILE}, or choose a version (version=)."
         )
     return found
 
 
 def environment_of(config: Any, folder: Path | None) -> str | None:
-    """Return the environment named by EXECUTION_ENV_PATH, if the configuration sets it.
+    """Return the path of the environment in the parameter EXECUTION_ENV_PATH; None if the configuration does not set it.
 
     Raises:
-        PyTritonBadParameterError: the path does not exist.
+        PyTritonBadParameterError: the path does not exist
     """
     if ENVIRONMENT_PARAMETER not in config.parameters:
         return None

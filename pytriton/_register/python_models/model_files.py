@@ -1,7 +1,7 @@
-"""The message that registers a framework's file: ONNX, PyTorch, scikit-learn, XGBoost, LightGBM, TensorFlow.
+"""The registration message of a model file: ONNX, PyTorch, scikit-learn, XGBoost, LightGBM or TensorFlow.
 
-The workers' interpreter, which has the framework, inspects the file for its tensors, as far as the file describes
-them. Workers load it from its original path, as with models of a model repository.
+The workers' interpreter, which has the framework, reads names and types of the tensors from the file, if it contains
+them. Workers load the file from its original path, as they do for models of a repository.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PROBE = "pytriton.formats.probe"
 
 
 def is_model_file(target: object) -> bool:
-    """Return True if this is the path of a file, or folder, of one of the formats, existing or not."""
+    """Return True if `target` is a path whose suffix belongs to a supported format, whether it exists or not."""
     return isinstance(target, (str, os.PathLike)) and _format_of(Path(target)) is not None
 
 
@@ -52,20 +52,20 @@ def prepare_file(
     given: Mapping[str, Any],
     report: Report | None,
 ) -> tuple[messages.Register, list[bytes]]:
-    """Complete the configuration from the file; return the message and its payload.
+    """Complete a file's configuration from the file itself; return the message and its payload.
 
     Args:
         target: the file, on the daemon's machine
-        model_name: None: from the configuration, or the file's own
-        config: None, or a config.pbtxt, of which missing parts are completed
+        model_name: None: the name in the configuration, or that of the file
+        config: a config.pbtxt, which is completed; None: everything is read from the file
         version: None: 1
-        given: `RegisterModelOptions`; None is the default
+        given: values of `RegisterModelOptions`; None selects an option's default
         report: called with the progress of slow steps
 
     Raises:
-        TypeError: unknown option
+        TypeError: an option does not exist
         PyTritonBadParameterError: the file does not exist, or the interpreter lacks the framework
-        PyTritonValidationError: the file cannot be loaded, or does not fit the configuration
+        PyTritonValidationError: the file cannot be loaded, or does not match the configuration
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
     options = merge_options(None, given)
@@ -73,7 +73,7 @@ def prepare_file(
     form = _format_of(path)
     assert form is not None  # see is_model_file
     if not path.exists():
-        raise PyTritonBadParameterError(f"the file {path} does not exist.")
+        raise PyTritonBadParameterError(f"The file {path} does not exist.")
     said = configuration_of(config)
     name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
     validate_model_name(name)
@@ -112,22 +112,22 @@ def _format_of(path: Path) -> table.Format | None:
 def _worker_environment(
     options: RegisterOptions, form: table.Format, say: Callable[[str], None]
 ) -> messages.WorkerEnvironment:
-    """Return the workers' environment: an interpreter that has the format's framework.
+    """Return the workers' environment, whose interpreter has the format's framework.
 
     Raises:
-        PyTritonBadParameterError: it lacks the framework; contains the command that installs it
+        PyTritonBadParameterError: the interpreter lacks the framework; the text contains the command that installs it
     """
     python = options["python"]
     if options["requirements"] is not None:
         base = own_interpreter() if python is None else find_interpreter(python)
         python = environments.with_requirements(options["requirements"], base, say)
     world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
-    lacking = environments.lacking(world.python, list(form.packages))
-    if lacking:
-        packages = " ".join(form.packages[module] for module in lacking)
+    missing = environments.missing_modules(world.python, list(form.packages))
+    if missing:
+        packages = " ".join(form.packages[module] for module in missing)
         raise PyTritonBadParameterError(
             f"{form.title} models need {packages}, which {world.python} lacks: {world.python} -m pip install "
-            f"{packages}. Or name an interpreter that has it (python=, --python), or let an environment be created "
+            f"{packages}. Or choose an interpreter that has them (python=, --python), or have an environment created "
             f"(requirements={packages.split()!r}, --requirement {packages.split()[0]})."
         )
     return world if python is None else environments.provide_worker_packages(world, say)
@@ -140,10 +140,10 @@ def _completed(
     world: messages.WorkerEnvironment,
     limit_s: float | None,
 ) -> dict[str, Any]:
-    """Return the configuration completed from the file, which the workers' interpreter inspects.
+    """Run `formats/probe.py` in the workers' environment; return the configuration that it has completed from the file.
 
     Raises:
-        PyTritonValidationError: the file cannot be loaded, takes too long, or does not fit the configuration.
+        PyTritonValidationError: the file cannot be loaded, takes too long to load, or does not match the configuration
     """
     question = {
         "title": form.title,

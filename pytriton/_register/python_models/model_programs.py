@@ -1,4 +1,4 @@
-"""The message that registers a Triton Python model, built from its folder or its class.
+"""The registration message of a Triton Python model, built from its folder or its class.
 
 folder ──▶ config.pbtxt ──▶ auto_complete_config ──▶ configuration for tritonserver (model_dir.py)
                  │                              └──▶ configuration for `initialize`
@@ -50,19 +50,19 @@ from pytriton.run_options import (
 
 #: A model's folder in a repository, or its class.
 ModelSource = Union[str, "os.PathLike[str]", type]
-#: A file, its text, or the configuration's JSON form.
+#: A config.pbtxt: its path, its text, or its JSON form.
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
-#: A name that occurs in the code of every model that answers after `execute` has returned.
+#: Names of which a model that responds after `execute` has returned uses at least one.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
 _LIBRARY = Path(__file__).parents[2]  # the package pytriton
-#: Number of trailing characters of output to show if the process exited without an answer.
+#: Maximum number of characters of a process's output in an error; the last ones are shown.
 _MAX_SHOWN = 4000
 
 
 @dataclass(frozen=True)
 class _ProgramSource:
-    """The source of a model: `folder` or `cls`, and its Python code, as far as it can be read."""
+    """The source of a model: its folder or its class, and the Python code that could be read."""
 
     folder: Path | None
     cls: type | None
@@ -70,7 +70,7 @@ class _ProgramSource:
 
     @property
     def completes(self) -> bool:
-        """Return True if the model may have an `auto_complete_config`."""
+        """Return True if the model may define `auto_complete_config`."""
         name = "auto_complete_config"
         return name in self.text if self.cls is None else hasattr(self.cls, name)
 
@@ -83,20 +83,20 @@ def prepare_model(
     given: Mapping[str, Any],
     report: Report | None,
 ) -> tuple[messages.Register, list[bytes]]:
-    """Read all sources and complete the configuration; return the message and its payloads.
+    """Read a model, complete its configuration, and return the registration message and its payloads.
 
     Args:
         target: a model's folder in a repository, or a class
-        model_name: None: from the configuration, or the folder's or the class's own name
+        model_name: None: the name in the configuration, or that of the folder or class
         config: None: config.pbtxt of the folder
-        version: None: those selected by the configuration's version policy
-        given: `RegisterModelOptions`; None is the default
+        version: None: the versions that the configuration's version policy selects
+        given: values of `RegisterModelOptions`; None selects an option's default
         report: called with the progress of slow steps
 
     Raises:
-        TypeError: unknown option
-        PyTritonBadParameterError, PyTritonValidationError: something is missing or invalid
-        PicklingError: a class cannot be pickled
+        TypeError: an option does not exist
+        PyTritonBadParameterError, PyTritonValidationError: an argument or a part of the model is missing or invalid
+        PicklingError: the class cannot be pickled
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
     options = merge_options(None, given)
@@ -124,7 +124,7 @@ def prepare_model(
     if cls is None:
         payload = pack(Header((3, 9), by_reference=True), b"")
     else:
-        # Here: the daemon runs a process per folder to prepare, which does not need cloudpickle and pyzmq.
+        # Imported here: the processes in which the daemon prepares folders do not need cloudpickle and pyzmq.
         from pytriton._register.pickling import pack_callable
 
         warn_of_missing(name, [cls], world.stayed)
@@ -135,10 +135,10 @@ def prepare_model(
 
 
 def backend_of(folder: Path) -> str:
-    """Return the backend that serves a model's folder in Triton: "python", another one, or "an unknown backend".
+    """Return the name of the Triton backend that serves a model's folder, or "an unknown backend".
 
     Raises:
-        PyTritonBadParameterError: its configuration cannot be read.
+        PyTritonBadParameterError: the configuration cannot be read
     """
     said, _ = _configuration(None, folder)
     files = [
@@ -148,19 +148,19 @@ def backend_of(folder: Path) -> str:
 
 
 def configuration_of(config: ConfigSource) -> dict[str, Any]:
-    """Return the JSON form of `config=`; empty if it is None.
+    """Return the JSON form of the argument `config`; {} if it is None.
 
     Raises:
-        PyTritonBadParameterError: it cannot be read.
+        PyTritonBadParameterError: it cannot be read
     """
     return model_dir.plain(_configuration(config, None)[0])
 
 
 def names_environment(config: ConfigSource, folder: Path | None) -> bool:
-    """Return True if a model's configuration names the environment it runs in.
+    """Return True if a model's configuration sets EXECUTION_ENV_PATH, the environment to run in.
 
     Raises:
-        PyTritonBadParameterError: the configuration cannot be read.
+        PyTritonBadParameterError: the configuration cannot be read
     """
     return model_dir.ENVIRONMENT_PARAMETER in _configuration(config, folder)[0].parameters
 
@@ -199,7 +199,7 @@ def _spec(
 
 
 def _places(said: Any, options: RegisterOptions) -> list[model_dir.InstancePlace]:
-    """Return the places of the instances, from `devices=`, else from the configuration."""
+    """Return the name and device of each instance, from the option `devices`, else from the configuration."""
     return [
         model_dir.InstancePlace(
             f"{said.name}_0_{index}", "CPU" if device in (None, "") else "GPU", "0"
@@ -227,19 +227,19 @@ def _located(target: ModelSource) -> tuple[Path | None, type | None]:
         return None, target
     if not isinstance(target, (str, os.PathLike)):
         raise PyTritonBadParameterError(
-            f"register_model takes a model's folder or its class, got {with_article(type(target).__name__)}."
+            f"register_model accepts a model's folder or class, got {with_article(type(target).__name__)}."
         )
     folder = Path(target).expanduser().absolute()
     if not folder.is_dir():
         raise PyTritonBadParameterError(
-            f"The folder {folder} does not exist. Pass a model's folder in a Triton model repository, the one that "
-            f"{model_dir.CONFIG_FILE} is in."
+            f"The folder {folder} does not exist. Pass a model's folder in a Triton model repository, which contains "
+            f"{model_dir.CONFIG_FILE}."
         )
     return folder, None
 
 
 def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]:
-    """Return the configuration as a message, and its origin."""
+    """Return the configuration as a protobuf message, and where it comes from, for errors."""
     if isinstance(config, Mapping):
         return model_dir.config_of(config, "config="), "config="
     if isinstance(config, str) and ("\n" in config or ":" in config):
@@ -247,7 +247,7 @@ def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]
     if config is None and folder is None:
         return model_dir.parse_config("", "nothing"), "config="
     path = Path(config) if config is not None else Path(folder or "") / model_dir.CONFIG_FILE
-    if config is None and not path.exists():  # auto_complete_config may supply everything
+    if config is None and not path.exists():  # auto_complete_config may set every field
         return model_dir.parse_config("", "nothing"), str(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -262,20 +262,23 @@ def _own_name(cls: type | None) -> str:
     assert cls is not None  # a folder has its own name
     if cls.__name__ == "TritonPythonModel":
         raise PyTritonValidationError(
-            "A class TritonPythonModel does not define its model's name: pass model_name=."
+            "The class name TritonPythonModel does not identify a model: pass model_name=."
         )
     return cls.__name__
 
 
 def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> str:
-    """Return the Python text of all versions of a model, including helpers, which may use the sender."""
+    """Return the Python code of all versions of a model, including its helper modules."""
     if folder is None:
         assert cls is not None
         try:
             return inspect.getsource(inspect.getmodule(cls) or cls)
-        except (OSError, TypeError):  # created at run time, or in a notebook
+        except (
+            OSError,
+            TypeError,
+        ):  # created at run time, or in a notebook: assume that it may stream
             return " ".join(_STREAM_NAMES.pattern.split("|"))
-    # An editor's lock file (".#model.py") is a dangling link, and a folder may have such a name, too.
+    # Skip folders, and dangling links such as an editor's lock file ".#model.py".
     files = [
         file
         for one in versions
@@ -294,7 +297,7 @@ def _worker_environment(
     python: Any = options["python"] or model_dir.environment_of(said, folder)
     requirements = options["requirements"]
     if python is not None and environments.is_archive(python):
-        python = environments.unpacked(python, say)
+        python = environments.unpack(python, say)
     if requirements is not None:
         base = own_interpreter() if python is None else find_interpreter(python)
         python = environments.with_requirements(requirements, base, say)
@@ -311,7 +314,7 @@ def _completed(
     file: str,
     limit_s: float | None,
 ) -> Any:
-    """Return the configuration as completed by the model's `auto_complete_config`."""
+    """Call the model's `auto_complete_config` and return the completed configuration."""
     full = json.loads(model_dir.config_for_model(said))
     for made_up in ("optimization", "version_policy", "instance_group"):
         if not model_dir.plain(said).get(made_up):
@@ -323,7 +326,7 @@ def _completed(
         if not isinstance(completed, pb_utils.ModelConfig):
             raise PyTritonValidationError(
                 f"auto_complete_config of model {said.name!r} returned {type(completed).__name__}; it must return "
-                "the configuration it got"
+                "the configuration that was passed to it"
             )
         return model_dir.config_of(completed.as_dict(), "what auto_complete_config returned")
     question = {
@@ -339,19 +342,19 @@ def _completed(
 def _ask_model(
     question: Mapping[str, Any], world: messages.WorkerEnvironment, name: str, limit_s: float | None
 ) -> dict[str, Any]:
-    """Return the configuration as the model completes it.
+    """Run worker/python_model/complete_config.py in the workers' environment and return the completed configuration.
 
     Args:
-        question: the input of worker/python_model/complete_config.py
+        question: the program's input
         world: the workers' environment
-        name: the model's name
+        name: name of the model, for errors
         limit_s: time limit in seconds; None: unlimited
 
     Raises:
-        PyTritonValidationError: it fails, or exceeds the limit.
+        PyTritonValidationError: the model's `auto_complete_config` failed, or exceeded the limit
     """
     program = str(_LIBRARY / "worker" / "python_model" / "complete_config.py")
-    # Files, not pipes: a process started by the model may keep these open indefinitely.
+    # Files instead of pipes: a process that the model starts may keep a pipe open indefinitely.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as printed:
         answer: Any
         try:
@@ -359,7 +362,7 @@ def _ask_model(
                 [world.python, program, str(_LIBRARY)],
                 input=json.dumps({**question, "parent": os.getpid()}).encode() + b"\n",
                 cwd=world.cwd,
-                # Keep another Python's bytecode out of this environment.
+                # No bytecode of another Python version in this environment.
                 env={**world.env, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=said,
                 stderr=printed,
@@ -368,7 +371,7 @@ def _ask_model(
             )
         except subprocess.TimeoutExpired:
             answer = {
-                "error": f"it has not returned for {limit_s:g} s (load_timeout_s)",
+                "error": f"it did not return within {limit_s:g} s (load_timeout_s)",
                 "traceback": _content(printed)[-_MAX_SHOWN:],
             }
         else:
@@ -392,7 +395,7 @@ def _answer_of(said: str, code: int, printed: str) -> Any:
 
 
 def _content(file: IO[bytes]) -> str:
-    """Return the content of a file; a model may print anything, including text in another encoding."""
+    """Return the content of a file; bytes that are not UTF-8 are escaped, since a model may print anything."""
     file.seek(0)
     return file.read().decode("utf-8", "backslashreplace")
 
@@ -400,17 +403,17 @@ def _content(file: IO[bytes]) -> str:
 def _check(said: Any, where: str) -> None:
     if said.backend not in ("", "python"):
         raise PyTritonBadParameterError(
-            f'{where} says backend: {said.backend!r}. register_model serves Python models (backend: "python"); '
-            "tritonserver's other backends take theirs from a repository."
+            f'{where} has backend: {said.backend!r}. register_model serves Python models (backend: "python"); '
+            "models of other backends must be in one of the daemon's model repositories."
         )
     if said.sequence_batching.state:
         raise PyTritonValidationError(
-            f"Model {said.name!r} has implicit state (sequence_batching.state in {where}), which Python models cannot "
-            "set, not even in Triton's python backend: each request would get the initial one. Keep the state in the "
-            "model, under request.correlation_id(), and leave `state` out."
+            f"Model {said.name!r} has implicit state (sequence_batching.state in {where}). Python models cannot update "
+            "it, not even in Triton's python backend: each request would get the initial state. Keep the state in the "
+            "model, by request.correlation_id(), and omit `state`."
         )
     if not said.output:
         raise PyTritonValidationError(
-            f"Model {said.name!r} has no output: {where} does not list any. Add them there, or give the "
-            "model an auto_complete_config."
+            f"Model {said.name!r} has no output: {where} does not declare any. Add outputs there, or define "
+            "auto_complete_config in the model."
         )

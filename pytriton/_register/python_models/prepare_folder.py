@@ -1,4 +1,4 @@
-"""Prepares a model of a model repository for the daemon's workers. The daemon runs this program."""
+"""Program that prepares a model of a repository for workers. The daemon runs it once per model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON to print."""
+    """Return the answer to a question, as a JSON object.
+
+    Args:
+        question: `task`, which is "python" (return a Python model's specification) or "environment" (return the
+            interpreter of another model's workers), and the arguments of the task
+    """
     tasks = {"python": _python_model, "environment": _environment}
     try:
         return tasks[question["task"]](question)
@@ -25,7 +30,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python_model(question: dict[str, Any]) -> dict[str, Any]:
-    # Here: finding an environment takes half the time without these imports.
+    # Imported here: without them, the task "environment" takes half the time.
     import msgspec
 
     from pytriton._register.python_models import model_programs
@@ -35,7 +40,7 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
     own_environment = model_programs.names_environment(config, folder)
     requirements = question["requirements"]
     if question["install"] and not own_environment and not requirements:
-        requirements = environments.lacking(question["python"], ["numpy"]) or None
+        requirements = environments.missing_modules(question["python"], ["numpy"]) or None
     message, _ = model_programs.prepare_model(
         folder,
         question["name"],
@@ -55,7 +60,7 @@ def _python_model(question: dict[str, Any]) -> dict[str, Any]:
 def _environment(question: dict[str, Any]) -> dict[str, Any]:
     python, modules = question["python"], question["modules"]
     requirements = question["requirements"] or []
-    lacking = environments.lacking(python, list(modules))
+    lacking = environments.missing_modules(python, list(modules))
     if question["install"] and (requirements or lacking):
         python = environments.with_requirements([*modules.values(), *requirements], python, _say)
     elif lacking:
@@ -73,8 +78,8 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Read the input, print the answer, return the exit code."""
-    # Output of programs started here must not be mistaken for the answer.
+    """Read a question from standard input, print the answer, and return the exit code."""
+    # Standard output is for the answer only: redirect what started programs print to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answers.write(json.dumps(answer(json.load(sys.stdin))) + "\n")

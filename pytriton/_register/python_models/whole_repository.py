@@ -1,7 +1,7 @@
-"""Registers a whole model repository: each of its models is a Triton Python model with its own workers.
+"""Registration of a whole model repository of Triton Python models, each with its own workers.
 
-All or nothing: every model is read before the first one is registered, and if one fails, those before it are rolled
-back.
+It is all or nothing: every model is read before the first one is registered, and if a registration fails, the previous
+ones are rolled back.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pytriton.run_options import StrPath
     from pytriton.served_model import Model
 
-#: Options of `register_model` that do not apply to a whole repository.
+#: Arguments of `register_model` that cannot apply to a whole repository.
 _OF_ONE_MODEL = ("model_name", "config", "version")
 
 
 @dataclass(frozen=True)
 class RepositoryFolder:
-    """A folder of models, with the options for all of them."""
+    """A model repository, and the options for all of its models."""
 
     folder: Path
     options: Mapping[str, Any]
 
 
 def is_repository(target: object) -> bool:
-    """Return True if this is a folder of models, and not itself a model."""
+    """Return True if `target` is a folder that contains models, and not itself a model."""
     if not isinstance(target, (str, os.PathLike)):
         return False
     folder = Path(target).expanduser().absolute()
@@ -43,22 +43,22 @@ def is_repository(target: object) -> bool:
 
 
 def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFolder:
-    """Return a repository with the options for its models.
+    """Return the repository in a folder, with the options for its models.
 
     Raises:
-        PyTritonBadParameterError: it is not a folder of models, or an option applies to a single model only.
+        PyTritonBadParameterError: the folder contains no models, or an option can be set for a single model only
     """
     path = Path(folder).expanduser().absolute()
     if not is_repository(path):
         raise PyTritonBadParameterError(
-            f"{path} is not a model repository, which has one folder per model, each with "
-            f"{model_dir.CONFIG_FILE} and 1/model.py in it."
+            f"{path} is not a model repository: it must contain one folder per model, each with "
+            f"{model_dir.CONFIG_FILE} and 1/model.py."
         )
     single = [name for name in _OF_ONE_MODEL if options.get(name) is not None]
     if single:
         raise PyTritonBadParameterError(
-            f"{path} is a model repository, and {' and '.join(single)} can be set for a single model only. Register "
-            f"its models one by one, or omit it."
+            f"{path} is a model repository, and {' and '.join(single)} can be set for a single model only. Omit "
+            f"{'it' if len(single) == 1 else 'them'}, or register the models one by one."
         )
     shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}
     return RepositoryFolder(path, shared)
@@ -67,12 +67,13 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFold
 def register_all(
     repository: RepositoryFolder, client: DaemonClient, report: Report | None
 ) -> list[Model]:
-    """Register all models of a repository, sorted by name; return one registration for each.
+    """Register all models of a repository in the order of their names, and return them.
 
     Raises:
         PyTritonBadParameterError, PyTritonValidationError: a model cannot be read, or is not a Python model;
-            nothing was registered.
-        RegistrationError: one failed; states which had been registered, and what happened to them.
+            nothing was registered
+        RegistrationError: a registration failed; the text says which models had been registered, and what happened to
+            them
     """
     folders = _models_in(repository.folder)
     _refuse_others(repository.folder, folders)
@@ -105,10 +106,10 @@ def _models_in(folder: Path) -> list[Path]:
 
 
 def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
-    """Refuse a repository that contains models other than Python models.
+    """Check that a repository contains Python models only.
 
     Raises:
-        PyTritonBadParameterError: lists these models and their backends.
+        PyTritonBadParameterError: it contains others; the text lists them with their backends
     """
     others = {}
     for folder in folders:
@@ -124,7 +125,7 @@ def _refuse_others(repository: Path, folders: Sequence[Path]) -> None:
         f"registered. To serve the whole repository, pass it to the daemon: pytriton-daemon start "
         f"--model-repository {repository}"
         + (
-            f". To register the others only, register each by itself: {', '.join(python)}"
+            f". To register only the Python models, register each of these folders: {', '.join(python)}"
             if python
             else ""
         )
@@ -145,7 +146,7 @@ def _prepare(
 
 
 def _roll_back(client: DaemonClient, name: str, before: set[str]) -> str:
-    """Roll back a registration; return the outcome for the model."""
+    """Undo a registration: roll back a model that existed before, unregister others. Return a description of the outcome."""
     try:
         if name in before:
             client.rollback(name, progress=False)

@@ -87,12 +87,12 @@ def with_environment(
     planned: RegistrationPlan, runtime_env: Mapping[str, Any], options: RegisterOptions
 ) -> RegistrationPlan:
     """Return a registration without the registrant's interpreter settings, if the environment has an interpreter."""
-    from pytriton._register.environment import wanted_variables
+    from pytriton._register.environment import select_variables
 
     if not makes_interpreter(runtime_env):
         return planned
     spec = planned.message.spec
-    said = {key: value for key, value in wanted_variables(options.get("env")).items() if value}
+    said = {key: value for key, value in select_variables(options.get("env")).items() if value}
     env = {**rules.whole(spec.world.env, own_interpreter=False), **said}
     first = [os.path.abspath(os.path.expanduser(one)) for one in options.get("sys_path") or ()]
     world = msgspec.structs.replace(spec.world, env=env, sys_path=first)

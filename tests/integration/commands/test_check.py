@@ -21,7 +21,7 @@ def test_the_check_passes_and_keeps_all_of_it(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All examples work." in done.stdout
+    assert "All examples succeeded." in done.stdout
     with zipfile.ZipFile(tmp_path / "results" / "pytriton_check.zip") as archive:
         kept = {name: archive.read(name).decode() for name in archive.namelist()}
     assert sorted(kept) == ["env.log", "example_add_sub.log", "example_add_sub_script.log"]

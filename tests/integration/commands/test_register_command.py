@@ -103,6 +103,9 @@ def test_a_file_that_is_no_model_is_refused(daemon: RunningDaemon, tmp_path: Pat
     with pytest.raises(PyTritonValidationError, match=r"bad\.joblib cannot be loaded: "):
         daemon.client.register_model(tmp_path / "bad.joblib")
     joblib.dump({"no": "estimator"}, tmp_path / "dict.joblib")
-    with pytest.raises(PyTritonValidationError, match=r"holds a dict, which has none of predict"):
+    with pytest.raises(
+        PyTritonValidationError,
+        match=r"contains a dict, which is not an estimator: it has none of the methods predict",
+    ):
         daemon.client.register_model(tmp_path / "dict.joblib")
     assert {"bad", "dict", "none"}.isdisjoint(one.name for one in daemon.client.status().models)

@@ -112,7 +112,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("restart", "--log-level", "loud"), "flag --log-level: 'loud' is not one of debug"),
         (("doctor", "--log-format", "xml"), "flag --log-format: 'xml' is not one of"),
         (("unregister",), "MODEL"),
-        (("register", "module"), "'module' is not MODULE:ATTRIBUTE"),
+        (("register", "module"), "'module' is not of the form MODULE:ATTRIBUTE"),
         (("register", "a/linear.py"), "such as linear:classify"),
         (("register", "a/b/linear.py:fn"), "in the folder a/b, use linear:fn"),
         (("register", "linear.py:fn"), "must be the name of a module: use linear:fn"),

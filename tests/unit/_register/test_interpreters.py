@@ -33,7 +33,7 @@ def test_one_that_does_not_run_is_reported_with_the_reason(
     python.write_bytes(content)
     python.chmod(0o755)
     with pytest.raises(PyTritonBadParameterError, match=said):
-        environments.lacking(str(python), ["numpy"])
+        environments.missing_modules(str(python), ["numpy"])
 
 
 @pytest.mark.programs
@@ -47,7 +47,7 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_version(
         pytest.skip(f"no Python {version} on this machine")
     said = rf"is Python {version}\.\d+\S*,? .*worker needs 3\.9 or newer"
     with pytest.raises(PyTritonBadParameterError, match=said):
-        environments.lacking(python, ["numpy"])
+        environments.missing_modules(python, ["numpy"])
     if version < "3.7":  # others run the probe
         with pytest.raises(PyTritonBadParameterError, match=said):
             capture_environment(python=python, sys_path=[tmp_path])

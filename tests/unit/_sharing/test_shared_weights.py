@@ -274,13 +274,13 @@ def test_writes_to_a_private_mapping_stay_private(own_folder: Path) -> None:
 def test_a_folder_that_others_may_write_to_is_refused(own_folder: Path) -> None:
     own_folder.mkdir()
     own_folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="for that user alone"):
+    with pytest.raises(PermissionError, match="no other user can access"):
         pytriton.shared(lambda: np.zeros(4), key="k")
 
 
 def test_more_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linux, "available_memory", lambda: 1000)
-    with pytest.raises(MemoryError, match=r"8,\d+ bytes are to be shared, and 1,000 bytes"):
+    with pytest.raises(MemoryError, match=r"8,\d+ bytes, but only 1,000 bytes"):
         pytriton.shared(lambda: np.zeros(1000), key="k")
 
 

@@ -45,7 +45,7 @@ def test_the_facts_say_what_machine_this_is(known: dict[str, str]) -> None:
     assert "nofile: " in known["limits"]
     assert "numpy==" in known["Python packages"]
     assert "tritonserver" in known["pytriton-daemon doctor"]
-    assert not [heading for heading, text in known.items() if text.startswith("not known:")]
+    assert not [heading for heading, text in known.items() if text.startswith("not available:")]
 
 
 def test_secrets_in_the_environment_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +66,14 @@ def test_an_unavailable_fact_does_not_hide_the_others(monkeypatch: pytest.Monkey
         raise PermissionError("not for you")
 
     monkeypatch.setattr("pytriton.check.facts._cgroups", fail)
-    assert fact("control groups") == "not known: PermissionError: not for you"
+    assert fact("control groups") == "not available: PermissionError: not for you"
     assert "numpy==" in fact("Python packages")
 
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     done = pytriton("check", "-w", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
-    assert f"the folder {tmp_path} exists already" in done.stderr
+    assert f"the folder {tmp_path} already exists" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,7 +117,7 @@ def test_an_example_that_does_not_end_is_stopped(tmp_path: Path, base_env: dict[
     done = pytriton("examples", "--timeout", "0.1", "-w", "results", cwd=tmp_path, env=base_env)
     assert done.returncode == 1
     log = (tmp_path / "results" / "example_add_sub.log").read_text()
-    assert "was stopped: it was still running after 0.1 s" in log
+    assert "was stopped because it was still running after 0.1 s" in log
 
 
 @pytest.mark.parametrize(

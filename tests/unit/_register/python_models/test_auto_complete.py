@@ -54,7 +54,7 @@ def test_a_process_that_the_model_leaves_is_not_waited_for(tmp_path: Path) -> No
 def test_one_that_does_not_return_is_given_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     with pytest.raises(
-        PyTritonValidationError, match=r"has not returned for 1 s \(load_timeout_s\)"
+        PyTritonValidationError, match=r"did not return within 1 s \(load_timeout_s\)"
     ):
         complete(tmp_path, "open('never').read()", limit_s=1)
 

@@ -76,7 +76,7 @@ def test_instances(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = model_dir.parse_config('name: "n" instance_group [ { kind: KIND_GPU } ]', "it")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(PyTritonValidationError, match=r"no GPU \(\$CUDA_VISIBLE_DEVICES hides"):
+    with pytest.raises(PyTritonValidationError, match=r"no GPU \(\$CUDA_VISIBLE_DEVICES is set"):
         model_dir.places_of(config)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path / "none")

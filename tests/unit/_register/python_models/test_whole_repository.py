@@ -150,4 +150,4 @@ def test_a_model_of_another_backend_is_refused_with_the_fix(repository: Path) ->
     text = caught.value.message
     assert "these are not: b (onnxruntime). Nothing was registered" in text
     assert f"--model-repository {repository}" in text
-    assert f"register each by itself: {repository / 'a'}, {repository / 'c'}" in text
+    assert f"register each of these folders: {repository / 'a'}, {repository / 'c'}" in text
