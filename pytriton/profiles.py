@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["IDLE", "KINDS", "Profile"]
 
-#: The activities between which the serving thread's time is divided.
+#: Activities of the serving thread, among which its time is divided.
 CALLABLE, LIBRARIES, OURS, IDLE = "callable", "libraries", "pytriton", "waiting for requests"
 KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
@@ -25,9 +25,9 @@ _WAITS = {
     ("run", "loop.py"), ("run", "decoupled_loop.py"), ("Loop.run", "loop.py"),
     ("PythonStreamLoop.run", "decoupled_loop.py"),
 }  # fmt: skip
-#: The file in which an idle event loop waits, which serves asynchronous streaming callables.
+#: The file in which the event loop of an asynchronous streaming callable waits when it is idle.
 _EVENT_LOOP = "selectors.py"
-#: The file of ours that is on the stack during a call of the callable.
+#: The file of this package that is on the stack during each call of the callable.
 _IN_CALL = "/pytriton/worker/model.py"
 #: Names of folders in which packages are installed.
 _PACKAGES = ("site-packages", "dist-packages")

@@ -461,7 +461,7 @@ OPTIONS: Mapping[str, RunOption] = {
 #: The default of each field of `ModelSpec`, by name.
 _SPEC_FIELDS = {field.name: field.default for field in msgspec.structs.fields(messages.ModelSpec)}
 #: The default of `max_concurrency`.
-MAX_CONCURRENCY = 64
+DEFAULT_MAX_CONCURRENCY = 64
 
 #: Valid values of CUDA_VISIBLE_DEVICES: with others, such as "cuda:0", CUDA silently finds no GPU.
 _VISIBLE_DEVICES = re.compile(r"((\d+|(GPU|MIG)-[^,]+)(,(\d+|(GPU|MIG)-[^,]+))*)?")
@@ -597,11 +597,11 @@ def count_instances(
 ) -> int:
     """Return the number of instances to start.
 
-    It follows from `instances`, from the number of devices and from the number of callables, which must agree. With
+    `instances`, the number of devices and the number of callables may each determine it, and must agree. With
     autoscaling, it is the minimum, but at least 1.
 
     Raises:
-        PyTritonValidationError: the three contradict each other
+        PyTritonValidationError: they contradict each other
     """
     autoscale = None if instances is None else autoscale_of(instances)
     if autoscale is not None:
@@ -628,9 +628,9 @@ def count_instances(
 def default_lanes(config: Mapping[str, Any]) -> int:
     """Return the default number of lanes per worker: 1 with batching, streams, sequences or queue policies, else 2.
 
-    With 2 lanes, the next request is transferred while the worker computes. But a second lane would take queued requests
-    before a batch is full (measurements: docs/audits/performance.md), and out of Triton's queue, where priorities and
-    timeouts apply.
+    With 2 lanes, the next request is transferred while the worker computes. With batching, however, a second lane would
+    take queued requests before a batch is full (docs/audits/performance.md has measurements). It would also take them out
+    of Triton's queue, where priorities and timeouts apply.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
     ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
@@ -640,12 +640,14 @@ def default_lanes(config: Mapping[str, Any]) -> int:
 def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:
     """Return the default number of batches or streams that an `async def` callable processes concurrently per worker.
 
-    Each batch occupies a lane, so it is `lanes` if the user set that. For sequences it is the default number of lanes,
-    since the requests of a sequence are processed one after another.
+    It is 64 for streams. Otherwise each batch occupies a lane, so it is `lanes` if the user set that, and the default
+    number of lanes for sequences, whose requests are processed one after another.
     """
     if config.get("model_transaction_policy", {}).get("decoupled", False):
-        return MAX_CONCURRENCY
-    return lanes or (default_lanes(config) if "sequence_batching" in config else MAX_CONCURRENCY)
+        return DEFAULT_MAX_CONCURRENCY
+    return lanes or (
+        default_lanes(config) if "sequence_batching" in config else DEFAULT_MAX_CONCURRENCY
+    )
 
 
 # ── the options in `help` ───────────────────────────────────────────────────────────────────────

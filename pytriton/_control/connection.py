@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pytriton._protocol import control
 
 
-#: Interval between checks of the daemon's lock file while waiting for an answer.
+#: Interval between checks of the daemon's lock file while waiting for an answer, in seconds.
 _POLL_INTERVAL_S = 0.5
-#: Interval between checks of a connection over TCP.
+#: Interval between checks of a TCP connection while waiting for an answer, in seconds.
 _REMOTE_POLL_INTERVAL_S = 0.1
 
 #: Maximum number of attempts if the connection breaks. An upgrade of the daemon cannot break it more often.
@@ -68,7 +68,7 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class LivenessCheck:
-    """The check whether a daemon that does not answer is alive.
+    """Liveness check for a daemon that has not answered yet.
 
     Args:
         daemon: name of the daemon in error texts
@@ -272,7 +272,7 @@ def ask(
 
 
 def _check_types(message: messages.AnyMessage) -> None:
-    """Raise if the dispatcher could not decode a message: it would drop it, and the client would wait forever."""
+    """Raise if the dispatcher could not decode a message. It would drop the message, and the client would wait forever."""
     try:
         messages.decode(messages.encode(message))
     except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:
@@ -289,7 +289,7 @@ def expected(
     """Return an answer unchanged if it has the expected type.
 
     Raises:
-        PyTritonDaemonError: the answer has another type; the daemon is another version
+        PyTritonDaemonError: the answer has another type, because the daemon has another version
     """
     if not isinstance(answer, answer_type):
         raise PyTritonDaemonError(
@@ -308,7 +308,7 @@ def exception_of(
     Args:
         failure: the failure
         model_name: the model concerned, if any
-        registering: whether the request was a registration or a similar change, whose error is a RegistrationError
+        registering: whether to return a RegistrationError, because the request registers or changes a model
     """
     if failure.kind is ErrorKind.NOT_FOUND:
         return ModelNotFoundError(failure.text, model_name=model_name)
@@ -351,7 +351,7 @@ def reporter(progress: bool | Report | None, model_name: str) -> Iterator[Report
 
 
 def step_reporter(report: Report | None) -> Callable[[str], None]:
-    """Return a function that reports a text as progress before the request is sent, such as the creation of an environment."""
+    """Return a function that reports a text as progress of work before the request, such as creating an environment."""
 
     def say(text: str) -> None:
         if report is not None:
@@ -382,7 +382,7 @@ def _bar(model_name: str) -> Iterator[Report]:
         yield report
 
 
-# ── errors when no daemon answers ──── ──────────────────────────────────────────────────────────
+# ── errors when no daemon answers ──────────────────────────────────────────────────────────────
 
 
 def _not_running(rundir: RuntimeDir) -> str:

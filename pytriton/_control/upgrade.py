@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pytriton._protocol import messages
 
-#: Interval between queries for the event.
+#: Interval between queries for the event, in seconds.
 _POLL_INTERVAL_S = 0.1
 #: Timeout of the takeover by the next version, with room for an overloaded machine, in seconds.
 _TIMEOUT_S = 120.0
@@ -53,8 +53,8 @@ def upgrade(
                 return event
             if event.kind == _RESTARTED:
                 raise NotUpgraded(
-                    "the next version could not take over the running state, so the daemon was restarted, and serves the models "
-                    f"persisted in the state directory: {event.reason}"
+                    "the next version could not take over the running state, so the daemon was restarted. It serves the "
+                    f"models persisted in the state directory. Reason: {event.reason}"
                 )
             raise NotUpgraded(event.reason)
         time.sleep(_POLL_INTERVAL_S)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
@@ -25,12 +25,19 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytriton._protocol import env_variables as rules
+from pytriton._protocol import trace_config
 from pytriton._protocol.messages import WorkerEnvironment, sendable
-from pytriton._register.environments import check_version, is_archive, unpack
+from pytriton._register.environments import (
+    check_version,
+    is_archive,
+    provide_worker_packages,
+    unpack,
+    with_requirements,
+)
 from pytriton.exceptions import PyTritonBadParameterError
 
 if TYPE_CHECKING:
-    from pytriton.run_options import Env, StrPath
+    from pytriton.run_options import Env, RegisterModelOptions, RegisterOptions, StrPath
 
 #: Names that code uses to read environment variables.
 _READERS = frozenset({"environ", "environb", "getenv"})
@@ -88,6 +95,50 @@ def capture_environment(
         argv=[sendable(word) for word in argv],
         stayed=stayed,
     )
+
+
+def select_interpreter(
+    python: StrPath | None,
+    requirements: Sequence[str] | None,
+    say: Callable[[str], None] = lambda text: None,
+) -> StrPath | None:
+    """Return the workers' interpreter, with the requirements installed; None stands for this process's interpreter.
+
+    Args:
+        python: the option `python`
+        requirements: the option `requirements`
+        say: called with progress messages
+
+    Raises:
+        PyTritonBadParameterError: there is no such interpreter, or the requirements cannot be installed
+    """
+    if requirements is None:
+        return python
+    base = own_interpreter() if python is None else find_interpreter(python)
+    return with_requirements(requirements, base, say)
+
+
+def worker_environment(
+    python: StrPath | None,
+    options: RegisterOptions | RegisterModelOptions,
+    argv: Iterable[str] = ("",),
+    say: Callable[[str], None] = lambda text: None,
+) -> WorkerEnvironment:
+    """Return the environment for the workers of a registration.
+
+    Args:
+        python: the interpreter that `select_interpreter` returned
+        options: the options of the registration
+        argv: as for `capture_environment`
+        say: called with progress messages
+
+    Raises:
+        PyTritonBadParameterError: as `capture_environment`; or the interpreter lacks packages that cannot be installed
+    """
+    world = capture_environment(python, options["env"], options["cwd"], options["sys_path"], argv)
+    if options["trace_config"]:
+        world.env.update(trace_config.environment(options["trace_config"]))
+    return world if python is None else provide_worker_packages(world, say)
 
 
 def own_interpreter() -> str:
@@ -213,7 +264,9 @@ def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str)
 
 
 class WorkerModules:
-    """Lookup of whether a worker in an environment can import the same modules that this process has. Close it after use.
+    """Lookup of modules in a worker's environment: would the worker import the same module that this process has?
+
+    Close it after use.
 
     Most modules are found on the search path. For the others (from an import hook of an editable install, or created at
     run time), the worker's interpreter is started once and queried. If that is the interpreter of this process, modules
@@ -235,7 +288,7 @@ class WorkerModules:
 
     @property
     def search_path(self) -> list[str]:
-        """Return the folders in which the worker searches for modules; empty for another interpreter's default path."""
+        """Return the worker's module search path; [] stands for the default path of another interpreter."""
         return self._world.sys_path
 
     def finds(self, module: ModuleType) -> bool:
@@ -275,7 +328,7 @@ class WorkerModules:
 
 
 def _not_found_in(world: WorkerEnvironment) -> set[str]:
-    """Return the cached names of modules that the environment's interpreter did not find; only one environment is cached."""
+    """Return the set that records which modules an environment's interpreter did not find. Only the last environment is kept."""
     global _last_query
     if _last_query is None or _last_query[0] != world:
         _last_query = (world, set())
@@ -476,7 +529,7 @@ def _values(function: Any) -> Iterator[Any]:
 
 
 def _is_foreign(thing: Any) -> bool:
-    """Return True if a function or class is built in or from an installed package: not the user's own code."""
+    """Return True if a function or class is not the user's own code: built in, or from an installed package."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is None or module.__name__ == "__main__":
         return False
@@ -485,7 +538,7 @@ def _is_foreign(thing: Any) -> bool:
 
 
 def _strings(code: CodeType) -> set[str]:
-    """Return the strings in code, and in its nested code, that uses os.environ or os.getenv."""
+    """Return the strings of the code objects, nested ones included, that use os.environ or os.getenv."""
     inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     found = set().union(*map(_strings, inside)) if inside else set()
     if not _READERS.isdisjoint(code.co_names) or not _READERS.isdisjoint(code.co_freevars):

@@ -1,4 +1,4 @@
-"""Python environments for workers: from conda-pack archives, from requirements, and completed with missing packages.
+"""Python environments for workers, created from conda-pack archives or requirements, or completed with missing packages.
 
 Each is created once, in this user's cache folder, and named after a hash of its source::
 
@@ -152,7 +152,7 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
         folder.mkdir(parents=True)
         _run(
             [*_installer(python), "--target", str(folder), *missing],
-            f"{python} lacks {', '.join(missing)}, and installing them for it",
+            f"installing {', '.join(missing)}, which {python} lacks,",
             say,
         )
 

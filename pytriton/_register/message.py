@@ -16,12 +16,10 @@ from pytriton._protocol import messages, trace_config
 from pytriton._protocol.arguments import with_article
 from pytriton._register.environment import (
     WorkerModules,
-    capture_environment,
-    find_interpreter,
-    own_interpreter,
+    select_interpreter,
     warn_of_missing,
+    worker_environment,
 )
-from pytriton._register.environments import provide_worker_packages, with_requirements
 from pytriton._register.pickling import pack_callable
 from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of, validate_model_name
@@ -33,7 +31,6 @@ from pytriton.openai.card import card_of
 from pytriton.run_options import (
     OPTIONS,
     RegisterOptions,
-    StrPath,
     check_names,
     count_instances,
     default_concurrency,
@@ -96,10 +93,10 @@ def plan(
 
     Args:
         infer_fn: one callable for all instances, or a list with one callable per instance
-        model_name: None: the declared name, or the callable's own
-        inputs: None: the declared inputs
-        outputs: None: the declared outputs
-        config: None: the declared configuration, or the default
+        model_name: name of the model; default: the declared name, or the callable's own
+        inputs: the model's inputs; default: the declared ones
+        outputs: the model's outputs; default: the declared ones
+        config: the model's configuration; default: the declared one, or ``ModelConfig()``
         given: values of `RegisterOptions`; options that are None or missing take their declared values or defaults
 
     Raises:
@@ -129,19 +126,27 @@ def plan(
     devices = device_list(options["devices"])
     version = cast(int, options["model_version"])  # it has a default
     document = to_triton_config(name, inputs, outputs, config, version)
-    python = _interpreter(options)
+    python = select_interpreter(options["python"], options["requirements"])
+    argv = [str(word) for word in sys.argv]
     if not options["factory"]:
         _check_fit(targets, document, name)
     fields = spec_fields(options)
     fields["on_error"] = options["on_error"] or options["on_crash"]
     if options["isolation"] == "thread":
+        world = messages.WorkerEnvironment(
+            sys.executable or "",
+            env=trace_config.environment(options["trace_config"] or ()),
+            argv=[messages.sendable(word) for word in argv],
+        )
         # The daemon cannot retry a batch of this process, which also calls the check itself.
         fields.update(on_crash="fail", check=False)
+    else:
+        world = worker_environment(python, options, argv)
     fields.update(
         name=name,
         version=version,
         config=document,
-        world=_worker_environment(options, python),
+        world=world,
         instances=count_instances(options["instances"], devices, per_instance),
         devices=devices,
         autoscale=autoscale_of(options["instances"]) if options["instances"] is not None else None,
@@ -169,24 +174,6 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
         why = None if inspect.isclass(target) else misfit(target, inputs)
         if why is not None:
             raise PyTritonValidationError(f"Model {name!r}: {why}")
-
-
-def _worker_environment(
-    options: RegisterOptions, python: StrPath | None
-) -> messages.WorkerEnvironment:
-    """Return the environment of the workers: interpreter, search path, working directory, variables and `sys.argv`."""
-    argv = [str(word) for word in sys.argv]
-    if options["isolation"] == "thread":
-        own = [messages.sendable(word) for word in argv]
-        world = messages.WorkerEnvironment(sys.executable or "", argv=own)
-    else:
-        world = capture_environment(
-            python, options["env"], options["cwd"], options["sys_path"], argv
-        )
-        world = world if python is None else provide_worker_packages(world)
-    if options["trace_config"]:
-        world.env.update(trace_config.environment(options["trace_config"]))
-    return world
 
 
 def _behind_openai(
@@ -223,15 +210,6 @@ def _behind_openai(
     return model
 
 
-def _interpreter(options: RegisterOptions) -> StrPath | None:
-    """Return the workers' interpreter, with `requirements` installed; None stands for this process's interpreter."""
-    python, requirements = options["python"], options["requirements"]
-    if requirements is None:
-        return python
-    base = own_interpreter() if python is None else find_interpreter(python)
-    return with_requirements(requirements, base)
-
-
 def default_model_name(target: Target) -> str:
     """Return the callable's own name, with characters not allowed in model names replaced by `_`.
 
@@ -243,7 +221,7 @@ def default_model_name(target: Target) -> str:
     own = getattr(target, "__name__", None) or type(target).__name__
     if own == "<lambda>":
         raise PyTritonValidationError(
-            "A lambda has no name that its model could use: pass model_name=."
+            "A lambda has no name to give to its model: pass model_name=."
         )
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
     if not name.strip("._"):

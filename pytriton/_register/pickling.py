@@ -156,10 +156,9 @@ class _Modules(NamedTuple):
 def _registering_by_value(
     imports: WorkerModules,
 ) -> Iterator[tuple[Callable[[ModuleType], bool], _Modules]]:
-    """Yield a function that returns whether the worker can import a module, and the record of the modules it was called with.
+    """Yield a function that checks whether the worker can import a module, and a record of the modules that it has checked.
 
-    The function registers modules that the worker cannot import with cloudpickle, to be pickled by value. They are
-    unregistered at the end of the `with` block.
+    Until the end of the `with` block, cloudpickle pickles modules that the worker cannot import by value.
     """
     met = _Modules({}, set())
     registered = []
@@ -211,8 +210,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
     Attributes:
         codes: code objects pickled by value; if there are any, only this minor version of Python can read the pickle
         functions: functions pickled by value
-        defined: module -> name -> pickled function or class, for the modules pickled by value, if the module has it
-            under its own name
+        defined: module -> name -> function or class, for those pickled by value that their module defines under their
+            own name
     """
 
     def __init__(
@@ -265,9 +264,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
                 self._share_namespace(obj)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
-            reduced[2][0]["__qualname__"] = (
-                obj.__qualname__
-            )  # cloudpickle loses that of a nested class
+            # cloudpickle loses the qualified name of a nested class.
+            reduced[2][0]["__qualname__"] = obj.__qualname__
         return reduced
 
     def _define(self, module: ModuleType, obj: Any) -> None:
@@ -321,7 +319,7 @@ def is_found_by_name(module: ModuleType, obj: Any) -> bool:
 
 
 def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
-    """Return reducers for numpy's random generators. Those of numpy itself differ between its major versions."""
+    """Return reducers for numpy's random generators whose pickles every version of numpy can read, unlike its own."""
     random: Any = sys.modules.get("numpy.random")
     if random is None:
         return {}

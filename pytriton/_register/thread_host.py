@@ -219,7 +219,7 @@ class ThreadHost:
 
 
 def _loads(planned: RegistrationPlan) -> Callable[[int], Load]:
-    """Return a function that returns the loader of an instance's callable, given the instance's index."""
+    """Return a function that maps the index of an instance to the loader of its callable."""
     targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:

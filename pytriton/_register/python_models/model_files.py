@@ -10,14 +10,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytriton._control.connection import Report, step_reporter
 from pytriton._protocol import messages
 from pytriton._register import environments
-from pytriton._register.environment import capture_environment, find_interpreter, own_interpreter
+from pytriton._register.environment import select_interpreter, worker_environment
 from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
 from pytriton.autoscale import autoscale_in, autoscale_of
 from pytriton.declaration import validate_model_name
@@ -26,7 +26,6 @@ from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 from pytriton.run_options import (
     RegisterModelOptions,
-    RegisterOptions,
     check_names,
     count_instances,
     default_lanes,
@@ -56,9 +55,9 @@ def prepare_file(
 
     Args:
         target: the file, on the daemon's machine
-        model_name: None: the name in the configuration, or that of the file
-        config: a config.pbtxt, which is completed; None: everything is read from the file
-        version: None: 1
+        model_name: name of the model; default: the one in the configuration, or that of the file
+        config: a config.pbtxt to complete; default: an empty one
+        version: version of the model; default: 1
         given: values of `RegisterModelOptions`; None selects an option's default
         report: called with the progress of slow steps
 
@@ -78,7 +77,9 @@ def prepare_file(
     name = model_name or str(said.get("name", "")) or re.sub(r"[^\w.-]", "_", path.stem)
     validate_model_name(name)
     say = step_reporter(report)
-    world = _worker_environment(options, form, say)
+    python = select_interpreter(options["python"], options["requirements"], say)
+    world = worker_environment(python, options, say=say)
+    _check_framework(world.python, form)
     say(f"inspecting {path.name}")
     document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
     number = 1 if version is None else version
@@ -109,28 +110,20 @@ def _format_of(path: Path) -> table.Format | None:
     return endings.get(path.suffix)
 
 
-def _worker_environment(
-    options: RegisterOptions, form: table.Format, say: Callable[[str], None]
-) -> messages.WorkerEnvironment:
-    """Return the workers' environment, whose interpreter has the format's framework.
+def _check_framework(python: str, form: table.Format) -> None:
+    """Check that an interpreter has the packages that a format requires.
 
     Raises:
-        PyTritonBadParameterError: the interpreter lacks the framework; the text contains the command that installs it
+        PyTritonBadParameterError: it lacks some; the text contains the command that installs them
     """
-    python = options["python"]
-    if options["requirements"] is not None:
-        base = own_interpreter() if python is None else find_interpreter(python)
-        python = environments.with_requirements(options["requirements"], base, say)
-    world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
-    missing = environments.missing_modules(world.python, list(form.packages))
+    missing = environments.missing_modules(python, list(form.packages))
     if missing:
         packages = " ".join(form.packages[module] for module in missing)
         raise PyTritonBadParameterError(
-            f"{form.title} models need {packages}, which {world.python} lacks: {world.python} -m pip install "
+            f"{form.title} models need {packages}, which {python} lacks: {python} -m pip install "
             f"{packages}. Or choose an interpreter that has them (python=, --python), or have an environment created "
             f"(requirements={packages.split()!r}, --requirement {packages.split()[0]})."
         )
-    return world if python is None else environments.provide_worker_packages(world, say)
 
 
 def _completed(
@@ -173,7 +166,7 @@ def _completed(
     except (IndexError, ValueError):
         said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
         raise PyTritonValidationError(
-            f"{path} cannot be loaded; the process that tried exited with status {done.returncode}: {said}"
+            f"{path} cannot be loaded: the process that loads it exited with status {done.returncode}: {said}"
         ) from None
     if "error" in answer:
         raise PyTritonValidationError(str(answer["error"]))

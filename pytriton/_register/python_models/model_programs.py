@@ -13,23 +13,22 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Union
 
 from pytriton._control.connection import Report, step_reporter
-from pytriton._protocol import messages, trace_config
+from pytriton._protocol import messages
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import Header, pack
 from pytriton._register import environments
 from pytriton._register.environment import (
     WorkerModules,
-    capture_environment,
-    find_interpreter,
-    own_interpreter,
+    select_interpreter,
     warn_of_missing,
+    worker_environment,
 )
 from pytriton._register.python_models import model_dir
 from pytriton.autoscale import autoscale_in, autoscale_of
@@ -53,7 +52,7 @@ ModelSource = Union[str, "os.PathLike[str]", type]
 #: A config.pbtxt: its path, its text, or its JSON form.
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 
-#: Names of which a model that responds after `execute` has returned uses at least one.
+#: Names in the code of models that may respond after `execute` has returned: each such model uses one of them.
 _STREAM_NAMES = re.compile(r"\b(get_response_sender|is_cancelled|MetricFamily|set_release_flags)\b")
 _LIBRARY = Path(__file__).parents[2]  # the package pytriton
 #: Maximum number of characters of a process's output in an error; the last ones are shown.
@@ -87,9 +86,9 @@ def prepare_model(
 
     Args:
         target: a model's folder in a repository, or a class
-        model_name: None: the name in the configuration, or that of the folder or class
-        config: None: config.pbtxt of the folder
-        version: None: the versions that the configuration's version policy selects
+        model_name: name of the model; default: the one in the configuration, or that of the folder or class
+        config: a config.pbtxt; default: the one in the folder
+        version: the version to serve; default: those that the configuration's version policy selects
         given: values of `RegisterModelOptions`; None selects an option's default
         report: called with the progress of slow steps
 
@@ -112,7 +111,12 @@ def prepare_model(
         else [1 if version is None else version]
     )
     source = _ProgramSource(folder, cls, _text_of(folder, cls, versions))
-    world = _worker_environment(options, said, folder, step_reporter(report))
+    say = step_reporter(report)
+    python: Any = options["python"] or model_dir.environment_of(said, folder)
+    if python is not None and environments.is_archive(python):
+        python = environments.unpack(python, say)
+    python = select_interpreter(python, options["requirements"], say)
+    world = worker_environment(python, options, say=say)
     if source.completes:  # with several versions, the newest one is used
         limit_s = options["load_timeout_s"]
         said = _completed(source, said, world, versions[-1], file, limit_s)
@@ -128,7 +132,7 @@ def prepare_model(
         from pytriton._register.pickling import pack_callable
 
         warn_of_missing(name, [cls], world.stayed)
-        with closing(WorkerModules(world, own_interpreter=options["python"] is None)) as imports:
+        with closing(WorkerModules(world, own_interpreter=python is None)) as imports:
             payload = pack_callable(cls, imports, name)
     message = messages.Register(spec, bool(options["replace"]), bool(options["ephemeral"]))
     return message, [payload]
@@ -286,24 +290,6 @@ def _text_of(folder: Path | None, cls: type | None, versions: Sequence[int]) -> 
         if file.is_file()
     ]
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
-
-
-def _worker_environment(
-    options: RegisterOptions,
-    said: Any,
-    folder: Path | None,
-    say: Callable[[str], None],
-) -> messages.WorkerEnvironment:
-    python: Any = options["python"] or model_dir.environment_of(said, folder)
-    requirements = options["requirements"]
-    if python is not None and environments.is_archive(python):
-        python = environments.unpack(python, say)
-    if requirements is not None:
-        base = own_interpreter() if python is None else find_interpreter(python)
-        python = environments.with_requirements(requirements, base, say)
-    world = capture_environment(python, options["env"], options["cwd"], options["sys_path"])
-    world.env.update(trace_config.environment(options["trace_config"] or ()))
-    return world if python is None else environments.provide_worker_packages(world, say)
 
 
 def _completed(

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question, as a JSON object.
+    """Carry out a task for the daemon, and return the result as a JSON object.
 
     Args:
-        question: `task`, which is "python" (return a Python model's specification) or "environment" (return the
-            interpreter of another model's workers), and the arguments of the task
+        question: the arguments of the task, and in `task` its name: "python" prepares the registration of a Python
+            model, "environment" finds or creates the interpreter for workers of another model
     """
     tasks = {"python": _python_model, "environment": _environment}
     try:
