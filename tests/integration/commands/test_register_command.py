@@ -97,7 +97,7 @@ def test_a_model_file_is_added_to_a_running_daemon(daemon: RunningDaemon, tmp_pa
 
 
 def test_a_file_that_is_no_model_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
-    with pytest.raises(PyTritonBadParameterError, match=r"the file .*/none\.onnx does not exist"):
+    with pytest.raises(PyTritonBadParameterError, match=r"The file .*/none\.onnx does not exist"):
         daemon.client.register_model(tmp_path / "none.onnx")
     (tmp_path / "bad.joblib").write_bytes(b"no pickle")
     with pytest.raises(PyTritonValidationError, match=r"bad\.joblib cannot be loaded: "):
