@@ -183,7 +183,7 @@ def _behind_openai(
     name: str,
     tensors: list[Tensor],
 ) -> OpenAIModel:
-    """Wrap callables for the OpenAI API, and set the options that the wrapper requires."""
+    """Wrap callables for the OpenAI API, set the options that the wrapper requires, and return the model to register."""
     from pytriton.openai.model import make_model
 
     if tensors:

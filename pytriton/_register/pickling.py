@@ -204,8 +204,8 @@ def _try_to_pickle(thing: Any, can_import: Callable[[ModuleType], bool]) -> Exce
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
     """A pickler that pickles code by value if it belongs to a module that the worker cannot import.
 
-    In the worker, functions of such a module use the namespace of a module of the same name as their globals
-    (`pytriton.worker.memory_modules`). There they also find names that they look up at run time.
+    The worker creates a module of the same name (`pytriton.worker.memory_modules`), whose namespace the functions use as
+    their globals. So they also find names that they look up at run time.
 
     Attributes:
         codes: code objects pickled by value; if there are any, only this minor version of Python can read the pickle
@@ -820,7 +820,7 @@ def _function_parts(function: Any) -> Iterator[_Part]:
 
 
 def _object_parts(thing: Any) -> Iterator[_Part]:
-    """Yield the parts that the object's own __reduce_ex__ passes to pickle, which need not be all attributes."""
+    """Yield the parts that the object's __reduce_ex__ returns, since pickle does not see other attributes."""
     try:
         reduced = thing.__reduce_ex__(5)
     except Exception:  # the object itself cannot be pickled, so it is the smallest part

@@ -1,4 +1,4 @@
-"""Running of programs in the background, with their output recorded."""
+"""Threads that run programs in the background and record their output."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def is_complete(config: Mapping[str, Any]) -> bool:
 
 
 def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[str, Any]:
-    """Return a configuration with batching and missing tensors, data types and shapes added from the file.
+    """Return a configuration completed from the file: batching, and missing tensors, data types and shapes.
 
     Raises:
         FormatError: neither the configuration nor the file describes the tensors, or they contradict each other
