@@ -101,7 +101,7 @@ def test_torchscript_and_torch_export(tmp_path: Path) -> None:
             assert answer.shape == (1, 10)
             assert np.allclose(answer, factor * by_script.as_numpy("OUTPUT__0"), atol=1e-5)
             assert np.allclose(answer, by_export.as_numpy(name), atol=1e-5)
-        with pytest.raises(ModelNotFoundError, match=r"write them into config\.pbtxt"):
+        with pytest.raises(ModelNotFoundError, match=r"Declare them in config\.pbtxt"):
             runner.bare.run(one)
 
 

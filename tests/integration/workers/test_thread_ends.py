@@ -32,7 +32,7 @@ def test_nothing_is_persisted_and_the_daemon_s_exit_is_reported(
         eventually(lambda: not pytriton_threads(), "the threads have ended")
     [record] = [one for one in caplog.records if one.name == "pytriton._register.thread_host"]
     assert record.levelno == logging.WARNING
-    assert f"the daemon in {running.config.runtime_dir} has exited" in record.getMessage()
+    assert f"the daemon in {running.config.runtime_dir} exited" in record.getMessage()
 
 
 def test_an_unrecoverable_error_stops_the_daemon(
