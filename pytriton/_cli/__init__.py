@@ -9,14 +9,6 @@ the modules that it needs.
 from __future__ import annotations
 
 
-def end_at_once(number: int, frame: object) -> None:
-    """Exit when interrupted while modules are still being imported, before the command has begun."""
-    import os
-
-    os.write(2, b"pytriton-daemon: interrupted\n")
-    os._exit(130)  # ExitCode.INTERRUPTED, which is not imported yet
-
-
 def leave_deleted_directory() -> None:
     """Change to / if the working directory has been deleted: most commands need none."""
     import os
@@ -34,12 +26,12 @@ def leave_deleted_directory() -> None:
 def main() -> None:
     """Run the command line (console script `pytriton-daemon`) and exit with its code."""
     import gc
-    import signal
     import sys
 
+    from pytriton._cli.interrupt import exit_on_interrupt
+
     gc.disable()  # while modules are imported, which are never freed
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end_at_once)
+    exit_on_interrupt()
     if sys.argv[1:] in (["version"], ["--version"]):
         from pytriton._cli.version import print_version
 

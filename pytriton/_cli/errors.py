@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from pytriton._cli import end_at_once
+from pytriton._cli.interrupt import raise_on_interrupt
 from pytriton._cli.output import visible
 from pytriton._cli.typer_adapter import resolved_parameters, show_parameters
 from pytriton._protocol.exit_codes import ExitCode
@@ -36,9 +35,7 @@ def command(function: _C) -> _C:
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> None:
         try:
-            if signal.getsignal(signal.SIGINT) is end_at_once:
-                # From here on there may be something to clean up.
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise_on_interrupt()
             function(*args, **kwargs)
         except CliError as error:
             _end(error.code, f"pytriton-daemon: {error}")
