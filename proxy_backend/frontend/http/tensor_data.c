@@ -7,6 +7,27 @@
 #include <float.h>
 #include <math.h>
 
+/* Returns true if the values of a datatype are numbers or booleans in JSON. */
+static bool is_number_in_json(DataType datatype)
+{
+    switch (datatype) {
+    case TYPE_BOOL:
+    case TYPE_UINT8:
+    case TYPE_UINT16:
+    case TYPE_UINT32:
+    case TYPE_UINT64:
+    case TYPE_INT8:
+    case TYPE_INT16:
+    case TYPE_INT32:
+    case TYPE_INT64:
+    case TYPE_FP32:
+    case TYPE_FP64:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* ── reading ──────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool wrong_shape(Problem *problem)
@@ -79,6 +100,7 @@ static bool read_bool(Json *json, char *to, Problem *problem)
     return true;
 }
 
+/* `is_number_in_json(datatype)` is true. */
 static bool read_fixed(Json *json, DataType datatype, char *to, Problem *problem)
 {
     switch (datatype) {
@@ -92,7 +114,7 @@ static bool read_fixed(Json *json, DataType datatype, char *to, Problem *problem
     case TYPE_UINT32:
     case TYPE_UINT64:
         return read_unsigned(json, datatype, to, problem);
-    default:
+    default: /* a signed integer */
         return read_signed(json, datatype, to, problem);
     }
 }
@@ -176,7 +198,7 @@ bool tensor_read(Call *call, const CallTensor *input, Json *json, bool alone, Pr
 {
     if (input->datatype == TYPE_INVALID)
         return problem_set(problem, PROBLEM_INVALID, "invalid datatype for input %s", input->name);
-    if (input->datatype == TYPE_FP16 || input->datatype == TYPE_BF16)
+    if (input->datatype != TYPE_BYTES && !is_number_in_json(input->datatype))
         return problem_set(problem, PROBLEM_INVALID,
             "receiving %s data via JSON is not supported. Please use the binary data format for input %s",
             datatype_name(input->datatype), input->name);
@@ -279,6 +301,7 @@ void parameters_write(Text *text, const CallResponse *response)
 
 /* ── writing ──────────────────────────────────────────────────────────────────────────────────────── */
 
+/* `is_number_in_json(datatype)` is true. */
 static void write_number(Text *text, DataType datatype, const char *from)
 {
     union {
@@ -325,7 +348,7 @@ static void write_number(Text *text, DataType datatype, const char *from)
     case TYPE_FP32:
         number_put_float(text, value.f32);
         return;
-    default:
+    default: /* FP64 */
         number_put_double(text, value.f64);
     }
 }
@@ -356,12 +379,12 @@ static bool write_strings(const ResponseOutput *output, Text *text, Problem *pro
 
 bool tensor_write(const ResponseOutput *output, Text *text, Problem *problem)
 {
-    if (output->datatype == TYPE_FP16 || output->datatype == TYPE_BF16)
+    if (output->datatype == TYPE_BYTES)
+        return write_strings(output, text, problem);
+    if (output->datatype != TYPE_INVALID && !is_number_in_json(output->datatype))
         return problem_set(problem, PROBLEM_INVALID,
             "sending %s data via JSON is not supported. Please use the binary data format for output %s",
             datatype_name(output->datatype), output->name);
-    if (output->datatype == TYPE_BYTES)
-        return write_strings(output, text, problem);
     size_t size = datatype_size(output->datatype);
     if (size == 0 || output->elements > output->size / size)
         return problem_set(problem, PROBLEM_INTERNAL, "output '%s' is smaller than its shape says", output->name);
