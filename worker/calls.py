@@ -367,7 +367,7 @@ class Wire:
 
     def let_go(self) -> None:
         """Close inherited descriptors in a forked child."""
-        self._connection.let_go()
+        self._connection.close_after_fork()
 
     def _take_back(self, number: int, slot: Slot) -> bool:
         """Remove a call that could not be sent; return False if that has already been done."""
@@ -465,14 +465,14 @@ def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
             data = tensors.encode_bytes(array)
         except TypeError as error:
             raise TypeError(f"call to model {model}: input {name}: {error}") from error
-        return slot.placed(tensors.write_raw(slot, name, "BYTES", array.shape, data))
+        return slot.reference(tensors.write_raw(slot, name, "BYTES", array.shape, data))
     dtype = array.dtype.newbyteorder("=")
     datatype = numpy_types.BY_DTYPE.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
     if datatype is None:
         raise TypeError(
             f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"
         )
-    return slot.placed(tensors.write(slot, name, datatype, array, dtype))
+    return slot.reference(tensors.write(slot, name, datatype, array, dtype))
 
 
 def _parameters(parameters: Mapping[str, Any]) -> str:

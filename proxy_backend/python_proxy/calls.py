@@ -452,7 +452,7 @@ class Executor:
         place = stub.place_of(tensor)
         if place is None:
             slot = kept.slot()
-            return slot.placed(self._translator.serialized(name, tensor, slot))
+            return slot.reference(self._translator.serialized(name, tensor, slot))
         datatype, address = place
         shape = list(tensor.shape())
         nbytes = math.prod(shape) * numpy_types.NUMERIC[datatype].itemsize
@@ -470,7 +470,7 @@ class Executor:
                 return TensorRef(name, datatype, shape, memory, offset, nbytes)
         slot = kept.slot()
         dtype = numpy_types.NUMERIC[datatype]
-        return slot.placed(tensors.write(slot, name, datatype, np.from_dlpack(tensor), dtype))
+        return slot.reference(tensors.write(slot, name, datatype, np.from_dlpack(tensor), dtype))
 
 
 class _Kept:

@@ -1,16 +1,14 @@
-"""`pytriton-daemon …`: parses arguments, calls the daemon, prints results.
+"""The command line, `pytriton-daemon`: parses arguments, sends requests to the daemon, prints results.
 
-This package launches the daemon, and is therefore the only public one that imports
-`pytriton.dispatcher`: its settings, its checks, and, for `start` in the foreground, the daemon
-itself. Everything else here talks to the running daemon through `pytriton._protocol`. Each command imports
-the modules that it needs.
+To start the daemon, this package imports `pytriton.dispatcher.start`. All other commands communicate with the
+running daemon through `pytriton._protocol`. Each command imports only the modules that it needs.
 """
 
 from __future__ import annotations
 
 
 def leave_deleted_directory() -> None:
-    """Change to / if the working directory has been deleted: most commands need none."""
+    """Change to / if the working directory has been deleted, since most commands do not depend on it."""
     import os
 
     try:

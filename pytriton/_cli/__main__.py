@@ -1,4 +1,4 @@
-"""python -m pytriton._cli: the same as `pytriton-daemon`."""
+"""Entry point of `python -m pytriton._cli`, which is the same as `pytriton-daemon`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser of all `pytriton-daemon` commands, from which documentation is generated and against which it is checked."""
+"""The parser of all `pytriton-daemon` commands, for generating and checking the documentation."""
 
 from __future__ import annotations
 

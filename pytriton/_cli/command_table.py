@@ -1,4 +1,4 @@
-"""The commands of `pytriton-daemon` in the order of --help, and the parser of one command or of all."""
+"""The commands of `pytriton-daemon`, in the order of --help, and the parsers for them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ _COMMANDS = {
 
 
 def parser(words: Sequence[str] = ()) -> typer.Typer:
-    """Return the parser of the command at the start of `words`; of all commands if there is none.
+    """Return a parser for the command at the start of `words`; for all commands if `words` starts with none.
 
-    typer builds all parameters of all its commands, which takes longer than most commands take to run.
+    The parser has only one command because typer builds the parameters of every command, which takes longer than most
+    commands take to run.
     """
     app = typer.Typer(
         cls=PlainFlags, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None

@@ -1,4 +1,4 @@
-"""The command line's connection to the running daemon: find it, send requests, wait for its exit."""
+"""The command line's connection to the daemon: finds it, sends requests, and waits for its exit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
 ANSWER_S = 10.0
 #: Interval between liveness checks of a silent daemon.
 _LIVENESS_INTERVAL_S = 1.0
-#: Maximum number of attempts. A connection that breaks more often is not explained by an upgrade.
+#: Maximum number of attempts. An upgrade does not break connections more often.
 _MAX_ATTEMPTS = 4
 
-#: A temporary refusal must not be reported as NO_DAEMON: scripts start a daemon on that code.
+#: Temporary failures must not have the code NO_DAEMON, on which scripts start a daemon.
 _CODES = {ErrorKind.INTERNAL: ExitCode.ERROR}
 
 
@@ -38,7 +38,7 @@ def runtime_dir(flag: Path | None) -> RuntimeDir:
 
 
 def is_service(pid: int) -> bool:
-    """Return whether systemd runs a process as the service that `service install` writes."""
+    """Return True if systemd runs a process as the service of `pytriton-daemon service install`."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
@@ -47,7 +47,7 @@ def is_service(pid: int) -> bool:
 
 
 def no_daemon(rundir: RuntimeDir) -> CliError:
-    """Return the error about a missing daemon: where, how the last one exited, and what to do."""
+    """Return the error that no daemon runs in a directory. It says how the last one exited, and what to do."""
     return CliError(
         ExitCode.NO_DAEMON,
         f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"
@@ -57,10 +57,10 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
 
 
 def running_pid(rundir: RuntimeDir) -> int | None:
-    """Return the pid of the daemon in a directory, None if none runs.
+    """Return the pid of the daemon that runs in a directory; None if there is none.
 
     Raises:
-        CliError: it is not a directory, or it belongs to another user.
+        CliError: the path is not a directory, or it belongs to another user.
     """
     try:
         return rundir.running_pid()
@@ -74,7 +74,7 @@ def running_pid(rundir: RuntimeDir) -> int | None:
 
 
 def describe_last_exit(rundir: RuntimeDir) -> str:
-    """Return how the last daemon in this directory exited; empty if that is unknown."""
+    """Return how the last daemon in a directory exited; "" if that is unknown."""
     from pytriton._host import exit_record
 
     killed = exit_record.killed_pid(rundir)
@@ -95,10 +95,10 @@ def ask(
     *,
     timeout_s: float | None = ANSWER_S,
 ) -> messages.AnyMessage:
-    """Return the daemon's answer; `timeout_s` is the maximum silence, None is no limit.
+    """Send a message and return the daemon's answer. `timeout_s` is the maximum silence; None means no limit.
 
     Raises:
-        CliError: no daemon runs, it does not answer, or it refused.
+        CliError: no daemon runs, it does not answer, or it answers with a failure.
     """
     pid = running_pid(rundir)
     if pid is None:
@@ -114,8 +114,8 @@ def ask(
     except messages.MalformedMessage as error:
         raise CliError(
             ExitCode.ERROR,
-            f"the daemon (pid {pid}) in {rundir.path} is a different version from this command: "
-            f"{error}. Restart it with `pytriton-daemon restart`.",
+            f"the daemon (pid {pid}) in {rundir.path} and this command are of different versions: "
+            f"{error}. Restart the daemon with `pytriton-daemon restart`.",
         ) from None
     except RemoteFailure as failure:
         trace = f"\n{failure.traceback}" if failure.traceback else ""
@@ -147,24 +147,24 @@ def _ask(
 
 
 def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
-    """Return the daemon's status; raise as `ask` does."""
+    """Return the status of the daemon. Raise the exceptions of `ask`."""
     status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
     assert isinstance(status, messages.Status)  # the answer to GetStatus, see _protocol/messages/
     return status
 
 
 def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
-    """Return the daemon's models; raise as `ask` does."""
+    """Return the models of the daemon. Raise the exceptions of `ask`."""
     models = ask(rundir, messages.ListModels())
     assert isinstance(models, messages.Models)  # the answer to ListModels, see _protocol/messages/
     return models.models
 
 
 def access_token(rundir: RuntimeDir) -> str:
-    """Return the daemon's access token, "" if it has none.
+    """Return the daemon's access token; "" if it has none.
 
     Raises:
-        CliError: no daemon runs, or the token is another user's.
+        CliError: no daemon runs, or the token belongs to another user.
     """
     try:
         if rundir.running_pid() is None:
@@ -182,22 +182,19 @@ def access_token(rundir: RuntimeDir) -> str:
 
 
 def reload(rundir: RuntimeDir) -> messages.Reloaded:
-    """Reload the daemon's settings; raise as `ask` does, and if they are invalid."""
+    """Reload the daemon's settings. Raise the exceptions of `ask`, and CliError if the settings are invalid."""
     answer = ask(rundir, messages.Reload())
     assert isinstance(answer, messages.Reloaded)  # the answer to Reload, see _protocol/messages/
     if answer.problem:
         raise CliError(
             ExitCode.USAGE,
-            f"nothing was reloaded, the old settings remain in effect:\n{answer.problem}",
+            f"the settings are invalid, so the old ones remain in effect:\n{answer.problem}",
         )
     return answer
 
 
 def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
-    """Replace the running tritonserver; raise as `ask` does.
-
-    This takes as long as the new one takes to load all models.
-    """
+    """Replace the running tritonserver, and wait until the new one has loaded all models. Raise as `ask` does."""
     answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
     # The answer to ReplaceServer, see _protocol/messages/.
     assert isinstance(answer, messages.ServerReplaced)
@@ -205,10 +202,10 @@ def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.Serve
 
 
 def upgrade(rundir: RuntimeDir, request: messages.Upgrade) -> messages.Event:
-    """Upgrade the daemon to the installed version; return the event that reports it.
+    """Upgrade the daemon to the installed version, and return the event that reports the upgrade.
 
     Raises:
-        CliError: no daemon runs, or it was not upgraded; the text says why.
+        CliError: no daemon runs, or the upgrade failed; the text says why.
     """
     from pytriton._control.upgrade import NotUpgraded
     from pytriton._control.upgrade import upgrade as upgraded
@@ -251,14 +248,14 @@ def stop(
         raise CliError(
             ExitCode.ERROR,
             f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for in-flight "
-            "batches. Wait longer with --timeout, or kill them and the daemon immediately with "
+            "batches. Wait longer with --timeout, or stop it immediately, without finishing them, with "
             f"`kill -INT {pid}`.",
         )
     return pid
 
 
 def drain(rundir: RuntimeDir, request: messages.Drain) -> int | None:
-    """Drain the daemon; return its pid when it has exited, None if others will stop it.
+    """Drain the daemon. Return its pid after it has exited; None if the request does not stop it.
 
     Raises:
         CliError: no daemon runs.

@@ -1,4 +1,4 @@
-"""Errors of the command line: a sentence for people, an exit code for scripts."""
+"""Errors of the command line, with a text for people and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _C = TypeVar("_C", bound=Callable[..., None])
 
 
 class CliError(Exception):
-    """An expected failure: its text is printed, and the command exits with its code."""
+    """An expected failure. The command prints its text and exits with its code."""
 
     def __init__(self, code: ExitCode, text: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class CliError(Exception):
 
 
 def command(function: _C) -> _C:
-    """Map every way in which a command can end to one of the documented exit codes."""
+    """Decorate a command so that it always exits with one of the documented exit codes."""
 
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> None:
@@ -58,7 +58,7 @@ def command(function: _C) -> _C:
 
 @contextmanager
 def errors_of_clients() -> Iterator[None]:
-    """Exit with the code for the exception that a client raises in the block."""
+    """Convert the exceptions that a client raises in the block to CliErrors with the matching exit codes."""
     from pytriton.exceptions import (
         DaemonNotRunningError,
         PyTritonBadParameterError,

@@ -1,4 +1,4 @@
-"""Flags and arguments that several commands have."""
+"""Flags and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def served_models(incomplete: str) -> list[str]:
-    """Return the models for shell completion: those of the daemon that is found without a flag."""
+    """Return model names for shell completion, from the daemon in the default runtime directory."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.errors import CliError
 
@@ -41,7 +41,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=se
 
 
 def print_version_and_exit(wanted: bool) -> None:
-    """Do the same as `version` if `--version` is given."""
+    """Print the version and exit if `--version` is given."""
     if wanted:
         from pytriton._cli.version import print_version
 

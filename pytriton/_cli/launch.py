@@ -1,4 +1,4 @@
-"""Starts a daemon: in this process, or in a separate process whose readiness it awaits."""
+"""Start of a daemon: in this process, or in a separate process until that is ready."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from pytriton.dispatcher import start
 _LAST_RECORDS = 12
 #: Exits that the next start does not report.
 _SAID_AT_START = (ExitCode.OK, ExitCode.USAGE, ExitCode.ALREADY_RUNNING, ExitCode.PORT_IN_USE)
-#: Interval between status requests to a starting daemon. Its exit is an event (pidfd), but readiness must be polled:
-#: a bound control socket is not ready yet, and a start takes a second or more.
+#: Interval between status requests to a starting daemon. Its exit is reported by a pidfd, but its readiness must be polled:
+#: the control socket exists before the daemon is ready, and a start takes a second or more.
 _MIN_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 0.05, 0.5
 
 
 def run_here(config: DaemonConfig, flags: StartFlags) -> int:
-    """Run the daemon in this process, or in a child if this is a container's first process; return its exit code."""
+    """Run the daemon in this process, or in a child if this is a container's first process. Return its exit code."""
     rundir = private(config)
     _report_previous_exit(rundir)
     return start.run_here(config, lambda status: save_flags(flags, rundir))
 
 
 def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
-    """Start a daemon in its own session, and return its status once it is ready.
+    """Start a daemon in a session of its own, and return its status once it is ready.
 
     Raises:
-        CliError: it did not become ready; with the daemon's exit code and its last log records.
+        CliError: the daemon exited before it was ready. The error has its exit code and its last log records.
     """
     rundir = private(config)
     _refuse_second(rundir)
@@ -62,7 +62,7 @@ def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
 
 
 def _report_previous_exit(rundir: RuntimeDir) -> None:
-    """Report how the last daemon here exited, unless that was requested or has already been reported."""
+    """Report how the last daemon in a directory exited, unless its user already knows."""
     end = exit_record.read(rundir)
     failed = end is not None and end.exit_code not in _SAID_AT_START
     if exit_record.killed_pid(rundir) is not None or failed:
@@ -81,7 +81,7 @@ def _refuse_second(rundir: RuntimeDir) -> None:
 
 @contextmanager
 def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process, and stop it again if interrupted while it becomes ready."""
+    """Start the daemon's process; stop it if the block is interrupted."""
     with open(_startup_log(rundir), "wb", opener=open_private) as output:
         process = start.spawn(config, output)
     try:
@@ -95,7 +95,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
 def _wait_ready(
     rundir: RuntimeDir, process: subprocess.Popen[bytes], records: _NewRecords, spinner: Spinner
 ) -> messages.Status | None:
-    """Return the daemon's status when it is ready, None if it exited before."""
+    """Wait until the daemon is ready, and return its status; return None if it exits before."""
     ended = linux.pidfd_open(process.pid)
     try:
         for attempt in itertools.count():
@@ -125,10 +125,10 @@ def _status(rundir: RuntimeDir, pid: int) -> messages.Status | None:
 def _failure(
     rundir: RuntimeDir, process: subprocess.Popen[bytes], records: _NewRecords
 ) -> CliError:
-    """Return the error of a failed start: the recorded reason, or the last log records."""
+    """Return the error for a failed start, with the recorded reason or the last log records."""
     code = process.wait()
     known = {int(one): one for one in ExitCode}
-    # Exit code 0 means that it was stopped while starting, so `start` has failed.
+    # With exit code 0, the daemon was stopped while it was starting, so `start` has failed.
     exit_code = known.get(code, ExitCode.ERROR) if code else ExitCode.ERROR
     end = exit_record.read(rundir)
     if end is not None and end.pid == process.pid and exit_code is not ExitCode.ERROR:
@@ -146,7 +146,7 @@ def _startup_log(rundir: RuntimeDir) -> Path:
 
 
 class _NewRecords:
-    """The new lines in the log of a starting daemon, across rotations."""
+    """Reader of the lines that a starting daemon adds to its log, even if the log is rotated."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir
@@ -164,7 +164,7 @@ class _NewRecords:
             self._stream.close()
 
     def new(self) -> list[str]:
-        """Return the texts of the daemon's own records that were added since the last call."""
+        """Return the texts of the daemon's own records since the last call."""
         path = self._rundir.log_file()
         if self._stream is None and path.exists():
             self._stream = open(path, "rb")  # noqa: SIM115, closed in __exit__
@@ -177,7 +177,7 @@ class _NewRecords:
         return [text for line in lines if (text := daemon_event(line))]
 
     def last(self) -> list[str]:
-        """Return the last records, and the output outside of the log."""
+        """Return the last log records, and what the daemon printed outside its log."""
         self.new()
         printed = _startup_log(self._rundir).read_text(errors="replace").rstrip()
         return [*(pretty(line) for line in self._records), *([printed] if printed else [])]

@@ -1,4 +1,4 @@
-"""`pytriton-daemon logs`: reads the files in the runtime directory, whether a daemon runs or not."""
+"""The command `logs`, which reads the log files in the runtime directory, even if no daemon is running."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COLORS = {"debug": "2", "warning": "33", "error": "31", "critical": "31;1"}
 
 
 def show(rundir: RuntimeDir, model: str | None, lines: int, *, follow: bool, as_json: bool) -> None:
-    """Print the last `lines` records, and with `follow` each new one until interrupted.
+    """Print the last `lines` records; with `follow`, also print new ones until interrupted.
 
-    For a model without a log of its own, such as one of a repository that failed to load, print the records about it
-    in the daemon's log.
+    For a model without a log of its own, such as a repository's model that could not be loaded, print the records about
+    the model in the daemon's log.
     """
     path = rundir.log_file(model)
     # A name with a slash would be a path to another directory.
@@ -61,7 +61,7 @@ def _show_of_daemon(path: Path, model: str, lines: list[str], follow: bool, as_j
 
 
 def _about(lines: Iterable[str], model: str) -> Iterator[str]:
-    """Yield the records that are about a model."""
+    """Yield the log records that are about a model."""
     name = json.dumps(model)
     return (line for line in lines if name in line and model_of(line) == model)
 
@@ -77,7 +77,7 @@ def _no_log(rundir: RuntimeDir, model: str | None) -> CliError:
     return CliError(
         ExitCode.REGISTRATION_FAILED,
         f"there is no log of a model {model!r} in {rundir.logs}; there are logs of: {there}. "
-        "The log of a model is deleted when it is unregistered; `pytriton-daemon logs` still has its records.",
+        "A model's log is deleted when the model is unregistered; `pytriton-daemon logs` still shows the records.",
     )
 
 
@@ -86,9 +86,9 @@ def _models(logs: Path) -> list[str]:
 
 
 def pretty(line: str, colors: bool = False) -> str:
-    """Return a record as `TIME level model: text key=value`; a line that is not a record is only escaped.
+    """Format a log record as `TIME level model: text key=value`. Return any other line as it is.
 
-    Control characters in a child's output are escaped: they could control the terminal.
+    Control characters are escaped, since the output of child processes could control the terminal.
     """
     record = _record(line)
     if record is None:
@@ -105,7 +105,7 @@ def pretty(line: str, colors: bool = False) -> str:
 
 
 def daemon_event(line: str) -> str | None:
-    """Return the text of a record of the daemon itself; None for its children's output."""
+    """Return the text of a log record of the daemon itself; None for output of its child processes."""
     record = _record(line)
     if record is None or "source" in record:
         return None
@@ -113,7 +113,7 @@ def daemon_event(line: str) -> str | None:
 
 
 def model_of(line: str) -> str | None:
-    """Return the name of the model that a record is about, None if there is none."""
+    """Return the name of the model that a log record is about; None if it is about none."""
     model = (_record(line) or {}).get("model")
     return model if isinstance(model, str) else None
 

@@ -1,4 +1,4 @@
-"""What commands print: text without control characters, JSON, progress."""
+"""Output of commands: text without control characters, JSON, progress."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 
 
 def say(text: str) -> None:
-    """Print a message for people on standard error, so that standard output stays clean for programs.
+    """Print a message on standard error, so that standard output contains only results.
 
-    The text may quote callables, clients and other machines, so control characters are escaped.
+    Control characters are escaped, since the text may quote callables, clients and other machines.
     """
     typer.echo(visible(text, keep="\n"), err=True)
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return a text with control characters, which could control the terminal, escaped."""
+    """Escape control characters in a text, except those in `keep` and tabs: they could control the terminal."""
     return "".join(
         char if char.isprintable() or char in keep or char == "\t" else _escaped(char)
         for char in text
@@ -30,7 +30,7 @@ def _escaped(char: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a message, or a list or dict of plain values, as JSON."""
+    """Print a message, a list or a dictionary as JSON."""
     import json
 
     import msgspec
@@ -39,9 +39,9 @@ def print_json(value: Any) -> None:
 
 
 class Spinner:
-    """A line on standard error that shows the newest text and disappears at the end.
+    """A progress line on standard error, which shows the last text and disappears at the end.
 
-    Without a terminal, each text is printed as a line.
+    Without a terminal, each text is printed on a line of its own.
     """
 
     def __init__(self, text: str) -> None:
@@ -69,7 +69,7 @@ class Spinner:
             self._status.stop()
 
     def say(self, text: str) -> None:
-        """Show a new text."""
+        """Show a text instead of the previous one."""
         if self._status is not None:
             self._status.update(_plain_markup(text))
         else:

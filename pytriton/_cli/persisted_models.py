@@ -1,4 +1,4 @@
-"""Progress of the persisted models of a daemon that has just started, and waiting for them."""
+"""The restore of persisted models after a start of the daemon: its progress, and waiting for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAMED = 3
 
 
 def remarks(status: messages.Status) -> Iterator[str]:
-    """Yield a sentence about models that are being restored, that failed, and that load on the first request."""
+    """Yield sentences about models that are being loaded, that failed, and that will load on their first request."""
     states = Counter(model.state for model in status.models)
     coming = sum(states[state] for state in _COMING)
     if coming:
@@ -35,10 +35,10 @@ def remarks(status: messages.Status) -> Iterator[str]:
 
 
 def progress(models: Sequence[messages.ModelInfo], now: float) -> str:
-    """Return the progress of the restores, with the loads that take longest; "" if none is in progress.
+    """Describe the progress of loading, with the models that take longest; "" if no model is being loaded.
 
     Args:
-        models: the models of a status
+        models: the models in the daemon's status
         now: seconds since the epoch
     """
     left = [model for model in models if model.state in _COMING]
@@ -75,7 +75,7 @@ def wait_until_restored(
         status: the daemon's current status
         ask: returns a new status; raises CliError if the daemon is no longer running
         pause: waits for a number of seconds
-        report: gets a progress line whenever something has changed, and every few seconds
+        report: gets a line about the progress whenever it has changed, and every few seconds
 
     Raises:
         CliError: models could not be restored; the text names them.

@@ -1,4 +1,4 @@
-"""`pytriton-daemon register MODULE:ATTRIBUTE`, or `--model-dir FOLDER`: import it, register it, show progress."""
+"""The command `register`: imports the target, registers it, and shows the progress."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegisterCommand:
-    """A command's request: MODULE:ATTRIBUTE or a directory, and keyword arguments of `DaemonClient`'s method."""
+    """The target to register (MODULE:ATTRIBUTE or a path), and keyword arguments for the method of `DaemonClient`."""
 
     target: str
     options: Mapping[str, Any]
 
 
 def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
-    """Register the target, and return a sentence about the model that serves now.
+    """Register a callable, and return a sentence about the model.
 
     Raises:
-        CliError: there is no such attribute, it has no declaration, no daemon runs, or the
-            registration failed; with the remote traceback.
+        CliError: the attribute does not exist or has no declaration, no daemon runs, or the registration failed. The
+            text contains the remote traceback, if any.
     """
     if "python" in command.options:
         return _register_elsewhere(command, rundir)
@@ -47,10 +47,10 @@ def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
-    """Import and register the module in the workers' interpreter: this one may lack its dependencies.
+    """Register a callable from a process of the workers' interpreter: this one may lack the module's dependencies.
 
     Raises:
-        CliError: as `register_target`.
+        CliError: see `register_target`.
     """
     from pytriton._register import environments, target
     from pytriton._register.environment import find_interpreter
@@ -68,10 +68,10 @@ def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def load_target(text: str) -> Any:
-    """Return the object that MODULE:ATTRIBUTE names; see `target.load_target`.
+    """Import the object that MODULE:ATTRIBUTE names; see `target.load_target`.
 
     Raises:
-        CliError: it does not exist, or importing it failed
+        CliError: the object does not exist, or the import failed
     """
     from pytriton._register import target
 
@@ -80,7 +80,7 @@ def load_target(text: str) -> Any:
 
 
 def is_file(target: str) -> bool:
-    """Return whether a target is the path of a model file, not MODULE:ATTRIBUTE."""
+    """Return True if a target is the path of a model file, not MODULE:ATTRIBUTE."""
     from pytriton._register.python_models.model_files import is_model_file
 
     return ":" not in target and is_model_file(target)
@@ -90,7 +90,7 @@ def register_folder(command: RegisterCommand, rundir: RuntimeDir) -> str:
     """Register a Triton Python model, all models of a repository, or a model file; return a sentence about each.
 
     Raises:
-        CliError: as `register_target`.
+        CliError: see `register_target`.
     """
     return _register(
         lambda client, progress: client.register_model(
@@ -101,10 +101,10 @@ def register_folder(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def wanted_instances(text: str) -> Instances:
-    """Parse a number of instances: "4", or "1:8".
+    """Parse a number of instances, such as "4", or its bounds, such as "1:8".
 
     Raises:
-        CliError: it is neither.
+        CliError: the text is neither.
     """
     from pytriton.autoscale import instances_of_text
     from pytriton.exceptions import PyTritonValidationError

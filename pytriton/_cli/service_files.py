@@ -1,4 +1,4 @@
-"""Files for service managers: a systemd unit (systemd.service(5), systemd.exec(5)), a supervisord section."""
+"""Files for service managers: systemd units (systemd.service(5), systemd.exec(5)), a supervisord section."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "pytriton-daemon"
 #: The first line of each file; `uninstall` deletes only files that start with it.
 MARK = "# Written by `pytriton-daemon service install`"
 
-#: Added to the times in the settings: interpreters start, tritonserver exits, processes are reaped.
+#: Added to time limits in the settings, for starts of interpreters, exits of processes and so on.
 _MARGIN_S = 30
 #: Setting -> (the directive that creates the directory, its root as a systemd specifier).
 _FOLDERS = {
@@ -38,7 +38,7 @@ AFTERWARDS = {
 
 @dataclass(frozen=True)
 class Service:
-    """The facts that the files are generated from."""
+    """The data that the files are generated from."""
 
     program: list[str]  #: the command of this installation
     start_flags: StartFlags  #: the daemon's flags, with absolute paths
@@ -166,7 +166,7 @@ _NO_ROOT = "CapabilityBoundingSet=\n"
 
 
 def system_unit(service: Service) -> str:
-    """Return a unit for the system's service manager."""
+    """Return the unit for the system's service manager."""
     hardening = _HARDENING + _SYSTEM_HARDENING
     # Root without its capabilities could not even read other users' files.
     if service.account != "root":
@@ -179,9 +179,9 @@ def system_unit(service: Service) -> str:
 
 
 def why_network(config: DaemonConfig) -> str:
-    """Return the setting that needs the network to be up before the daemon starts, as text; "" if none does.
+    """Describe a setting that requires the network to be up before the daemon starts; "" if there is none.
 
-    Loopback addresses and "every interface" (0.0.0.0, ::) are always available.
+    Loopback addresses, and addresses that mean every interface (0.0.0.0, ::), are always available.
     """
     listens = {
         f"{name}_address": getattr(config, f"{name}_address")
@@ -207,15 +207,15 @@ def _is_there_always(address: str) -> bool:
 
 
 def user_unit(service: Service) -> str:
-    """Return a unit for a user's own service manager, which can only restrict system calls."""
+    """Return the unit for a user's service manager, which has fewer means to restrict the daemon."""
     return _unit(service, account="", hardening=_HARDENING, target="default.target", network="")
 
 
 def socket_unit(service: Service) -> str:
-    """Return the unit of the sockets on which systemd listens for the daemon.
+    """Return the unit with the sockets on which systemd listens for the daemon.
 
     Raises:
-        ValueError: the settings contain no port, or a host name as an address; the text says which.
+        ValueError: no port is served, or an address is a host name; the text says which.
     """
     config, lines, absent = service.config, [], False
     for name in ("http", "grpc", "metrics"):
@@ -231,7 +231,9 @@ def socket_unit(service: Service) -> str:
         absent |= not _is_there_always(address)
         lines.append(f"ListenStream={f'[{ip}]' if ip.version == 6 else ip}:{port}")
     if not lines:
-        raise ValueError("the settings contain no port: each is 0 or off")
+        raise ValueError(
+            "no port can be listened on: all ports are 0 or their endpoints are disabled"
+        )
     if absent:  # the network may not have the address yet
         lines.append("FreeBind=yes")
     return _SOCKETS.format(mark=MARK, listen="\n".join(lines))
@@ -274,7 +276,7 @@ def _restart() -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return a word quoted for a unit's command line, with specifiers and variables escaped."""
+    """Quote a word for the command line in a unit; escape specifiers and variables."""
     for char, written in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$"), ("\n", "\\n")):
         word = word.replace(char, written)
     return f'"{word}"' if any(char in word for char in " \t'\";#") or not word else word
@@ -307,7 +309,7 @@ stdout_logfile_backups=3
 
 
 def supervisord_section(service: Service) -> str:
-    """Return a section of supervisord's configuration (supervisord.org, "Configuration File")."""
+    """Return the section for supervisord's configuration (supervisord.org, "Configuration File")."""
     command = shlex.join(service.argv()).replace("%", "%%")
     return _SECTION.format(
         mark=MARK,

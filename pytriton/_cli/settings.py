@@ -1,4 +1,4 @@
-"""Flags generated from the daemon's settings, and the settings that they and the other sources give."""
+"""Command-line flags generated from the daemon's settings, and loading of the settings from all sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
 
 
 def load_settings(flags: StartFlags) -> LoadedSettings:
-    """Read all sources of settings; exit if one is invalid."""
+    """Load the settings from all sources; raise CliError if they are invalid."""
     try:
         return load(flags.flags, os.environ, Path(flags.cwd), flags.config)
     except ConfigError as error:
@@ -31,14 +31,14 @@ def load_settings(flags: StartFlags) -> LoadedSettings:
 
 
 def load_to_serve(flags: StartFlags) -> LoadedSettings:
-    """Like `load_settings`, and check that the directories exist that a daemon on this machine serves."""
+    """Load the settings of a daemon to run on this machine; also check that its model repositories can be read."""
     loaded = load_settings(flags)
     _check_repositories(loaded)
     return loaded
 
 
 def _check_repositories(loaded: LoadedSettings) -> None:
-    """Exit if a model repository on this machine cannot be read: none of its models would be served."""
+    """Raise CliError if a local model repository cannot be read, so that none of its models would be served."""
     for place in loaded.config.model_repository:
         if "://" in place:  # tritonserver accesses it itself
             continue
@@ -48,13 +48,13 @@ def _check_repositories(loaded: LoadedSettings) -> None:
             source = loaded.sources.get("model_repository", "default")
             raise CliError(
                 ExitCode.USAGE,
-                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Use a directory that contains a "
-                "directory for each model",
+                f"model_repository: {place} cannot be read: {error.strerror} ({source}). Use a directory that has a "
+                "subdirectory for each model",
             ) from None
 
 
 def save_flags(flags: StartFlags, rundir: RuntimeDir) -> None:
-    """Save the flags for `restart`, with absolute paths; a failure is reported and ignored."""
+    """Save the flags for `restart`, with absolute paths. Report a failure, but continue."""
     absolute = flags.absolute()
     try:
         replace(absolute, cwd=str(Path.cwd() / absolute.cwd)).write(rundir)
@@ -63,7 +63,7 @@ def save_flags(flags: StartFlags, rundir: RuntimeDir) -> None:
 
 
 def saved_flags(rundir: RuntimeDir) -> StartFlags:
-    """Return the flags of the last start in this runtime directory; none if nothing was saved."""
+    """Return the flags of the last start in a runtime directory; empty flags if none were saved."""
     try:
         return start_flags.read(rundir) or StartFlags({})
     except ConfigError as error:
@@ -71,9 +71,9 @@ def saved_flags(rundir: RuntimeDir) -> StartFlags:
 
 
 def private(config: DaemonConfig) -> RuntimeDir:
-    """Create the runtime directory, private to this user, and return it; exit if that fails.
+    """Create the runtime directory, private to this user, and return it. Raise CliError if that fails.
 
-    An access token among the flags is removed from this process's command line.
+    Also remove an access token from the command line of this process, where other users could see it.
     """
     from pytriton.dispatcher.start import hide_token
 
@@ -95,7 +95,7 @@ FIRST = (
 
 
 def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for each setting; the function receives those given as `flags: dict[str, Any]`."""
+    """Add a flag for each setting to a command. The function gets the flags that were given as `flags: dict[str, Any]`."""
 
     def run(**arguments: Any) -> None:
         flags = {
@@ -116,7 +116,7 @@ def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _annotation(name: str) -> Any:
-    """Return the annotation of a flag. Values stay text, which the setting's validator parses."""
+    """Return typer's annotation for the flag of a setting. Its value remains text, which the setting's validator parses."""
     option = options()[name]
     flag, text = flag_name(name), option.help
     if option.kind.is_switch:

@@ -1,4 +1,4 @@
-"""Tables for people: status, models, doctor, cache, and the fleet's."""
+"""Tables that commands print: status, models, doctor, cache, fleet."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _GOOD = {"ready", "standby", "ok", "serving", "running", "suspended"}
 _BAD = {"failed", "problem", "lost", "degraded"}
-#: Width without a terminal: wide enough not to break paths.
+#: Width without a terminal, at which paths are not broken.
 _PIPE_WIDTH = 200
 #: Width without a terminal for tables of sentences, which may be broken.
 _PIPE_WIDTH_OF_TEXT = 100
-#: Maximum number of models that are named for the same remark.
+#: Maximum number of models that are named in one remark.
 _NAMED = 5
-#: Shown for a model without workers of the daemon.
+#: Shown for a model that has no workers.
 _BY_TRITONSERVER = "served by tritonserver"
 
 
@@ -38,13 +38,13 @@ def retiring(server: messages.ServerInfo) -> list[str]:
     """Return a line for each replaced tritonserver that still has requests or connections."""
     return [
         f"pid {one.pid} was replaced and still has {one.requests} requests on {one.connections} connections; it exits "
-        f"when they are done, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
+        f"when they are finished, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
         for one in server.retiring
     ]
 
 
 def print_status(status: messages.Status) -> None:
-    """Print the daemon, its tritonserver, and every instance of every model."""
+    """Print the state of the daemon, its tritonserver, and every instance of every model."""
     console = make_console()
     uptime = duration(time.time() - status.started_at)
     grid = Table.grid(padding=(0, 2))
@@ -101,7 +101,7 @@ def print_status(status: messages.Status) -> None:
 
 
 def _restoring(model: messages.ModelInfo) -> str:
-    """Return how far the load of a model that is being restored is; "" for any other."""
+    """Describe how long a model has been loading; "" if it is not being loaded."""
     if model.state not in ("restoring", "loading"):
         return ""
     if not model.loading_since:
@@ -110,7 +110,7 @@ def _restoring(model: messages.ModelInfo) -> str:
 
 
 def _safe(text: str, overflow: OverflowMethod | None = None) -> Text:
-    """Return foreign text with control characters escaped."""
+    """Return text from another source as a table cell, with control characters escaped."""
     return Text(visible(text, keep="\n"), overflow=overflow)
 
 
@@ -139,7 +139,7 @@ def _print_remarks(console: Console, status: messages.Status) -> None:
 
 
 def endpoints(server: messages.ServerInfo) -> list[str]:
-    """Return `HTTP http://…` and so on, one for each endpoint that is served."""
+    """Return a line such as `HTTP http://…` for each endpoint that is served."""
     return [f"{name} {url}" for name, url in _endpoints(server)]
 
 
@@ -148,8 +148,8 @@ def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
     console = make_console()
     if not models:
         console.print(
-            "no models: the directories of --model-repository are empty, or the daemon was started without it; "
-            "`pytriton-daemon status` shows those that cannot be read"
+            "no models: the directories of --model-repository are empty, or the daemon was started without that flag; "
+            "`pytriton-daemon status` shows directories that cannot be read"
         )
         return
     table = make_table("model", "versions", "state", "served by", "repository", "reason")
@@ -163,7 +163,7 @@ def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
 
 
 def print_models(models: Sequence[messages.ModelInfo]) -> None:
-    """Print one line for each model."""
+    """Print one line for each registered model."""
     if not models:
         make_console().print("no models")
         return
@@ -186,7 +186,7 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """Print doctor's table."""
+    """Print the results of `doctor` as a table."""
     table = make_table("check", "result", "details", "fix")
     for check in checks:
         mend = Text(check.mend, overflow="fold")
@@ -196,7 +196,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_cache(entries: Sequence[CacheEntry], freed: int) -> None:
-    """Print the entries of the cache directory, the size of each kind, and how much has been freed."""
+    """Print the entries of the cache directory, the total size of each kind, and the space that was freed."""
     table = make_table("kind", "entry", "size", "last used", "state")
     for entry in entries:
         days = max(0, int((time.time() - entry.used_at) // 86400))
@@ -219,7 +219,7 @@ def _mib(size: int) -> str:
 
 
 def make_console(pipe_width: int = _PIPE_WIDTH) -> Console:
-    """Return a console that breaks no path if its output is not a terminal."""
+    """Return a console for tables. If its output is not a terminal, it is `pipe_width` wide."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = pipe_width
@@ -249,13 +249,13 @@ def _endpoints(server: messages.ServerInfo) -> list[tuple[str, str]]:
 
 
 def state_text(state: str) -> Text:
-    """Return a state, colored as good, bad, or changing."""
+    """Return a state as colored text: green is good, red is bad, yellow is everything else."""
     style = "green" if state in _GOOD else "red" if state in _BAD else "yellow"
     return Text(state, style=style)
 
 
 def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) -> Text:
-    """Return the instance's state, with the model's state if that is not ready or degraded."""
+    """Return the state of an instance; add the state of its model if that is not_ready or degraded."""
     if model.state in ("not_ready", "degraded"):
         text = state_text(instance.state)
         return text.append(", model ").append_text(state_text(model.state))
@@ -267,7 +267,7 @@ def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) 
 
 
 def _place(model: messages.ModelInfo, instance: messages.InstanceInfo) -> str:
-    """Return the worker's pid, and whether it is a thread of its registrant's process."""
+    """Return the worker's pid, marked if the worker is a thread of its registrant's process."""
     thread = " (thread)" if model.isolation == "thread" and instance.pid is not None else ""
     return f"{_or_dash(instance.pid)}{thread}"
 
@@ -277,7 +277,7 @@ def _is_tritonservers(model: messages.ModelInfo) -> bool:
 
 
 def _number(instance: messages.InstanceInfo) -> str:
-    """Return an instance's number, with the version if each version has its own workers: `0 of v2`."""
+    """Return an instance's number; with its version, as in `0 of v2`, if each version has workers of its own."""
     return f"{instance.index}" + (f" of v{instance.version}" if instance.version else "")
 
 
@@ -286,7 +286,7 @@ def _or_dash(value: object) -> str:
 
 
 def print_nodes(nodes: Sequence[NodeStatus], leaving: Collection[str] = ()) -> None:
-    """Print one line for each node; nodes in `leaving` are being drained."""
+    """Print one line for each node of a fleet. Nodes in `leaving` are marked as draining."""
     table = make_table("node", "daemon", "tritonserver", "models", "instances", "HTTP", "problem")
     for one in nodes:
         if one.status is None:
@@ -313,7 +313,7 @@ def _of_leaving(node: NodeStatus, leaving: Collection[str], *problems: str) -> l
 
 
 def print_fleet_models(models: Sequence[FleetModel]) -> None:
-    """Print one line for each model."""
+    """Print one line for each model of a fleet."""
     if not models:
         make_console().print("no models")
         return

@@ -1,4 +1,4 @@
-"""What typer does otherwise: plain help, no conversion of text, and annotations resolved on every Python."""
+"""Changes to typer's behavior: plain help texts, no conversion of values, resolved annotations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from pytriton._cli.output import say
 
-#: Common words of other programs -> the commands with that meaning here.
+#: Names of commands in other programs -> the commands with that meaning here.
 _MEANT = {
     "ls": ("list", "models", "status"),
     "list": ("models", "status"),
@@ -44,7 +44,7 @@ _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _NO_LIMIT = 10_000
 _MAX_FIRST_COLUMN = 28
 _BY_TYPER = object()
-#: typer's options for values beside conversion, with the values that mean that a command uses none of them.
+#: typer's options for checks and conversions of values, with the values that mean that they are not used.
 _NOTHING_MORE = {
     "parser": None, "path_type": None, "exists": False, "file_okay": True, "dir_okay": True, "writable": False,
     "readable": True, "resolve_path": False, "allow_dash": False,
@@ -52,9 +52,9 @@ _NOTHING_MORE = {
 
 
 class PlainFlags(TyperGroup):
-    """A group with plain help texts: nothing is truncated, and flags are shown without `<bool>`.
+    """A group of commands with plain help texts: nothing is truncated, and flags are shown without `<bool>`.
 
-    For an unknown command that is a common word of other programs, the error suggests the matching command.
+    If an unknown command has a common name in other programs, the error suggests the matching command.
     """
 
     def main(
@@ -66,7 +66,7 @@ class PlainFlags(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run it; print the reason for a wrong command line first."""
+        """Run the command line. For a wrong command line, print the reason before the hint."""
         run = partial(
             super().main, args, prog_name, complete_var, False, windows_expand_args, **extra
         )
@@ -108,14 +108,14 @@ class PlainFlags(TyperGroup):
 
 def _plain(params: Any) -> Any:
     for param in params:
-        take_plainly(param)
+        skip_conversion(param)
         if param.param_type_name == "option" and param.metavar is None:
             param.metavar = "" if param.is_flag else param.name.upper().replace("_", "-")
     return params
 
 
 def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the arguments and flags of a command, by section."""
+    """Write the help texts of a command's arguments and flags, by section."""
     records = []
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx)
@@ -128,7 +128,7 @@ def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def write_commands(group: Any, ctx: Any, formatter: Any) -> None:
-    """Write the commands of a group, by section, each with the first sentence of its help."""
+    """Write the commands of a group by section, each with the first sentence of its help text."""
     records = []
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -163,7 +163,7 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
 
 
 def end_with_usage_error(error: Any) -> NoReturn:
-    """Print the reason of a usage error and a hint, and exit with the code of usage errors."""
+    """Print the reason for a usage error and a hint, and exit with the code of the error."""
     ctx = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help itself
         error.show()
@@ -174,10 +174,10 @@ def end_with_usage_error(error: Any) -> NoReturn:
     raise SystemExit(error.exit_code)
 
 
-def take_plainly(param: Any) -> None:
-    """Let a parameter take text, paths, defaults and missing values without conversion.
+def skip_conversion(param: Any) -> None:
+    """Let a parameter accept text, paths, defaults and missing values without conversion by pydantic.
 
-    typer converts and checks all other values; all values in versions of typer that do not use pydantic.
+    typer still converts and checks all other values, and all values in versions of typer that do not use pydantic.
     """
     descriptor = getattr(param, "type_descriptor", None)
     if descriptor is None or "process_value" in vars(param):
@@ -194,7 +194,7 @@ def take_plainly(param: Any) -> None:
 
 
 def _as_it_is(param: Any, descriptor: Any, value: Any) -> Any:
-    """Return what typer would return for a value, or `_BY_TYPER` if only typer can tell."""
+    """Return the value that typer would convert a value to; `_BY_TYPER` if typer itself must convert it."""
     kind, wanted = descriptor.annotation, descriptor.parameter_info
     several = param.multiple or param.nargs == -1
     if value is None:
@@ -215,7 +215,7 @@ def _as_it_is(param: Any, descriptor: Any, value: Any) -> Any:
 
 
 def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function with annotations as objects, not text."""
+    """Return the parameters of a function, with annotations that are objects instead of text."""
     hints = typing.get_type_hints(function, include_extras=True)
     return [
         parameter.replace(annotation=_explicit(hints.get(name, parameter.annotation)))
@@ -224,7 +224,7 @@ def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]
 
 
 def show_parameters(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> None:
-    """Make `function` appear to typer with these parameters."""
+    """Make typer see these parameters as those of `function`."""
     function.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in parameters}
 

@@ -1,4 +1,4 @@
-"""`pytriton-daemon version`, without the parser, which would take ten times as long."""
+"""The command `version`, which also works without the parser: loading that would take ten times as long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytriton._protocol.exit_codes import ExitCode
 
 
 def print_version() -> ExitCode:
-    """Print the versions of pytriton-daemon and Python; warn about a distribution with the same import name."""
+    """Print the versions of pytriton-daemon and Python. Warn about another distribution with the same import name."""
     import pytriton
     from pytriton._clash import clashing_distribution
 

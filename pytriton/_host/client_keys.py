@@ -1,4 +1,4 @@
-"""The keys of control over TCP (CurveZMQ): the server's pair and the clients' public keys.
+"""The keys for controlling the daemon over TCP (CurveZMQ): the server's key pair and the clients' public keys.
 
 ::
 
@@ -6,8 +6,8 @@
       server.key_secret      the server's key pair, 0600; server.key holds its public half
       clients/NAME.key       public half of a client; only the client's own file holds its secret half
 
-The files are pyzmq certificates (zmq.auth). A client's file also has the server's public key in its metadata.
-The directory is read for each message: a removed key is refused immediately.
+The files are pyzmq certificates (zmq.auth). A client's own file also has the server's public key in its metadata.
+The directory is read again for each message, so a removed key is refused immediately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,63}")
 
 
 class KeyStoreError(Exception):
-    """Keys cannot be created, read or used; the text says which and what to do."""
+    """A key cannot be created, read or used; the text says which one, and what to do."""
 
 
 def default_keys_dir(env: Mapping[str, str]) -> Path:
-    """Return the default directory: /etc/pytriton-daemon/keys for root, else below $XDG_CONFIG_HOME."""
+    """Return the default directory of keys: /etc/pytriton-daemon/keys for root, else one below $XDG_CONFIG_HOME."""
     if os.geteuid() == 0:
         return Path("/etc/pytriton-daemon/keys")
     home = env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -41,12 +41,13 @@ def default_keys_dir(env: Mapping[str, str]) -> Path:
 
 
 def key_store(config: DaemonConfig) -> KeyStore:
-    """Return the keys that a daemon with these settings uses."""
-    return KeyStore(Path(config.keys_dir) if config.keys_dir else default_keys_dir(os.environ))
+    """Return the keys of a daemon with these settings."""
+    folder = config.keys_dir
+    return KeyStore(default_keys_dir(os.environ) if folder is None else Path(folder))
 
 
 class KeyStore:
-    """One directory of keys."""
+    """A directory with the server's key and the keys of its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,24 +55,24 @@ class KeyStore:
         self._clients = folder / "clients"
 
     def make_server_key(self) -> str:
-        """Create the server's key and return its public half.
+        """Create the server's key pair, and return its public key.
 
         Raises:
-            KeyStoreError: a key exists, which clients know already; or it cannot be written.
+            KeyStoreError: the server has a key already, which its clients know; or the new one cannot be written.
         """
         if self._server.exists():
             raise KeyStoreError(
-                f"the server key {self._server} exists already. To replace it, delete that file first; every "
+                f"the server key {self._server} already exists. To replace it, delete that file first; every "
                 "client then needs a new file (`keys add`)."
             )
         public = self.folder / "server.key"
         return self._make("server", {}, secret_to=self._server, public_to=public)
 
     def server_keys(self) -> tuple[bytes, bytes]:
-        """Return the server's public and secret key.
+        """Return the server's public key and its secret key.
 
         Raises:
-            KeyStoreError: there is no key, or other users can read it.
+            KeyStoreError: there is no key, other users can read or replace it, or the file is invalid.
         """
         try:
             self._refuse_others_folders()
@@ -79,7 +80,7 @@ class KeyStore:
             if mode & 0o077:
                 raise KeyStoreError(
                     f"other users can read the server's key {self._server} (mode {mode:04o}): create a new one, or run "
-                    f"`chmod 600 {self._server}` if you know that they have not."
+                    f"`chmod 600 {self._server}` if you are sure that nobody has read it."
                 )
             public, secret = zmq.auth.load_certificate(self._server)
         except FileNotFoundError:
@@ -97,30 +98,30 @@ class KeyStore:
         return public, secret
 
     def _refuse_others_folders(self) -> None:
-        """Refuse directories that others can write to: anyone with a key in them may control the daemon."""
+        """Refuse directories that other users can write to: whoever adds a key there can control the daemon."""
         for folder in (self.folder, self._clients):
             info = folder.stat()
             if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o022:
                 raise KeyStoreError(
-                    f"users other than this one can write to {folder}, and anyone with a key there may control the daemon. "
-                    f"Check the keys in it, then make it private (chmod 700 {folder})."
+                    f"other users can write to {folder}, and whoever adds a key there can control the daemon. Check the "
+                    f"keys in it, then make it private (chmod 700 {folder})."
                 )
 
     def add(self, name: str, output: Path) -> None:
-        """Create a client's key pair, authorize it, and write the file for the client.
+        """Create and authorize a client's key pair, and write the key file that the client needs.
 
         Raises:
-            KeyStoreError: the name is taken or invalid, the file exists, or something cannot be written.
+            KeyStoreError: the name is taken or invalid, `output` exists, or a file cannot be written.
         """
         if not _NAME.fullmatch(name):
             raise KeyStoreError(
-                f"{name!r} is not a valid name: letters, digits, dots, underscores, dashes; at most 64."
+                f"{name!r} is not a valid name: use at most 64 letters, digits, dots, underscores and dashes."
             )
         public = self._clients / f"{name}.key"
         for path in (public, output):
             if path.exists():
                 raise KeyStoreError(
-                    f"{path} exists already: choose another name, or remove the key first."
+                    f"{path} already exists: choose another name, or remove that key first."
                 )
         server, _ = self.server_keys()
         self._make(name, {SERVER_KEY: server.decode()}, secret_to=output, public_to=public)
@@ -143,7 +144,7 @@ class KeyStore:
         return {path.stem: key for path in paths if (key := _public_key(path)) is not None}
 
     def name_of(self, key: str | bytes) -> str | None:
-        """Return the client with this public key (Z85), or None if it may not connect."""
+        """Return the name of the client with this public key (Z85); None if no client that may connect has it."""
         text = key if isinstance(key, str) else key.decode("ascii", "replace")
         return next((name for name, public in self.clients().items() if public == text), None)
 

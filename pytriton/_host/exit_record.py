@@ -1,4 +1,4 @@
-"""last_exit.json in the runtime directory: a record of how the last daemon there exited."""
+"""The record of how the last daemon in a runtime directory exited (last_exit.json)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """The exit of one daemon."""
+    """How and when a daemon exited."""
 
     pid: int
     ended_at: float  #: seconds since the epoch
@@ -21,7 +21,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
     reason: str  #: one line
 
     def describe(self) -> str:
-        """Return the time, the exit code and the reason, in one line."""
+        """Return the time, pid, exit code and reason in one line."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.ended_at))
         return f"{when}, pid {self.pid}, exit code {self.exit_code}: {self.reason}"
 
@@ -46,7 +46,7 @@ def write(rundir: RuntimeDir, code: int, reason: str) -> None:
 
 
 def read(rundir: RuntimeDir) -> ExitRecord | None:
-    """Return how the last daemon that could still record it exited; None without a readable record."""
+    """Return the exit of the last daemon that could record it; None if there is no readable record."""
     try:
         return msgspec.json.decode(_path(rundir).read_bytes(), type=ExitRecord)
     except (OSError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: how many there are, and their names in CUDA."""
+"""The GPUs of this machine: their number, and their names in CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_DIGITS = 6
 
 
 def visible() -> list[str]:
-    """Return the GPUs visible to a program started here, each as in $CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that a program started here can use, named as in $CUDA_VISIBLE_DEVICES."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         found = [name.strip() for name in named.split(",")]
@@ -31,9 +31,9 @@ def visible() -> list[str]:
 
 
 def missing(devices: str) -> str | None:
-    """Describe the GPUs of a $CUDA_VISIBLE_DEVICES that this machine lacks; None if it lacks none, judging by files.
+    """Describe the first GPU named in `devices` that this machine lacks; None if there is none, judging by device files.
 
-    Ignores this process's own variable, since the given value replaces it.
+    `devices` is a value for $CUDA_VISIBLE_DEVICES. This process's own variable is ignored, since `devices` replaces it.
     """
     names = [name for name in devices.split(",") if name not in _NONE]
     count = _known_count()
@@ -41,8 +41,8 @@ def missing(devices: str) -> str | None:
         return None
     if not count:
         return (
-            f"{names[0][:80]}: this machine has no GPU that CUDA could use (/dev/nvidia0 does not exist; a container must "
-            "be given its GPUs)"
+            f"{names[0][:80]}: this machine has no GPU for CUDA (/dev/nvidia0 does not exist; a container must be started "
+            "with its GPUs)"
         )
     for name in names:
         if name.isdecimal() and (len(name) > _MAX_DIGITS or int(name) >= count):
@@ -68,7 +68,7 @@ def _count() -> int:
 
 
 def _known_count() -> int | None:
-    """Return the number of GPU indices in CUDA; None if only CUDA itself knows."""
+    """Return the number of GPU indices in CUDA; None if it cannot be determined without CUDA."""
     if any((_DEVICES / name).exists() for name in _OTHER_WAYS):
         return None
     if any(_SLICES.glob("gpu*/mig/gi*")):

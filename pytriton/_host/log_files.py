@@ -1,4 +1,4 @@
-"""Reading of log files that are rotated while they are read: PATH is the newest, PATH.1 older, then PATH.2 …"""
+"""Reading of log files that may be rotated meanwhile: PATH is the newest, PATH.1 is older, then PATH.2, …"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL_S = 0.2
 def tail(path: Path, lines: int) -> list[str]:
     """Return the last `lines` lines of a log, oldest first, including rotated files.
 
-    A log that does not exist has no lines. Invalid UTF-8 is replaced.
+    Return [] if the log does not exist. Replace invalid UTF-8.
     """
     return _last([path, *rotated(path)], lines)
 
@@ -73,7 +73,7 @@ def _last(files: Iterable[Path], lines: int) -> list[str]:
                 data = stream.read()
         except FileNotFoundError:  # rotated in between
             continue
-        # Not splitlines(): it also splits at other characters, which a JSON string may contain.
+        # Not splitlines(), which also splits at other characters that a JSON string may contain.
         whole = data[:-1] if data.endswith(b"\n") else data
         if data:
             found = [line.decode("utf-8", "replace") for line in whole.split(b"\n")] + found

@@ -1,9 +1,9 @@
-"""TCP ports and unix sockets: find free ones, check them, name a port's holder, listen on them."""
+"""TCP ports and unix sockets: search for free ports, checks, the process that uses a port, and listening sockets."""
 
 from __future__ import annotations
 
-# getaddrinfo() imports it on first use. Up to Python 3.11, a garbage collection during an import can fail it with a
-# KeyError of the import lock. There is little garbage now, but much at a later start of tritonserver.
+# getaddrinfo() imports it on first use. Up to Python 3.11, a garbage collection can make an import fail with a KeyError of
+# the import lock. There is little garbage now, but much when tritonserver is started again later.
 import encodings.idna  # noqa: F401
 import errno
 import ipaddress
@@ -19,45 +19,45 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 #: Maximum number of characters shown of a holder's command line.
 _COMMAND_SHOWN = 80
-#: The file in its runtime directory that a running daemon keeps open.
+#: The name of the file in its runtime directory that a running daemon keeps open.
 _LOCK_NAME = RuntimeDir(Path("/")).lock_file.name
 
 
 class PortError(Exception):
-    """A port cannot be listened on; the text says why and what to do."""
+    """The daemon cannot listen on a port or socket; the text says why, and what to do."""
 
 
 def check_port_free(host: str, port: int, what: str = "") -> None:
-    """Raise PortError unless this user can listen on host:port now.
+    """Check that this user can listen on host:port now; raise PortError if not.
 
     Args:
         host: address or name to listen on, such as "127.0.0.1", "0.0.0.0" or "::".
         port: 1 to 65535, or 0, which is always free.
-        what: the setting that the port comes from, such as "http_port", for the error text.
+        what: the name of the port's setting, such as "http_port", for the error text.
     """
     with held_port(host, port, what):
         pass
 
 
 def free_port(host: str) -> int:
-    """Return a port, chosen by the kernel, on which nothing listens now.
+    """Return a port on which no process listens now; the kernel chooses it.
 
-    Another process may take the port before it is used, so the caller must be ready to retry.
+    Another process may take the port before it is used, so the caller must be prepared to retry.
     """
     return free_ports(host, 1)[0]
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return several distinct free ports. Separate calls could return the same one twice."""
+    """Return `count` different free ports. Separate calls of `free_port` could return the same port twice."""
     with ExitStack() as held:
         return [held.enter_context(held_port(host, 0)) for _ in range(count)]
 
 
 def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-    """Return a port for each setting: 0 becomes a free one, any other must be free.
+    """Return the port for each setting. Replace 0 by a free port; check that others are free.
 
     Args:
-        wanted: setting, such as "http_port", to address and port.
+        wanted: name of a setting, such as "http_port" -> address and port.
 
     Raises:
         PortError: a port is in use or requested twice; the text names the holder.
@@ -69,7 +69,7 @@ def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
             for other, taken in chosen.items():
                 if port == taken and _overlap(host, wanted[other][0]):
                     raise PortError(
-                        f"{other} and {name} are both {port}: give each a port of its own, or 0 for a free one"
+                        f"{other} and {name} are both {port}: set them to different ports, or to 0 for free ports"
                     )
             chosen[name] = held.enter_context(held_port(host, port, name))
     return chosen
@@ -94,10 +94,9 @@ def held_port(host: str, port: int, what: str = "") -> Iterator[int]:
 
 
 def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.socket:
-    """Return a socket that listens on host:port, or on a free port if `port` is 0.
+    """Return a socket that listens on host:port, or on a free port if `port` is 0. The arguments are those of `check_port_free`.
 
-    If a service manager listens there for the daemon, return its socket, which outlives the daemon. For the
-    arguments see `check_port_free`.
+    If a service manager listens there for the daemon, return that socket, which remains open when the daemon exits.
 
     Raises:
         PortError: this user cannot listen there now.
@@ -108,7 +107,7 @@ def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.s
     if held is not None:
         return held.dup()
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # As servers do: lingering connections of a previous server (TIME_WAIT) do not count. But no
+    # As servers do: connections of a previous server in TIME_WAIT do not block the port. But no
     # SO_REUSEPORT, with which two tritonservers would share a gRPC port and split its calls.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -122,7 +121,7 @@ def listening(host: str, port: int, what: str = "", *, backlog: int) -> socket.s
 
 
 def held_at(host: str, port: int) -> socket.socket | None:
-    """Return the service manager's socket that listens on host:port for the daemon, if any."""
+    """Return the socket on which a service manager listens on host:port for the daemon; None if there is none."""
     found = None
     for address, one in socket_activation.at_port(port):
         if address == host:
@@ -137,7 +136,7 @@ def _setting(what: str) -> str:
 
 
 def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
-    """Return a unix socket that listens at a path, for this user only. Replace the socket of a killed daemon.
+    """Return a unix socket that listens at a path, for this user only. Replace one that a killed daemon has left.
 
     Raises:
         PortError: this user cannot listen there, or another process does.
@@ -160,7 +159,7 @@ def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
 
 
 def reachable_path(folder: int, name: str) -> str:
-    """Return a path of a unix socket in an open directory that is short enough, however long the directory's own path."""
+    """Return a short path for a socket in an open directory: the directory's own path may exceed the limit for sockets."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
@@ -181,10 +180,9 @@ def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
 
 
 def port_holder(host: str, port: int) -> str | None:
-    """Return which process listens on host:port: `pid 123 (python serve.py)`, `another pytriton-daemon in DIR`.
+    """Describe the process that listens on host:port, such as "pid 123 (python serve.py)"; None if there is none.
 
-    Return None if none does. Without root's rights, a process of another user cannot be identified;
-    the text says so.
+    Only root can identify processes of other users; otherwise the text says that it is another user's.
     """
     pids = _holders(host, port)
     known = [pid for pid in pids if pid is not None]
@@ -194,7 +192,7 @@ def port_holder(host: str, port: int) -> str | None:
 
 
 def is_held_by(host: str, port: int, pid: int) -> bool:
-    """Return whether only a process and its descendants listen on host:port."""
+    """Return True if a process or its descendants listen on host:port, and no other process does."""
 
     def belongs(holder: int | None) -> bool:
         return holder is not None and (pid == holder or pid in ancestors(holder))
@@ -204,7 +202,7 @@ def is_held_by(host: str, port: int, pid: int) -> bool:
 
 
 def _holders(host: str, port: int) -> list[int | None]:
-    """Return the pids that listen on host:port; None for a process that cannot be identified."""
+    """Return the pids of the processes that listen on host:port; None for each that cannot be identified."""
     import psutil  # takes 10 ms, and is rarely needed
 
     try:
@@ -238,8 +236,8 @@ def _explain(error: OSError, host: str, port: int, setting: str) -> str:
         holder = port_holder(host, port)
         by = f" by {holder}" if holder else ""
         return (
-            f"port {port}{setting} on {host} is in use{by}; stop that, choose another port, or "
-            "0 for a free one"
+            f"port {port}{setting} on {host} is in use{by}; stop that process, choose another port, or "
+            "use 0 for a free port"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"this user may not listen on port {port}{setting} on {host}; choose one above 1023"
@@ -249,7 +247,7 @@ def _explain(error: OSError, host: str, port: int, setting: str) -> str:
 
 
 def _overlap(host: str, other: str) -> bool:
-    """Return whether sockets that listen on two addresses exclude each other on one port."""
+    """Return True if two sockets cannot listen on these two addresses with the same port."""
     try:
         mine = ipaddress.ip_address(host)
         theirs = ipaddress.ip_address(other)
@@ -278,7 +276,7 @@ def _describe(pid: int) -> str:
 
 
 def _daemon_of(pid: int) -> str | None:
-    """Describe the daemon that a process is or belongs to; None if it belongs to none that can be identified."""
+    """Describe the daemon that a process belongs to; None if it belongs to no daemon that can be identified."""
     for process in (pid, *ancestors(pid)):
         folder = _locked_runtime_dir(process)
         if folder is None:
@@ -307,7 +305,7 @@ def _locked_runtime_dir(pid: int) -> Path | None:
 
 
 def _owner(pid: int) -> int | None:
-    """Return the process whose exit ends a daemon (`--owner`), such as that of a `Triton` object."""
+    """Return the pid of a daemon's owner (`--owner`), such as the process of a `Triton` object; None if it has none."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return int(words[words.index(b"--owner") + 1])

@@ -1,6 +1,6 @@
-"""The communication between processes, with both ends of each wire in one module.
+"""Communication between processes. Each module implements both ends of a connection.
 
-Used by all processes (client, dispatcher, worker, proxy); imports numpy, zmq, msgspec and the
-standard library only. Control travels as `messages` over `control` (ZeroMQ); batches travel as
-`lane` messages with tensors in shared memory.
+All processes (client, dispatcher, worker, proxy) use this package. It imports only numpy, zmq, msgspec and
+the standard library. Control messages (`messages`) are sent over ZeroMQ (`control`); batches are sent over
+lanes (`lanes`), with their tensors in shared memory.
 """

@@ -1,4 +1,4 @@
-"""Helpers for checking what users pass: numpy scalars, sizes in bytes, and words for errors."""
+"""Helpers that check users' arguments: numpy scalars, sizes in bytes, and the wording of errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN = (bool, int, float, str, bytes)
 
 
 def plain(value: Any) -> Any:
-    """Convert a numpy scalar, also inside a list or tuple, to Python's own type. Return all else unchanged.
+    """Convert numpy scalars, including those in a list or tuple, to Python's own types. Return other values unchanged.
 
     Example:
         >>> import numpy as np
@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def for_encoder(value: Any) -> Any:
-    """Convert numpy scalars for a msgspec encoder, as its `enc_hook`.
+    """Convert a numpy scalar for a msgspec encoder. For use as its `enc_hook`.
 
     Raises:
         TypeError: the value is not a numpy scalar
@@ -48,7 +48,7 @@ ALLOWED = "a number of bytes, such as 1048576, 64MiB or 1.5GB"
 
 
 def parse_size(raw: object) -> int:
-    """Return the number of bytes that `raw` stands for: 4096, "64MiB", "1.5GB"; kB is 1000 bytes, KiB 1024.
+    """Parse a size such as 4096, "64MiB" or "1.5GB", and return it in bytes. kB is 1000 bytes, KiB is 1024.
 
     Raises:
         ValueError: `raw` is not a size.
@@ -73,7 +73,7 @@ _T = TypeVar("_T")
 
 #: Letters whose names begin with a vowel sound, as in "an LGBMClassifier".
 _SPELLED_AN = "AEFHILMNORSX"
-#: Words that are spelled with a vowel but pronounced with a consonant, and vice versa.
+#: Beginnings of words that start with a vowel but sound like a consonant, and vice versa.
 _SPOKEN_A = ("eu", "one", "uint", "uni", "use")
 _SPOKEN_AN = ("hour", "hono", "nd")
 
@@ -96,7 +96,7 @@ def with_article(word: str) -> str:
 
 
 def closest_keywords(cls: type[_T]) -> type[_T]:
-    """Make a dataclass suggest the closest keyword when it gets an unknown one.
+    """Make a dataclass's constructor suggest the closest keyword if it gets an unknown one.
 
     Example:
         >>> @closest_keywords
@@ -117,7 +117,7 @@ def closest_keywords(cls: type[_T]) -> type[_T]:
             unknown = next((name for name in kwargs if name not in known), None)
             if unknown is None:
                 raise
-            import difflib  # takes 2 ms, which each worker would pay
+            import difflib  # takes 2 ms, which would slow down the start of every worker
 
             near = difflib.get_close_matches(unknown, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Valid names: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""The base class of objects with `close`."""
+"""Base class of objects that must be closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Self = TypeVar("_Self", bound="Closeable")
 
 
 class Closeable(ABC):
-    """An object with `close`, as a context manager."""
+    """Base class of context managers that call `close` at the end of their block."""
 
     @abstractmethod
     def close(self) -> None:

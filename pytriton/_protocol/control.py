@@ -4,8 +4,8 @@ Frames, after the ROUTER's identity frame::
 
     [ request id: 8 bytes ][ message: see messages ][ payload ]*
 
-A reply, and each Progress before it, carries the request id of its request. Unsolicited messages from the
-dispatcher (LoadModel, WithdrawLane) carry `UNSOLICITED`. Payloads are users' bytes and are not deserialized here.
+A reply, and each Progress before it, carries the id of its request. Unsolicited messages from the dispatcher
+(LoadModel, WithdrawLane) carry `UNSOLICITED` instead. Payloads are users' bytes, which are not deserialized here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ControlTimeout(Exception):
 
 @dataclass(frozen=True)
 class CurveKeys:
-    """A client's keys for CurveZMQ (Z85 text): the server's public key, and its own pair."""
+    """The CurveZMQ keys of a client (as Z85 text): the server's public key, and the client's own key pair."""
 
     server: bytes
     public: bytes
@@ -80,12 +80,12 @@ class CurveKeys:
 def frames(
     request_id: bytes, message: messages.AnyMessage, payloads: Sequence[bytes] = ()
 ) -> list[bytes]:
-    """Return the frames of one message, without the ROUTER's identity frame."""
+    """Encode a message and its payloads as frames, without the ROUTER's identity frame."""
     return [request_id, messages.encode(message), *payloads]
 
 
 def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offer | None:
-    """Return the Offer to send before a message, or None if its frames are small enough not to need one."""
+    """Return the Offer that must precede a message; None if all its frames are small."""
     _, encoded, *payloads = parts
     largest = max(map(len, payloads), default=0)
     if max(len(encoded), largest) <= ALWAYS_ACCEPTED_BYTES:
@@ -97,10 +97,10 @@ def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offe
 
 
 def parse(parts: Sequence[bytes]) -> tuple[bytes, messages.AnyMessage, list[bytes]]:
-    """Return (request id, message, payloads) of the frames of one message.
+    """Parse the frames of one message, and return (request id, message, payloads).
 
     Raises:
-        MalformedMessage: the frames are not those of one message.
+        MalformedMessage: the frames are not a valid message.
     """
     if len(parts) < 2 or len(parts[0]) != len(UNSOLICITED):
         raise messages.MalformedMessage(f"expected request id and message, got {len(parts)} frames")
@@ -138,13 +138,13 @@ class ControlClient:
         watched: bool = False,
         identity: bytes | None = None,
     ) -> None:
-        """Connect without waiting for the dispatcher.
+        """Start to connect; do not wait for the dispatcher.
 
         Args:
             endpoint: the dispatcher's endpoint
             keys: the client's keys, for TCP
             watched: monitor the connection; `watch` reports its state
-            identity: the client's identity, known to the dispatcher and to later versions that take over from it
+            identity: the ZeroMQ identity, by which the dispatcher recognizes the client even after an upgrade
         """
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -177,13 +177,13 @@ class ControlClient:
 
     @property
     def broken(self) -> bool:
-        """Return True if a watched connection has ended. Outstanding requests will not be answered."""
+        """Return True if a watched connection has ended. Its outstanding requests get no answer."""
         self.watch()
         return self.trouble is not None
 
     @property
     def events_fileno(self) -> int:
-        """Return the descriptor that becomes readable when `watch` may have news (edge-triggered)."""
+        """Return the descriptor that becomes readable when the state of the connection may have changed (edge-triggered)."""
         assert self._events is not None  # requires a watched connection
         return int(self._events.getsockopt(zmq.FD))
 
@@ -198,7 +198,7 @@ class ControlClient:
     def watch(self) -> None:
         """Check a watched connection and update `agreed` and `trouble`.
 
-        A ZeroMQ socket reconnects by itself, but requests sent on the old connection are never answered.
+        A ZeroMQ socket reconnects automatically, but requests sent on the old connection are never answered.
         """
         from zmq.utils.monitor import recv_monitor_message
 
@@ -212,7 +212,7 @@ class ControlClient:
                 )
 
     def flush(self, timeout_s: float = 5.0) -> None:
-        """Make `close` wait at most `timeout_s` for sent messages to leave this process."""
+        """Make `close` wait up to `timeout_s` seconds until all sent messages have left this process."""
         self._socket.linger = round(timeout_s * 1000)
 
     def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> bytes:
@@ -248,16 +248,16 @@ class ControlClient:
         is_alive: Callable[[], bool] = lambda: True,
         on_unsolicited: OnUnsolicited | None = None,
     ) -> messages.AnyMessage:
-        """Send a message and return its answer. `timeout_s` limits the silence, not the total wait.
+        """Send a message and return its answer. `timeout_s` is the maximum silence, not the maximum total time.
 
-        ZeroMQ does not report that the peer is gone, so `is_alive` is called after every `life_sign_s` seconds of
-        silence. If an exception (Ctrl-C) interrupts the wait, a Cancel is sent to the dispatcher. `on_unsolicited` receives
-        unsolicited messages that arrive during the wait. A large message is sent only after the dispatcher accepts its
-        size.
+        ZeroMQ does not report that the peer has exited, so `is_alive` is called after every `life_sign_s` seconds of
+        silence. If an exception such as Ctrl-C interrupts the wait, the request is cancelled. `on_unsolicited` gets the
+        unsolicited messages that arrive during the wait. A large message is sent only after the dispatcher has accepted
+        its size.
 
         Raises:
             RemoteFailure: the dispatcher answered with a Failure.
-            ControlTimeout: the dispatcher was silent for `timeout_s` seconds, or is gone.
+            ControlTimeout: the dispatcher was silent for `timeout_s` seconds, or has exited.
             MalformedMessage: the dispatcher speaks another protocol version.
         """
         parts = self._frames(message, payloads)
@@ -293,7 +293,7 @@ class ControlClient:
             received = self.receive(wait_s)
             if received is None:
                 if not is_alive():
-                    raise ControlTimeout("it ended before it answered")
+                    raise ControlTimeout("it exited before it answered")
                 if deadline is not None and time.monotonic() >= deadline:
                     raise ControlTimeout(f"no answer within {timeout_s:g} s")
                 continue

@@ -1,6 +1,6 @@
-"""Triton's datatypes: their names in requests and in model configurations (KServe v2, "Tensor Data Types").
+"""Names of Triton's datatypes in requests and in model configurations (KServe v2, "Tensor Data Types").
 
-Does not import numpy, which the daemon does without; numpy_types.py has the dtypes.
+Must not import numpy, which the daemon never loads; numpy_types.py has the dtypes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Triton's datatypes in the order of their number in its C API (tritonserver.h, TRITONSERVER_DataType), each with its numpy
-#: dtype; None: it has no fixed size.
+#: dtype; None if its elements have no fixed size.
 DTYPE_NAMES: dict[str, str | None] = {
     "INVALID": None,
     "BOOL": "bool",
@@ -32,7 +32,7 @@ TRITON_CODES = tuple(DTYPE_NAMES)
 
 
 def of_config(data_type: str) -> str:
-    """Return the request datatype for a datatype of a model configuration.
+    """Convert a datatype of a model configuration to its name in requests.
 
     "TYPE_FP32" becomes "FP32", "TYPE_STRING" becomes "BYTES" (model_config.proto, enum DataType).
     """
@@ -41,7 +41,7 @@ def of_config(data_type: str) -> str:
 
 
 def of_inputs(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the datatype, by name, of every tensor that Triton may pass to a model of this configuration.
+    """Return the datatypes, by tensor name, of all tensors that Triton may pass to a model with this configuration.
 
     These are its inputs, the tensors that Triton's sequence batcher adds (`control_input`, `state`), and
     `batch_input` (model_config.proto, messages ModelSequenceBatching and BatchInput).
@@ -68,7 +68,7 @@ _MAX_SEQUENCE_IDS = {
 
 
 def max_sequence_id(config: Mapping[str, Any]) -> int | None:
-    """Return the largest sequence id that fits the model's control input; None if the input is not numeric."""
+    """Return the largest sequence id that fits into the model's control input; None if it has none, or a textual one."""
     for entry in config.get("sequence_batching", {}).get("control_input", ()):
         for control in entry.get("control", ()):
             if control.get("kind") == "CONTROL_SEQUENCE_CORRID":

@@ -1,4 +1,4 @@
-"""Selects the environment variables forwarded to a model's workers: all but secrets and session variables.
+"""Selection of the environment variables for a model's workers: all except secrets and session variables.
 
 Registered models get the registrant's variables, models from repositories the daemon's.
 """
@@ -33,7 +33,7 @@ _SECRET = re.compile(
 #: Value patterns that indicate a secret: a URL with a password. Proxy variables are exempt.
 _PASSWORD_IN_URL = re.compile(r"^[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 _PROXY = re.compile(r"^(ALL|FTP|HTTPS?)_PROXY$", re.IGNORECASE)
-#: Useless or harmful to a different interpreter.
+#: Prefixes of variables that are useless or harmful to a different interpreter.
 _OF_AN_INTERPRETER = ("PYTHON", "VIRTUAL_ENV", "CONDA_")
 #: `*` in a list of wanted names: everything, including secrets.
 ALL = "*"
@@ -45,7 +45,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 def forwarded_variables(
     environ: Mapping[str, str], *, own_interpreter: bool = True
 ) -> dict[str, str]:
-    """Return the variables forwarded automatically.
+    """Return the variables that are forwarded to workers automatically.
 
     Args:
         environ: all variables
@@ -84,7 +84,7 @@ def wanted(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str
 
 
 def local_variables(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that are not forwarded, so that errors can name them."""
+    """Return the names of the variables that were not sent to the workers, sorted; errors mention them."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 
 

@@ -1,4 +1,4 @@
-"""The errors that cross process boundaries: data on the wire, exceptions at the receiving end."""
+"""Errors that cross process boundaries, and texts of errors that are safe to send and to show."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class ErrorKind(str, enum.Enum):
 #: Maximum size in bytes of an error sent to a client over gRPC: implementations accept 8 KB including gRPC's own
 #: headers.
 CLIENT_BYTES = 7_500
-#: Bytes of these reserved for the request id, and for the text.
+#: Of these, bytes reserved for the request id; and the bytes left for the text.
 _ID_BYTES = 300
 TEXT_BYTES = CLIENT_BYTES - _ID_BYTES
 #: Maximum number of exceptions in a group that are examined.
 _MAX_MEMBERS = 16
-_CUT = " [… {} characters more: all of it is in the model's log]"
+_CUT = " [… {} more characters: the model's log has the full text]"
 
 
 def members(error: BaseException) -> list[BaseException]:
-    """Return the leaf exceptions of a group, including nested groups; for any other exception, a list of itself.
+    """Return the leaf exceptions of an exception group and its nested groups; for any other exception, just that one.
 
     Supports the groups of Python 3.11 and later, and of the backport.
     """
@@ -56,10 +56,9 @@ def members(error: BaseException) -> list[BaseException]:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type and text, of any length. Handles exceptions whose text is unavailable.
+    """Return an exception's type and full text, even if its `__str__` raises.
 
-    A group with one member, as `asyncio.TaskGroup` raises it, is described as that member. `__str__` is user code
-    and may raise.
+    A group with a single member, as raised by `asyncio.TaskGroup`, is described as that member.
     """
     found = members(error)
     if len(found) > 1:
@@ -74,7 +73,7 @@ def described(error: BaseException) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Return a value's type and the start of its `repr` on one line. Handles a `repr` that raises or is huge."""
+    """Return a value's type and the start of its `repr` on one line, even if the `repr` is huge or raises."""
     text = " ".join(_shown.repr(value).split())
     return f"{type(value).__name__} {text[:most]}{'…' if len(text) > most else ''}"
 
@@ -86,7 +85,7 @@ _shown.maxdeque = _shown.maxarray = 20
 
 
 def for_client(text: str) -> str:
-    """Return the part of an error text that fits into a gRPC response. The caller logs the full text.
+    """Shorten an error text to the part that fits into a gRPC response. The caller logs the full text.
 
     gRPC sends the text in a header, where each byte that is not printable ASCII takes three. Longer headers
     abort the request with "Stream removed" or another implementation-specific error.
@@ -104,7 +103,7 @@ def for_client(text: str) -> str:
 
 
 def with_id(text: str, request_id: str) -> str:
-    """Append the request id used in logs, if any, to an error text already shortened for a client."""
+    """Append a request id, if there is one, to an error text that `for_client` has shortened."""
     end = f" [request id: {request_id}]"
     return f"{text}{end}" if request_id and _size(end.encode()) <= _ID_BYTES else text
 

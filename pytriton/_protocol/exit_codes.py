@@ -1,4 +1,4 @@
-"""The exit codes of our processes: the contract with shells and with supervisors.
+"""Exit codes of the command line and the daemon, on which shells and supervisors rely.
 
 `pytriton-daemon` and `python -m pytriton.dispatcher` use the same numbers; docs/reference/cli.md lists them.
 """

@@ -1,12 +1,12 @@
-"""Forks workers from a process that has already imported their modules: the messages, and the fork itself.
+"""Protocol of fork servers, which fork workers from a process that has already imported their modules.
 
     dispatcher ── Order, descriptors ──▶ fork server ── clone(2), CLONE_PARENT ──▶ worker, a child of the dispatcher's
         ◀── Answer: the worker's pid ──      dispatcher ◀── BEGUN, then GO ──▶ worker
 
-os.fork() would make the worker a child of the fork server: the dispatcher could not wait for it, and it would not die
-with the dispatcher (PR_SET_PDEATHSIG). The system call is made as the C library makes it, except for that flag:
-Python's hooks run before and after, and the thread id is correct in the child. The C library's own handlers
-(pthread_atfork(3)) do not run, so the process must be single-threaded: the state that they would repair stays as it is.
+os.fork() would make the worker a child of the fork server: the dispatcher could not wait for it, and the worker would
+not die with the dispatcher (PR_SET_PDEATHSIG). Except for CLONE_PARENT, the system call is made as the C library makes
+it: Python's hooks run before and after it, and the thread id is correct in the child. The C library's fork handlers
+(pthread_atfork(3)) do not run, so the process must be single-threaded: nothing repairs the state of other threads.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NR_SET_ROBUST_LIST = {"x86_64": 273, "aarch64": 99}
 _NR_GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}
 _PR_GET_TID_ADDRESS = 40
 _CLONE_PARENT = 0x8000
-#: Libraries that rely on fork handlers of their own: Intel's OpenMP, which conda's numpy uses with MKL.
-_KEEP_NUMBERS = ("libiomp5", "libmkl_rt")
+#: Libraries that need their fork handlers: Intel's OpenMP, which conda's numpy uses with MKL.
+_NEED_FORK_HANDLERS = ("libiomp5", "libmkl_rt")
 _CLONE_CHILD_CLEARTID = 0x200000
 _CLONE_CHILD_SETTID = 0x1000000
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A request to fork a worker. Its output, its stats page and its start-up connection are passed along.
+    """Request to fork a worker. The descriptors of its output, stats page and start-up connection are sent with it.
 
     Attributes:
         worker: the worker's name
@@ -55,7 +55,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class ForkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message from a fork server: first whether it accepts orders, then the outcome of each order.
+    """Message from a fork server: first whether it accepts orders, then the outcome of each order.
 
     Attributes:
         pid: the pid of the new worker, or of the fork server itself
@@ -71,7 +71,7 @@ class ForkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def show_as(before: str, now: str) -> None:
-    """Replace a text in the arguments that ps(1) shows for this process (proc(5), cmdline), if there is room."""
+    """Replace part of the command line that ps(1) shows for this process, if there is room (proc(5), cmdline)."""
     with open("/proc/self/cmdline", "rb") as file:
         shown = file.read()
     with open("/proc/self/stat", "rb") as file:
@@ -86,7 +86,7 @@ class CannotFork(Exception):
 
 
 def join_helpers() -> None:
-    """End the helper threads of libraries that restart them on demand.
+    """Stop the helper threads of libraries, which restart them when needed.
 
     OpenBLAS, which numpy uses, starts one thread per core when it is loaded, ends them before a fork, and restarts
     them for the next matrix product.
@@ -99,19 +99,19 @@ def join_helpers() -> None:
     os.waitpid(pid, 0)
 
 
-def in_need_of_handlers(maps: str) -> str:
-    """Return the mapped library that stores its process or thread id, "" if there is none."""
-    return next((name for name in _KEEP_NUMBERS if name in maps), "")
+def library_with_fork_handlers(maps: str) -> str:
+    """Return the name of a mapped library that does not work without its fork handlers; "" if there is none."""
+    return next((name for name in _NEED_FORK_HANDLERS if name in maps), "")
 
 
 class Forker:
-    """Forks this process. Create and use it while the process is single-threaded."""
+    """Forks this process, which must be single-threaded whenever this object is created or used."""
 
     def __init__(self) -> None:
         """Check that forking is possible.
 
         Raises:
-            CannotFork: it is not.
+            CannotFork: this process or this machine cannot fork workers.
         """
         self._machine = platform.machine()
         if self._machine not in _NR_CLONE:
@@ -120,9 +120,9 @@ class Forker:
         if threads:
             raise CannotFork(f"{threads} other threads are running")
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            library = in_need_of_handlers(maps.read())
+            library = library_with_fork_handlers(maps.read())
         if library:
-            raise CannotFork(f"{library} is loaded, and its fork handlers have to run")
+            raise CannotFork(f"{library} is loaded, which needs its fork handlers to run")
         self._libc = ctypes.PyDLL(None, use_errno=True)  # calls with the GIL held
         self._libc.syscall.restype = ctypes.c_long
         self._tid = self._tid_address()

@@ -1,4 +1,4 @@
-"""Linux calls that some Python builds lack (conda's and uv's, for example), by system call number."""
+"""Linux system calls, including those that some Python builds lack (conda's and uv's), and memory figures."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def memfd_create(name: str) -> int:
 def seal_against_shrinking(fd: int) -> None:
     """Seal the memory against shrinking, so that its readers can never get SIGBUS.
 
-    Also forbids further seals: a process with a read-only descriptor of the memory can open a writable one through
-    /proc, and could keep its owner from growing or writing it.
+    This also forbids further seals: a process with a read-only descriptor of the memory can open a writable one through
+    /proc, and could otherwise prevent the owner from growing or writing the memory.
     """
     fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_SEAL)
 
 
 def is_sealed_against_shrinking(fd: int) -> bool:
-    """Return whether `seal_against_shrinking` was called on the memory behind `fd`."""
+    """Return True if the memory behind `fd` is sealed against shrinking."""
     try:
         return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
     except OSError:  # not a file that supports seals
@@ -69,12 +69,12 @@ def is_sealed_against_shrinking(fd: int) -> bool:
 
 
 def seal_for_good(fd: int) -> None:
-    """Seal the memory against all changes, even by its owner. It must not be mapped writable anywhere."""
+    """Seal the memory against all changes, even by its owner. No process may have a writable mapping of it."""
     fcntl.fcntl(fd, _F_ADD_SEALS, _FOR_GOOD)
 
 
 def is_sealed_for_good(fd: int) -> bool:
-    """Return whether `seal_for_good` was called on the memory behind `fd`."""
+    """Return True if the memory behind `fd` is sealed against all changes."""
     try:
         return fcntl.fcntl(fd, _F_GET_SEALS) & _FOR_GOOD == _FOR_GOOD
     except OSError:  # not a file that supports seals
@@ -84,8 +84,8 @@ def is_sealed_for_good(fd: int) -> bool:
 def available_memory() -> int:
     """Return how many bytes can be allocated before the kernel kills processes.
 
-    The lower of the machine's MemAvailable (proc(5)) and what the limits of this process's control groups (v2) leave.
-    No other limit covers memfds, and allocating one does not fail when memory runs out.
+    This is the machine's MemAvailable (proc(5)), or less if the limits of this process's control groups (v2) leave
+    less. No other limit covers memfds, and allocating one does not fail when memory runs out.
     """
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
@@ -105,7 +105,7 @@ def total_memory() -> int:
 
 
 def _left_to_control_groups() -> Iterator[int]:
-    """Yield what the memory limit of each control group leaves, from this process's group up to the root."""
+    """Yield the bytes left by the memory limit of each control group, from this process's group up to the root."""
     for group in _control_groups():
         try:
             limit = (group / "memory.max").read_text().strip()
@@ -146,9 +146,9 @@ class _Piece(ctypes.Structure):
 
 
 def is_readable(start: int, nbytes: int) -> bool:
-    """Return True if a process allowed to read this one's memory can read these bytes (process_vm_readv(2)).
+    """Return True if a process that may read this one's memory can read these bytes (process_vm_readv(2)).
 
-    Memory that a driver has mapped for a device is not readable. Checks the first and the last byte only: a
+    Memory that a driver has mapped for a device is not readable. Only the first and the last byte are checked: a
     tensor's memory is all of one kind.
     """
     read = ctypes.create_string_buffer(2)
@@ -161,9 +161,9 @@ def is_readable(start: int, nbytes: int) -> bool:
 
 
 def let_read(pid: int) -> None:
-    """Let process `pid`, of the same user, read this one's memory even if Yama would forbid it (prctl(2)).
+    """Allow a process of the same user to read this one's memory, even if Yama would forbid it (prctl(2)).
 
-    With Yama's usual setting (ptrace_scope 1), only ancestors may. Without Yama, this has no effect.
+    With Yama's usual setting (ptrace_scope 1), only ancestors may read it. Without Yama, this has no effect.
     """
     _libc().prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
 
@@ -171,8 +171,7 @@ def let_read(pid: int) -> None:
 def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
     """Make the kernel send `death_signal` to this process when its parent exits (prctl(2)).
 
-    `parent_pid` closes the race in which the parent exited before this call: the process then exits
-    itself.
+    If the parent, `parent_pid`, has exited before this call, this process sends the signal to itself.
     """
     if _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
         code = ctypes.get_errno()

@@ -1,7 +1,7 @@
-"""Lines of output that another process parses: a worker's report of an exception, and lines for systemd's journal.
+"""Output lines that another process parses: a worker's report of an exception, and lines for systemd's journal.
 
-A report is one line, which becomes one log record. It is written to the worker's output, so it needs no connection and
-stays in order with the other lines. A forged line only produces a record in the log of its own model.
+A report is one line, which becomes one log record. The worker writes it to its output, so it needs no connection and
+stays in order with the other lines. A callable that forges a report only adds a record to the log of its own model.
 
 A line for the journal begins with its priority, such as `<3>` for an error (sd-daemon(3)): `journalctl -p err` then shows
 errors only, and monitoring that reads the journal can identify them.
@@ -20,21 +20,21 @@ import msgspec
 from pytriton._protocol.errors import described, members
 from pytriton._protocol.messages import sendable
 
-#: Prefix of such a line: a control character that does not occur at the start of normal text.
+#: Prefix of a report. It starts with a control character that does not occur at the start of normal text.
 MARK = b"\x1epytriton "
 #: Maximum line size that the dispatcher reads in one piece.
 MAX_LINE_LENGTH = 1 << 16
-#: Maximum size of the message, which the traceback repeats; of names; and their number.
+#: Maximum sizes of the message, which the traceback repeats, and of a request or trace id; maximum number of ids.
 _MAX_MESSAGE, _MAX_NAME, _MAX_NAMES = 2000, 200, 64
-#: Maximum total size of the names as sent: clients choose them, and control characters take six times their size.
+#: Maximum total size of the encoded ids: clients choose them, and encoded control characters take six bytes.
 _MAX_NAMES_BYTES = 1 << 14
 #: Maximum size of the event, which is one line.
 _MAX_EVENT = 500
-_CUT = "\n[… cut here, the full text follows as separate lines …]\n"
+_CUT = "\n[… shortened; the full text follows as separate lines …]\n"
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
-    """An exception, with the ids of the requests that it failed, if they have any."""
+    """The report of an exception, with the ids of the requests that failed because of it."""
 
     event: str
     error_type: str
@@ -51,7 +51,7 @@ def record_of(
     request_ids: Sequence[str] = (),
     trace_ids: Sequence[str] = (),
 ) -> ErrorRecord:
-    """Create the record of an exception; `what` describes the interrupted work."""
+    """Create the report of an exception; `what` describes the work that it interrupted."""
     found = members(error)
     kind, full = type(found[0] if len(found) == 1 else error).__name__, described(error)
     first, _, _ = full.partition("\n")
@@ -66,7 +66,7 @@ def record_of(
 
 
 def _first(names: Sequence[str]) -> list[str]:
-    """Return as many names as fit into a line."""
+    """Return as many ids as fit into a line."""
     kept: list[str] = []
     room = _MAX_NAMES_BYTES
     for one in names[:_MAX_NAMES]:
@@ -79,7 +79,7 @@ def _first(names: Sequence[str]) -> list[str]:
 
 
 def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
-    """Return the line without its terminator, and whether the traceback was truncated."""
+    """Encode a report as a line without its terminator; return it, and whether the traceback was shortened."""
     kept = len(record.exception)
     line = MARK + msgspec.json.encode(record)
     while kept and len(line) >= MAX_LINE_LENGTH:
@@ -90,7 +90,7 @@ def encoded(record: ErrorRecord) -> tuple[bytes, bool]:
 
 
 def decoded(line: bytes) -> Optional[ErrorRecord]:
-    """Return the record in a line; None if there is none."""
+    """Decode the report in a line; return None if the line is not a valid report."""
     if not line.startswith(MARK):
         return None
     try:
@@ -104,7 +104,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a stream is connected to the journal: $JOURNAL_STREAM names its device and inode."""
+    """Return True if a stream is connected to systemd's journal: $JOURNAL_STREAM has its device and inode."""
     named = environ.get("JOURNAL_STREAM")
     if not named or stream is None:
         return False
@@ -116,13 +116,13 @@ def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -
 
 
 def with_priority(text: str, level: str) -> str:
-    """Return a text with the priority prepended to each line."""
+    """Prepend the priority of a log level to each line of a text."""
     prefix = f"<{_PRIORITIES.get(level, 6)}>"
     return "\n".join(f"{prefix}{line}" for line in text.split("\n"))
 
 
 def print_error(text: str) -> None:
-    """Write an error to standard error, with the error priority if that is the journal."""
+    """Write an error to standard error; prepend the priority of errors if that is systemd's journal."""
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):  # the reader has closed it

@@ -1,7 +1,7 @@
-"""numpy's dtypes for Triton's datatypes, and what a cast from one to another would lose.
+"""numpy dtypes of Triton's datatypes, and checks of what a cast from one to another would lose.
 
-numpy has no BF16: a process with ml_dtypes uses its bfloat16. One without it (the proxy) treats such
-a tensor as 16-bit words and does not interpret them.
+numpy has no BF16: a process with ml_dtypes uses its bfloat16. A process without it (the proxy) treats such
+tensors as 16-bit words and does not interpret them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytriton._protocol.datatypes import DTYPE_NAMES
 NUMERIC: dict[str, np.dtype[Any]] = {
     name: np.dtype(dtype) for name, dtype in DTYPE_NAMES.items() if dtype is not None
 }
-#: The reverse; a dtype of several datatypes is that of the first, for the others are of words that numpy cannot interpret.
+#: numpy dtype -> Triton's datatype. uint16 is UINT16, not BF16.
 BY_DTYPE: dict[np.dtype[Any], str] = {}
 for _name, _dtype in NUMERIC.items():
     BY_DTYPE.setdefault(_dtype, _name)
@@ -28,7 +28,7 @@ def element_dtype(datatype: str) -> np.dtype[Any]:
 
     Raises:
         ImportError: BF16 needs ml_dtypes, which is not installed in this environment.
-        KeyError: unknown datatype.
+        KeyError: the datatype is unknown.
     """
     if datatype == "BYTES":
         return np.dtype(object)
@@ -47,7 +47,7 @@ def element_dtype(datatype: str) -> np.dtype[Any]:
 
 Array = npt.NDArray[Any]
 
-#: The error for a masked array, and how to fix it.
+#: The end of an error about a masked array, with the fix.
 MASKED = (
     "is a masked array, and tensors have no mask: the masked values would become visible. "
     "Pass array.filled(value)"
@@ -62,9 +62,9 @@ def is_masked(value: object) -> bool:
 
 
 def lost_by_cast(array: Array, dtype: np.dtype[Any]) -> str | None:
-    """Describe what a cast would lose, such as "1e+39 is out of the range of float32"; None if nothing.
+    """Describe what a cast would lose, such as "1e+39 is out of the range of float32"; None if it loses nothing.
 
-    Lost digits of floats do not count, nor do infinity and NaN if `dtype` has them.
+    Rounding of floats does not count as a loss, nor do infinity and NaN if `dtype` has them.
     """
     if array.size == 0 or array.dtype == dtype or np.can_cast(array.dtype, dtype):
         return None

@@ -1,10 +1,11 @@
-"""Names that tritonserver passes on for us: parameters of model configurations and of requests, and the token's header.
+"""Names of our parameters in model configurations and requests, and of the access token's header.
 
-The dispatcher writes the parameters, the proxies read them; proxy_backend/backend/wire/protocol.h is generated from here.
+tritonserver passes them on. The dispatcher writes the parameters and the proxies read them;
+proxy_backend/backend/wire/protocol.h is generated from this module.
 
-The names of the header come from tritonserver's options `http-restricted-api` and `grpc-restricted-protocol`, whose values
-are `ENDPOINT,ENDPOINT:KEY=VALUE`. Over HTTP the header is KEY, over gRPC the metadata's key is
-`triton-grpc-protocol-KEY` (Triton 2.51, tried).
+The names of the header follow from tritonserver's options `http-restricted-api` and `grpc-restricted-protocol`, whose
+values are `ENDPOINT,ENDPOINT:KEY=VALUE`. Over HTTP, the header is KEY; over gRPC, the key of the metadata is
+`triton-grpc-protocol-KEY` (tried with Triton 2.51).
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ CONTROL_PARAMETER = "pytriton_control"
 REGISTRATION_PARAMETER = "pytriton_registration"
 #: Set for a Triton Python model: "details", or "streams" if it may answer at any time.
 PYTHON_MODEL_PARAMETER = "pytriton_python_model"
-#: Set for a model with several versions: its requests name the version for the worker.
+#: Set for a model with several versions: each request then carries VERSION_PARAMETER.
 VERSIONS_PARAMETER = "pytriton_versions"
 #: The error returned for each request, for a placeholder model without workers.
 STAND_IN_PARAMETER = "pytriton_stand_in"
-#: Not read: makes one configuration differ from another.
+#: Never read: makes a configuration differ from the previous one, so that tritonserver loads it again.
 MENDED_PARAMETER = "pytriton_mended"
 
 # ── of a request ─────────────────────────────────────────────────────────────────────────────────
 
 #: Set on each request to a model served in several versions: the requested version.
 VERSION_PARAMETER = "pytriton_version"
-#: The chain of models that wait for a call, sealed: see calls/call_messages.py.
+#: The signed chain of models that wait for a call: see calls/call_messages.py.
 CHAIN_PARAMETER = "pytriton_calls"
-#: New name of a client's parameter that has one of our names, as passed to the callable.
+#: Name under which a callable gets a client's parameter that is called like CHAIN_PARAMETER.
 NO_CHAIN_PARAMETER = "pytriton_not_calls"
-#: Lets the called model's proxy see whether the caller is still waiting.
+#: Lets the proxy of the called model check whether the caller is still waiting.
 HANDLE_PARAMETER = "pytriton_waiting"
 
 

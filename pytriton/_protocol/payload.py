@@ -1,4 +1,4 @@
-"""The serialized form of a pickled callable: a header that a worker reads before it unpickles anything.
+"""The payload of a registration: a pickled callable behind a header, which a worker reads before it unpickles.
 
 [ "PTD1" ][ header length: 4 bytes, little-endian ][ header: MessagePack ][ cloudpickle's bytes ]
 """
@@ -21,7 +21,7 @@ memory_modules: dict[str, ModuleType] = {}
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """A module of the registrant as it was when it was registered: its name, absolute path, and the file's bytes."""
+    """A module of the registrant at the time of the registration: its name, absolute path, and the bytes of its file."""
 
     name: str
     file: str
@@ -29,7 +29,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lines(msgspec.Struct, frozen=True, array_like=True):
-    """The source of a function pickled by value: the file name, its first line number, and its text."""
+    """The source of a function that was pickled by value: its file, the number of its first line, and its text."""
 
     file: str
     first: int
@@ -37,10 +37,10 @@ class Lines(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """One global name of a module pickled by value, pickled separately and loaded on first use.
+    """One global of a module that was pickled by value. Each is pickled separately and loaded on first use.
 
-    `uses` lists the globals of the same module that its code reads. `missing` says why it could not be pickled;
-    `pickled` is then empty.
+    `uses` lists the globals of the same module that its code reads. If it could not be pickled, `missing` is the reason
+    and `pickled` is empty.
     """
 
     name: str
@@ -64,12 +64,15 @@ class MemoryModule(msgspec.Struct, frozen=True):
 class Header(msgspec.Struct, frozen=True):
     """Facts about a pickle that a worker needs before it unpickles it.
 
-    `by_reference`: it contains no code, only names of importable modules, so any Python version
-    can try it; otherwise it needs the `python_version` (major, minor) that pickled it. `folders`: where modules
-    lie that were pickled by value because the worker would not find them. `sources`: of modules pickled by reference,
-    and of those they import, nearest first. `lines`: of functions pickled by value. `modules`: those that
-    the worker cannot import. If there are any, a second pickle follows the first and shares its memo: module -> name ->
-    the functions and classes of these modules in the first.
+    Attributes:
+        python_version: the (major, minor) version that created the pickle
+        by_reference: the pickle contains no code, only names of importable modules, so any Python version can try it;
+            otherwise it needs `python_version`
+        folders: where the modules are that were pickled by value because the worker would not find them
+        sources: files of the modules that were pickled by reference and of those that they import, nearest first
+        lines: sources of the functions that were pickled by value
+        modules: modules that the worker cannot import. If there are any, a second pickle follows the first and shares
+            its memo: module -> name -> the functions and classes of these modules in the first pickle.
     """
 
     python_version: tuple[int, int]
@@ -98,26 +101,24 @@ def unpack(payload: bytes) -> tuple[Header, memoryview]:
     """
     start = len(_MAGIC) + _LENGTH.size
     if payload[: len(_MAGIC)] != _MAGIC or len(payload) < start:
-        raise MalformedPayload(
-            "a callable's payload does not start with the marker of this version"
-        )
+        raise MalformedPayload("a callable's payload has no valid header: its marker is missing")
     (length,) = _LENGTH.unpack_from(payload, len(_MAGIC))
     view = memoryview(payload)
     try:
         header = msgspec.msgpack.decode(view[start : start + length], type=Header)
     except msgspec.DecodeError as error:
-        raise MalformedPayload(f"a callable's payload has a malformed header: {error}") from error
+        raise MalformedPayload(f"a callable's payload has no valid header: {error}") from error
     return header, view[start + length :]
 
 
 def memory_module(name: str) -> ModuleType:
-    """Return a module that has no file in this worker. Pickles call this to refer to it."""
+    """Return a module that has no file in this worker. Pickles contain calls of this function."""
     module = memory_modules.get(name)
     return importlib.import_module(name) if module is None else module
 
 
 def make_bit_generator(name: str, seed: Any, state: Any) -> Any:
-    """Return one of `BIT_GENERATORS` in a given state. Pickles call this, so that any numpy version can read them."""
+    """Create a numpy bit generator in a given state. Pickles call this, so that any numpy version can load them."""
     if name not in BIT_GENERATORS:
         raise MalformedPayload(f"{name!r} is not a numpy bit generator")
     import numpy.random

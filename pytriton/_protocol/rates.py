@@ -1,7 +1,6 @@
-"""Rates between two snapshots of metrics: a row for each model and each of its instances.
+"""Rates computed from two snapshots of metrics: a row for each model and each of its instances.
 
-`pytriton-daemon top` and the daemon's dashboard show the same rows. Pure functions: two `messages.MetricsSnapshot` in, rows
-out.
+`pytriton-daemon top` and the daemon's dashboard show these rows. All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ _NOTHING = Work()
 
 @dataclass(frozen=True)
 class Rates:
-    """The work of an interval. Times are seconds; None: no data.
+    """The work done in an interval. Times are in seconds; None means no data.
 
     Attributes:
-        requests_s: requests answered or failed per second.
+        requests_s: requests per second, including failed ones.
         failures_s: failed requests per second.
         rows: mean number of rows per call.
-        wait_p50: how long batches waited before their call.
-        p50, p99: duration of calls.
-        first_p50: for streams, from the start of a call to its first response.
-        busy: share of the interval with a call in progress; for a model, the mean of its instances.
+        wait_p50: median time that batches waited before their call.
+        p50, p99: median and 99th percentile of the duration of calls.
+        first_p50: median time from the start of a stream's call to its first response.
+        busy: share of the interval with a call in progress; for a model, the mean over its instances.
     """
 
     requests_s: float = 0.0
@@ -49,14 +48,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Row:
-    """A model (`instance` is "") or one of its instances, as a table row.
+    """A table row for a model (`instance` is "") or for one of its instances.
 
     Attributes:
-        instances: of a model: how many are ready, and how many there should be.
-        waiting: requests in tritonserver's queue; None if unknown.
-        resident: bytes of memory of the worker, or of all workers.
+        instances: for a model: the number of ready instances, and the desired number.
+        waiting: number of requests in tritonserver's queue; None if unknown.
+        resident: resident memory of the worker, or of all workers of the model, in bytes.
         exits: number of worker exits, except requested ones.
-        last_exit: the reason for the last exit; for a model without one, why it is not ready.
+        last_exit: the reason for the last exit; for a model that is not ready, the reason for that.
     """
 
     model: str
@@ -72,7 +71,7 @@ class Row:
     last_exit: str = ""
 
 
-#: Reasons for exits that are not a sign of trouble.
+#: Reasons for requested exits, which are not a sign of a problem.
 _ASKED_FOR = ("recycle", "scale", "replace", "stop")
 
 
@@ -80,9 +79,10 @@ def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) ->
     """Return the work done between two states of the same counters.
 
     Args:
-        before: None, or higher than `now`: the counters were reset, so all of `now` counts.
-        seconds: length of the interval; if 0, no rates are returned.
-        instances: number of instances that `now` is shared by.
+        before: the earlier state. If it is None or higher than `now`, the counters were reset: all of `now` counts.
+        now: the later state.
+        seconds: length of the interval; if it is 0, all rates are 0 or None.
+        instances: number of instances whose work is added up in `now`.
     """
     if seconds <= 0:
         return Rates()
@@ -104,7 +104,7 @@ def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) ->
 
 
 def _between(before: Histogram, now: Histogram) -> list[int]:
-    """Return the buckets of the observations made in between."""
+    """Return the buckets of the observations made between two states of a histogram."""
     old = before.buckets
     return [
         max(0, count - (old[number] if number < len(old) else 0))
@@ -113,11 +113,11 @@ def _between(before: Histogram, now: Histogram) -> list[int]:
 
 
 def rows(before: MetricsSnapshot | None, now: MetricsSnapshot) -> list[Row]:
-    """Return a row for each model, each followed by the rows of its instances.
+    """Return a row for each model, followed by the rows of its instances.
 
     Args:
-        before: an earlier snapshot of the same daemon; None: rates cover each model's whole lifetime, over the
-            daemon's uptime.
+        before: an earlier snapshot. If it is None or of another run of the daemon, the rates cover the daemon's uptime.
+        now: the current snapshot.
     """
     same = before is not None and before.daemon.started_at == now.daemon.started_at
     old = {one.name: one for one in before.models} if before is not None and same else {}
@@ -171,7 +171,7 @@ def _unasked(one: InstanceMetrics) -> int:
     return sum(count for reason, count in one.exits.items() if reason not in _ASKED_FOR)
 
 
-#: Sort orders: the name, and the value of a model's row to sort by.
+#: Name of a sort order -> key function for the rows of models.
 SORTING = {
     "name": lambda row: row.model.lower(),
     "requests": lambda row: -row.rates.requests_s,
@@ -184,10 +184,10 @@ SORTING = {
 
 
 def arranged(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
-    """Return the rows of models whose names contain a text, sorted, each followed by its instances.
+    """Sort the rows of the models whose names contain a text; each is followed by its instances.
 
     Raises:
-        KeyError: unknown order; see `SORTING`.
+        KeyError: `order` is not one of `SORTING`.
     """
     wanted = containing.lower()
     models = [one for one in found if not one.instance and wanted in one.model.lower()]
@@ -230,7 +230,7 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Format a time in milliseconds with three digits for a table; "-" for None."""
+    """Format a duration in seconds as milliseconds for a table, with at most three decimals; "-" for None."""
     if seconds is None:
         return "-"
     value = seconds * 1e3

@@ -1,4 +1,4 @@
-"""Triton's trace settings, and their meaning for spans created in Python.
+"""Triton's trace settings, and the OpenTelemetry variables with the same meaning for spans created in Python.
 
 A setting is "NAME=VALUE" for all modes or "MODE,NAME=VALUE" for one, as in tritonserver's option
 --trace-config (source: `tritonserver --help` of 2.51 and Triton's user guide, "Triton
@@ -31,7 +31,7 @@ def mode(trace_config: Iterable[str]) -> str:
 
 
 def environment(trace_config: Iterable[str]) -> dict[str, str]:
-    """Return OpenTelemetry's environment variables for these settings.
+    """Return the environment variables with which OpenTelemetry's SDK follows these settings.
 
     Example:
         >>> environment(["mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:4318/v1/traces"])
@@ -53,7 +53,7 @@ def environment(trace_config: Iterable[str]) -> dict[str, str]:
 
 
 def with_absolute_files(trace_config: Iterable[str]) -> list[str]:
-    """Return the settings with the paths of trace files made absolute, relative to this process's working directory.
+    """Return the settings with absolute paths of trace files. Relative ones start at the current working directory.
 
     Example:
         >>> with_absolute_files(["triton,file=/tmp/trace.json", "rate=1"])

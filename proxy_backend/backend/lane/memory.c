@@ -114,7 +114,7 @@ static const uint64_t max_doubled = 1 << 26;
 
 static char *memory_error(uint64_t size, const char *why)
 {
-    return strdup_printf("cannot get %lu bytes of shared memory: %s", size, why);
+    return strdup_printf("cannot allocate %lu bytes of shared memory: %s", size, why);
 }
 
 static char *grow(Arena *arena, uint64_t needed)

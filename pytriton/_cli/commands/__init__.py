@@ -1,4 +1,4 @@
-"""The commands: each parses its arguments, makes a call and prints the result. `command_table.py` lists them.
+"""The commands, one module for each group. `command_table.py` lists them.
 
-They import the modules beside this directory; slow imports happen when a command runs.
+A command parses its arguments, sends a request and prints the result. It imports slow modules only when it runs.
 """

@@ -1,4 +1,4 @@
-"""Commands about the daemon's life: start, stop, drain, upgrade, reload, restart."""
+"""Commands that start, stop and change the daemon: start, stop, drain, upgrade, reload, restart."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ServerFlag = Annotated[
     bool,
     typer.Option(
         "--server",
-        help="Replace only tritonserver, without losing a request; needs the native frontend. The old one finishes "
-        "its requests; status shows it until then.",
+        help="Replace only tritonserver, without losing requests. Needs the native frontend. The old process finishes "
+        "its requests; `status` shows it until then.",
     ),
 ]
 ForceFlag = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="With --server: even while sequences are in progress. Their next requests fail (400).",
+        help="With --server: replace it even while sequences are in progress. Their next requests fail (400).",
     ),
 ]
 WaitModelsFlag = Annotated[
@@ -47,7 +47,10 @@ def start(
     flags: dict[str, Any],
     config: ConfigFlag = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Start in the background and wait until ready.")
+        bool,
+        typer.Option(
+            "--detach", help="Start in the background, and wait until the daemon is ready."
+        ),
     ] = False,
     wait_models: WaitModelsFlag = False,
     print_config: Annotated[
@@ -75,7 +78,7 @@ def start(
 
 @command
 def stop(runtime_dir: RuntimeDirFlag = None, timeout: TimeoutFlag = 120.0) -> None:
-    """Stop the daemon: in-flight batches are finished, then all its processes exit."""
+    """Stop the daemon after it has finished in-flight batches."""
     from pytriton._cli import daemon_connection
 
     pid = daemon_connection.stop(daemon_connection.runtime_dir(runtime_dir), timeout)
@@ -91,7 +94,7 @@ def drain(
             "--settle",
             min=0,
             max=86400,
-            help="Time to keep accepting requests until load balancers have noticed, in seconds.",
+            help="Time to keep accepting requests, so that load balancers can notice, in seconds.",
         ),
     ] = 5.0,
     timeout: Annotated[
@@ -100,14 +103,14 @@ def drain(
             "--timeout",
             min=0,
             max=86400,
-            help="Time for in-flight requests and streams after that, in seconds. Default: grace_period_s.",
+            help="Maximum time for in-flight requests and streams to finish after that, in seconds. Default: grace_period_s.",
         ),
     ] = None,
     keep_running: Annotated[
         bool,
         typer.Option(
             "--keep-running",
-            help="Do not exit; return when the daemon can be stopped. For use as a preStop hook.",
+            help="Do not stop the daemon; return once it can be stopped. For use in a preStop hook.",
         ),
     ] = False,
 ) -> None:
@@ -130,7 +133,7 @@ def upgrade(
         typer.Option(
             "--python",
             metavar="PATH",
-            help="Interpreter of another environment that has the next version.",
+            help="Interpreter of another environment, which has the new version.",
         ),
     ] = None,
     wait: Annotated[
@@ -139,7 +142,7 @@ def upgrade(
             "--wait",
             min=0,
             max=86400,
-            help="Time for changes of models in progress to finish, in seconds.",
+            help="Maximum time to wait for changes of models in progress, in seconds.",
         ),
     ] = 30.0,
 ) -> None:
@@ -155,7 +158,7 @@ def upgrade(
 
 @command
 def reload(runtime_dir: RuntimeDirFlag = None) -> None:
-    """Reload the settings in the running daemon; show which apply now and which need a restart."""
+    """Reload the settings of the running daemon, and show which changes apply now and which need a restart."""
     from pytriton._cli import daemon_connection
 
     answer = daemon_connection.reload(daemon_connection.runtime_dir(runtime_dir))
@@ -175,7 +178,7 @@ def restart(
     force: ForceFlag = False,
     wait_models: WaitModelsFlag = False,
 ) -> None:
-    """Stop the daemon if one runs, and start it in the background.
+    """Stop the daemon if it is running, and start it in the background.
 
     The settings file and the environment are read again. The flags of the last start remain in effect; flags given
     now override them.
@@ -192,13 +195,13 @@ def restart(
         raise CliError(ExitCode.USAGE, "--force needs restart --server")
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     start_flags = StartFlags(pinned, config).merged_over(saved_flags(rundir))
-    # Loaded before the stop, so that invalid settings leave the old daemon running.
+    # Load them before the stop, so that the old daemon keeps running if they are invalid.
     settings = load_to_serve(start_flags)
     pid = daemon_connection.running_pid(rundir)
     if pid is not None and daemon_connection.is_service(pid):
         text = (
             f"systemd runs the daemon (pid {pid}): use `systemctl restart pytriton-daemon`, or "
-            "`systemctl --user restart pytriton-daemon` for your own."
+            "`systemctl --user restart pytriton-daemon` for a user service."
         )
         raise CliError(ExitCode.USAGE, text)
     if pid is not None:
@@ -215,8 +218,8 @@ def _replace_server(rundir: RuntimeDir, force: bool) -> None:
     if server.pid != replaced.pid:
         raise CliError(
             ExitCode.ERROR,
-            f"tritonserver was replaced (pid {replaced.pid}), but the new one has already exited: "
-            "see `pytriton-daemon logs` for the reason, and `pytriton-daemon status` for what serves now",
+            f"tritonserver was replaced (pid {replaced.pid}), but the new process has already exited: "
+            "see `pytriton-daemon logs` for the reason, and `pytriton-daemon status` for the current state",
         )
     typer.echo(f"tritonserver was replaced (pid {replaced.pid})")
     for line in retiring(server):

@@ -1,4 +1,4 @@
-"""`pytriton-daemon explain` and `events`: the reasons for a model's state, and the event log."""
+"""The commands `explain` and `events`: the reasons for a model's state, and the event log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explain(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Explain a model's state: the reason, the fix, and its newest events."""
+    """Explain a model's state: show the reason, the fix, and the most recent events."""
     from pytriton._cli import daemon_connection
 
     rundir, begun = daemon_connection.runtime_dir(runtime_dir), time.time()
@@ -55,14 +55,16 @@ def events(
     ] = None,
     since: Annotated[
         Optional[str],
-        typer.Option(metavar="TIME", help="30m, 2h, 7d, or a time such as 2026-11-22T10:00."),
+        typer.Option(
+            metavar="TIME", help="Only events since then: 30m, 2h or 7d ago, or 2026-11-22T10:00."
+        ),
     ] = None,
     lines: LinesFlag = 100,
     follow: FollowFlag = False,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """List the events of the daemon: registrations, replacements, scaling, and their results."""
+    """List the daemon's events: registrations, replacements, scaling, and their results."""
     from pytriton._cli import daemon_connection
 
     rundir, begun = daemon_connection.runtime_dir(runtime_dir), time.time()
@@ -75,7 +77,7 @@ def events(
 
 
 def explanation_lines(answer: messages.Explanation) -> list[str]:
-    """Return an explanation as text: the verdict, fixes, other findings, the events."""
+    """Return the lines of an explanation: the verdict, findings with their fixes, and the events."""
     lines = [visible(answer.verdict)]
     for number, finding in enumerate(answer.findings):
         when = f" (since {_time(finding.at)})" if finding.at is not None else ""
@@ -89,7 +91,7 @@ def explanation_lines(answer: messages.Explanation) -> list[str]:
 
 
 def event_line(event: messages.Event) -> str:
-    """Return an event as text."""
+    """Return an event as one line of text."""
     about = event.model + ("" if event.instance is None else f"/{event.instance}")
     numbers = " ".join(f"{name}={value:g}" for name, value in event.numbers.items())
     worker = f"worker {event.worker}" if event.worker else ""
@@ -101,10 +103,10 @@ def event_line(event: messages.Event) -> str:
 
 
 def moment(text: str, now: float) -> float:
-    """Parse the value of `--since`; return seconds since the epoch.
+    """Parse the value of `--since`, and return it in seconds since the epoch.
 
     Raises:
-        CliError: it is not a time.
+        CliError: the text is neither a duration nor a time.
     """
     ago = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if ago is not None:
@@ -121,7 +123,7 @@ def moment(text: str, now: float) -> float:
 def _follow(
     rundir: RuntimeDir, asked: messages.GetEvents, shown: Sequence[messages.Event], as_json: bool
 ) -> None:
-    """Print the events that follow `shown`, or all new ones if nothing was shown."""
+    """Print the events after the ones already shown, or all new events if none were shown, until interrupted."""
     from pytriton._cli import daemon_connection
 
     after = max((event.serial for event in shown), default=0)

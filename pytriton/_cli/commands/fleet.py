@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet`: commands for the daemons of several nodes at once."""
+"""The command group `fleet`: commands for the daemons of several nodes at once."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ NodesFlag = Annotated[
     typer.Option(
         "--nodes",
         metavar="NODES",
-        help=f"dns:NAME[:PORT], or HOST[:PORT],...; default: ${ENV_NODES}.",
+        help=f"The nodes, as dns:NAME[:PORT] or HOST[:PORT],... Default: ${ENV_NODES}.",
     ),
 ]
 KeyFlag = Annotated[
     Optional[str],
-    typer.Option("--key-file", metavar="FILE", help=f"Your key file; default: ${ENV_KEY_FILE}."),
+    typer.Option("--key-file", metavar="FILE", help=f"Your key file. Default: ${ENV_KEY_FILE}."),
 ]
 FleetFlag = Annotated[
     Optional[str],
-    typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of --nodes."),
+    typer.Option("--fleet", metavar="NAME", help="Name of a fleet on Ray, instead of --nodes."),
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 
@@ -85,7 +85,7 @@ def models(
     ray_address: RayFlag = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """List the models, with the number of nodes that serve each."""
+    """List the models, and on how many nodes each is served."""
     from pytriton._cli.tables import print_fleet_models
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -106,11 +106,11 @@ def register(
     instances: Annotated[
         Optional[str],
         typer.Option(
-            help="Workers per node (on Ray: in total). 1:8 scales from 1 to 8 with the load."
+            help="Number of workers per node (on Ray: in total). 1:8 scales from 1 to 8 with the load."
         ),
     ] = None,
     python: Annotated[
-        Optional[str], typer.Option(help="Interpreter of the workers, on the nodes.")
+        Optional[str], typer.Option(help="Interpreter of the workers (a path on the nodes).")
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace a registered model with the same name.")
@@ -119,12 +119,14 @@ def register(
         Optional[float],
         typer.Option(
             metavar="SHARE",
-            help="With --replace: share of the nodes, such as 0.1, that get the new model first and are observed.",
+            help="With --replace: share of the nodes that get the new model first and are observed, such as 0.1.",
         ),
     ] = None,
     watch: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="With --canary: observation time, in seconds."),
+        typer.Option(
+            metavar="SECONDS", help="With --canary: how long to observe the nodes, in seconds."
+        ),
     ] = 60.0,
     num_cpus: Annotated[
         Optional[float],
@@ -138,7 +140,7 @@ def register(
         Optional[str],
         typer.Option(
             metavar="JSON",
-            help='On Ray: all resources reserved for each instance, such as {"memory": 2e9, "resources": {"tpu": 1}}.',
+            help='On Ray: resources reserved for each instance, such as {"memory": 2e9, "resources": {"tpu": 1}}.',
         ),
     ] = None,
     runtime_env: Annotated[
@@ -158,7 +160,7 @@ def register(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Register a callable with a declaration on every node; all or nothing."""
+    """Register a callable with a declaration (@declare) on every node, or on none if that fails."""
     from pytriton._cli.commands.fleet_on_ray import options_of_ray
     from pytriton._cli.register_target import load_target, wanted_instances
     from pytriton.fleet.canary import Canary
@@ -173,7 +175,7 @@ def register(
     if of_ray and name_of_fleet is None:
         raise CliError(
             ExitCode.USAGE,
-            f"{' and '.join(of_ray)}: only Ray supports these, so use --fleet NAME instead of nodes",
+            f"{' and '.join(of_ray)}: supported only on Ray, so use --fleet NAME instead of --nodes",
         )
     options.update(of_ray)
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -212,7 +214,7 @@ def scale(
         str,
         typer.Argument(
             metavar="INSTANCES",
-            help="Instances per node (on Ray: in total). 1:8 scales from 1 to 8 with the load.",
+            help="Number of instances per node (on Ray: in total). 1:8 scales from 1 to 8 with the load.",
         ),
     ],
     nodes: NodesFlag = None,
@@ -220,7 +222,7 @@ def scale(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Change the number of instances of a model on each node; no request fails."""
+    """Change a model's number of instances on each node, without failing requests."""
     from pytriton._cli.register_target import wanted_instances
 
     wanted = wanted_instances(instances)
@@ -241,7 +243,7 @@ def rollback(
     name_of_fleet: FleetFlag = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Roll back a model's last replacement on every node."""
+    """Roll back the last replacement of a model on every node."""
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
         client.rollback(model, progress=_progress())
     typer.echo(f"rolled back {model}")
@@ -254,13 +256,13 @@ def sync(
         Optional[str],
         typer.Option(
             metavar="NODE",
-            help="Make every node identical to this one. Default: only add registrations.",
+            help="Make every node identical to this one. Default: only add missing registrations.",
         ),
     ] = None,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,
 ) -> None:
-    """Copy registrations to nodes that lack them, such as nodes that have joined."""
+    """Copy registrations to nodes that lack them, such as new nodes."""
     with errors_of_clients():
         steps = _of_nodes(nodes, key_file).sync(source, _progress())
     for line in steps or ["the nodes are identical"]:
@@ -278,7 +280,7 @@ def logs(
     ray_address: RayFlag = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the newest log lines of all nodes, or of one model on them, by time."""
+    """Show the most recent log lines of all daemons, or of one model on all nodes, sorted by time."""
     from pytriton._cli.logs import pretty
 
     with _fleet(nodes, key_file, name_of_fleet, ray_address) as client:
@@ -291,9 +293,9 @@ def logs(
 def _fleet(
     nodes: str | None, key_file: str | None, name: str | None, ray_address: str
 ) -> Iterator[FleetClient | RayFleetClient]:
-    """Yield the client of a fleet on Ray, or of the nodes named by flags or variables.
+    """Yield a client for a fleet on Ray, or for the nodes given by flags or environment variables.
 
-    Exceptions in the block end the command.
+    A client's exception in the block ends the command with the matching exit code.
     """
     from pytriton.daemon import connect
 
@@ -313,7 +315,7 @@ def _of_nodes(nodes: str | None, key_file: str | None) -> FleetClient:
     if not nodes:
         raise CliError(
             ExitCode.USAGE,
-            f"no nodes given: use --nodes dns:NAME, or --nodes HOST,HOST, or set {ENV_NODES}; or --fleet NAME on Ray",
+            f"no nodes are given: use --nodes dns:NAME or --nodes HOST,HOST, set {ENV_NODES}, or, on Ray, use --fleet NAME",
         )
     return connect(nodes=nodes, key_file=key_file or os.environ.get(ENV_KEY_FILE))
 
@@ -338,34 +340,35 @@ def balance(
     ] = "127.0.0.1:8001",
     certificate: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Certificate and key (PEM), to serve clients with TLS."),
+        typer.Option(metavar="FILE", help="Certificate and key (PEM) to serve clients with TLS."),
     ] = "",
     node_ca: Annotated[
-        str, typer.Option(metavar="FILE", help="CA certificates (PEM) for nodes with TLS.")
+        str,
+        typer.Option(metavar="FILE", help="CA certificates (PEM) of nodes that serve with TLS."),
     ] = "",
     node_name: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="Name in the certificates of nodes that are addressed by IP."
-        ),
+        typer.Option(metavar="NAME", help="Name in the certificates of nodes with IP addresses."),
     ] = "",
     timeout: Annotated[
         float,
         typer.Option(
             min=1,
-            help="Timeout for a response, and between parts of a stream, in seconds.",
+            help="Maximum time until a response, and between two responses of a stream, in seconds.",
         ),
     ] = 600.0,
     connections: Annotated[
         int,
         typer.Option(
-            min=0, help="Maximum number of client connections. 0: as many as the system allows."
+            min=0,
+            help="Maximum number of client connections. 0 means as many as the system allows.",
         ),
     ] = 0,
     folder: Annotated[
         Optional[Path],
         typer.Option(
-            metavar="PATH", help="Directory for HAProxy's files and sockets; use a short path."
+            metavar="PATH",
+            help="Directory for HAProxy's files and sockets. Its path must be short.",
         ),
     ] = None,
     interval: Annotated[
@@ -376,11 +379,11 @@ def balance(
     key_file: KeyFlag = None,
     name: Annotated[
         Optional[str],
-        typer.Option("--fleet", metavar="NAME", help="A fleet on Ray, instead of --nodes."),
+        typer.Option("--fleet", metavar="NAME", help="Name of a fleet on Ray, instead of --nodes."),
     ] = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Run HAProxy in front of the nodes, in the foreground: one address for all, updated as models change."""
+    """Run HAProxy in front of the nodes, in the foreground. Its configuration follows the models and the nodes."""
     from pytriton.fleet.balancer.configuration import BalancerSettings
 
     settings = BalancerSettings(
@@ -416,10 +419,10 @@ def run_balancer(
     interval_s: float,
     applied: Callable[[], None] = lambda: None,
 ) -> None:
-    """Balance until SIGTERM or SIGINT; then HAProxy finishes its requests and exits.
+    """Run HAProxy and keep its configuration up to date until SIGTERM or SIGINT; then let it finish its requests.
 
     Raises:
-        HAProxyError: HAProxy was not found
+        HAProxyError: HAProxy is not installed
         PyTritonBadParameterError: a setting is invalid
     """
     from pytriton.fleet.balancer.haproxy import find_haproxy

@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet start`, `stop`, `nodes` and `drain`: commands for fleets on a Ray cluster only."""
+"""The commands `fleet start`, `stop`, `nodes` and `drain`, which are only for fleets on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytriton._cli.output import print_json
 from pytriton._protocol.exit_codes import ExitCode
 
 RayFlag = Annotated[
-    str, typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster's address.")
+    str, typer.Option("--ray-address", metavar="ADDRESS", help="Address of the Ray cluster.")
 ]
-NameFlag = Annotated[str, typer.Option("--fleet", metavar="NAME", help="The fleet's name.")]
+NameFlag = Annotated[str, typer.Option("--fleet", metavar="NAME", help="Name of the fleet.")]
 
 
 @command
@@ -27,23 +27,25 @@ def start(
         Optional[int],
         typer.Option(
             min=1,
-            help="Maximum number of nodes to use. Default: all. Surplus nodes are drained.",
+            help="Maximum number of nodes. Surplus nodes are drained. Default: all nodes.",
         ),
     ] = None,
     runtime_dir: Annotated[
         Optional[str],
-        typer.Option(metavar="PATH", help="Directory for the runtime directories of the daemons."),
+        typer.Option(
+            metavar="PATH", help="Directory in which the daemons create their runtime directories."
+        ),
     ] = None,
     flags: Annotated[
         Optional[list[str]],
         typer.Argument(
-            metavar="[-- FLAGS]", help="Flags of `pytriton-daemon start` for each daemon."
+            metavar="[-- FLAGS]", help="Flags of `pytriton-daemon start`, for each daemon."
         ),
     ] = None,
 ) -> None:
-    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. Both outlive this command.
+    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. They keep running after this command.
 
-    For a running fleet, change its number of nodes; flags apply to daemons that start later.
+    If the fleet is running, only its number of nodes is changed, and FLAGS apply to daemons that are started later.
     """
     from pytriton.fleet.on_ray.lifecycle import start_fleet
 
@@ -55,13 +57,13 @@ def start(
     if over:
         which = "1 node is" if over == 1 else f"{over} nodes are"
         typer.echo(
-            f"{which} surplus: their models are moved to other nodes, then they are released"
+            f"{which} surplus: the models on them are moved to other nodes, then the nodes are released"
         )
 
 
 @command
 def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
-    """Stop a fleet on a Ray cluster: its daemons finish in-flight requests, then all its processes exit."""
+    """Stop a fleet on a Ray cluster after its daemons have finished in-flight requests."""
     from pytriton.fleet.on_ray.lifecycle import stop_fleet
 
     with errors_of_clients():
@@ -73,7 +75,7 @@ def stop(ray_address: RayFlag = "auto", name: NameFlag = "default") -> None:
 def show_nodes(
     ray_address: RayFlag = "auto", name: NameFlag = "default", as_json: JsonFlag = False
 ) -> None:
-    """Show the nodes of a fleet on a Ray cluster, and what each serves."""
+    """Show the nodes of a fleet on a Ray cluster, and the models on each."""
     from pytriton._cli.tables import print_nodes
     from pytriton.daemon import connect
 
@@ -92,21 +94,22 @@ def drain(
         Optional[str],
         typer.Argument(
             metavar="NODE",
-            help="Node id, or its beginning. Default: the node that this command runs on.",
+            help="Node id, or the beginning of one. Default: the node on which this command runs.",
         ),
     ] = None,
     ray_address: RayFlag = "auto",
     name: NameFlag = "default",
     timeout: Annotated[
-        float, typer.Option(min=1, help="Maximum time until the node is empty, in seconds.")
+        float,
+        typer.Option(min=1, help="Maximum time to wait until the node serves nothing, in seconds."),
     ] = 600,
 ) -> None:
-    """Drain a node of a fleet on Ray: its instances are moved to other nodes first; no request fails."""
+    """Drain a node of a fleet on Ray: move its instances to other nodes, without failing requests."""
     from pytriton.daemon import connect
 
     with errors_of_clients():
         drained = connect(fleet=name, ray_address=ray_address).drain(node, timeout)
-    typer.echo(f"node {drained} serves nothing")
+    typer.echo(f"node {drained} is drained: it serves no models")
 
 
 def options_of_ray(
@@ -116,16 +119,16 @@ def options_of_ray(
     runtime_env: Optional[str],
     runtime_env_json: Optional[str],
 ) -> dict[str, Any]:
-    """Return `resources` and `runtime_env` for `RayFleetClient.register`, if flags set them.
+    """Return the arguments `resources` and `runtime_env` of `RayFleetClient.register`, as far as flags set them.
 
     Args:
-        num_cpus, num_gpus: for each instance
-        resources: all resources that Ray reserves, as JSON
-        runtime_env: a file, YAML or JSON
-        runtime_env_json: the same as JSON text
+        num_cpus, num_gpus: resources for each instance
+        resources: all resources for each instance, as JSON
+        runtime_env: path of a YAML or JSON file
+        runtime_env_json: its content as JSON, instead of a file
 
     Raises:
-        CliError: something cannot be read, or is set twice
+        CliError: a value is invalid, the file cannot be read, or two flags set the same value
     """
     found: dict[str, Any] = {}
     held = {} if resources is None else _object("--resources", resources)
@@ -162,7 +165,9 @@ def _of_file(name: str) -> dict[str, Any]:
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        more = ". It takes a file; --runtime-env-json takes the text itself" if "{" in name else ""
+        more = (
+            ". Use a file name, or --runtime-env-json with the text itself" if "{" in name else ""
+        )
         raise CliError(ExitCode.USAGE, f"{flag} cannot be read: {error}{more}") from None
     try:
         return _a_dict(flag, json.loads(text))
@@ -172,7 +177,8 @@ def _of_file(name: str) -> dict[str, Any]:
         import yaml  # a dependency of Ray
     except ImportError:
         raise CliError(
-            ExitCode.USAGE, f"{flag} is not JSON, and YAML needs PyYAML, which comes with Ray"
+            ExitCode.USAGE,
+            f"{flag} is not JSON; to read YAML, install PyYAML (a dependency of Ray)",
         ) from None
     try:
         return _a_dict(flag, yaml.safe_load(text))

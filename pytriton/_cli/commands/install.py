@@ -1,4 +1,4 @@
-"""Commands about the machine: doctor, install-server, cache."""
+"""Commands about this machine's installation: doctor, install-server, cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @command
 @with_setting_flags
 def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag = False) -> None:
-    """Check whether a daemon with these settings can work here, and suggest fixes."""
+    """Check whether a daemon with these settings will work on this machine, and suggest fixes."""
     from pytriton._host.doctor.diagnosis import checks_for
 
     checks = checks_for(load_to_serve(StartFlags(flags, config)).config)
@@ -43,7 +43,9 @@ def doctor(flags: dict[str, Any], config: ConfigFlag = None, as_json: JsonFlag =
 def install_server(
     wheel: Annotated[
         Optional[Path],
-        typer.Option(metavar="FILE", help="Local wheel to install from, without network access."),
+        typer.Option(
+            metavar="FILE", help="Local wheel to install from, instead of downloading it."
+        ),
     ] = None,
     config: ConfigFlag = None,
     cache_dir: Annotated[
@@ -57,17 +59,17 @@ def install_server(
         ),
     ] = False,
 ) -> None:
-    """Download tritonserver and what its proxy needs now instead of at the first start."""
+    """Download tritonserver and the dependencies of its proxy now, not at the first start."""
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
     for line in _install(load_settings(StartFlags(flags, config)).config, wheel, python_backend):
         typer.echo(line)
 
 
 def _install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
-    """Find or download tritonserver (or unpack it from `wheel`) and what its proxy needs; return a line for each part.
+    """Find, download or unpack (`wheel`) tritonserver and what its proxy needs; return a line of text for each part.
 
     Raises:
-        CliError: it is unavailable; the text says why, and the fix.
+        CliError: a part is not available; the text says why, and how to fix it.
     """
     from pytriton._host.install.server_runtime import (
         ServerRuntimeError,
@@ -76,7 +78,7 @@ def _install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> 
     )
 
     if wheel is not None and not wheel.expanduser().is_file():
-        raise CliError(ExitCode.USAGE, f"--wheel names {wheel}, which does not exist")
+        raise CliError(ExitCode.USAGE, f"--wheel: {wheel} does not exist")
     try:
         choice = choice_of(config, wheel, python_backend=python_backend)
         runtime = find_or_install_server(choice, say)
@@ -94,7 +96,7 @@ def cache(
         bool,
         typer.Option(
             "--prune",
-            help="Remove incomplete entries, and entries unused for --unused-for days.",
+            help="Remove incomplete entries, and entries that were not used for --unused-for days.",
         ),
     ] = False,
     unused_for: Annotated[
@@ -111,12 +113,12 @@ def cache(
         Optional[str],
         typer.Option(
             metavar="PATH",
-            help="State directory of a daemon; entries that its registrations use stay.",
+            help="State directory of a daemon. Entries that its registrations use are kept.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the entries of the cache directory, their size and use; remove unused ones with --prune."""
+    """Show the size and use of the entries of the cache directory; remove unused ones with --prune."""
     given = {"cache_dir": cache_dir, "state_dir": state_dir}
     flags = {name: value for name, value in given.items() if value is not None}
     entries = cache_entries(load_settings(StartFlags(flags, config)).config)
@@ -134,7 +136,7 @@ def cache(
 
 
 def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
-    """Return the entries of the cache of these settings."""
+    """Return the entries of the cache directory that these settings name."""
     from pytriton._host.install.cache import cache_dir
     from pytriton._host.install.cache_usage import entries_of
 
@@ -144,7 +146,7 @@ def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
 
 
 def _prune(entries: list[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
-    """Remove unused entries; yield each one that has been removed.
+    """Remove incomplete and unused entries; yield each removed entry.
 
     Raises:
         CliError: an entry cannot be removed.

@@ -1,4 +1,4 @@
-"""`pytriton-daemon keys`: manages the keys in the directory named by the settings."""
+"""The command group `keys`, which manages the keys in the directory that the settings name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KeysDirFlag = Annotated[
 @keys.command("init")
 @command
 def init(config: ConfigFlag = None, keys_dir: KeysDirFlag = None) -> None:
-    """Create the server's key, which control_tcp needs."""
+    """Create the server's key, which the setting control_tcp needs."""
     with _keys_of(config, keys_dir) as store:
         typer.echo(f"public key of this server: {store.make_server_key()}  (in {store.folder})")
 
@@ -44,17 +44,19 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     output: Annotated[
         Optional[Path],
-        typer.Option("--output", "-o", metavar="FILE", help="Default: NAME.pytriton-key."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write. Default: NAME.pytriton-key."
+        ),
     ] = None,
     config: ConfigFlag = None,
     keys_dir: KeysDirFlag = None,
 ) -> None:
-    """Authorize a client: create its key and write the one file that it needs. Takes effect at once."""
+    """Authorize a client: create its key, and write the key file that it needs. Takes effect immediately."""
     path = output or Path(f"{name}.pytriton-key")
     with _keys_of(config, keys_dir) as store:
         store.add(name, path)
     typer.echo(
-        f"{path}: transfer it secretly, then delete it here; use it as connect(..., key_file=...)"
+        f"{path}: copy it to the client in secret, then delete it here; use it as connect(..., key_file=...)"
     )
 
 
@@ -80,7 +82,7 @@ def remove(
     config: ConfigFlag = None,
     keys_dir: KeysDirFlag = None,
 ) -> None:
-    """Revoke a client's key: its messages are refused immediately."""
+    """Revoke a client's key. Takes effect immediately."""
     with _keys_of(config, keys_dir) as store:
         store.remove(name)
     typer.echo(f"removed {name}")
@@ -88,7 +90,7 @@ def remove(
 
 @contextmanager
 def _keys_of(config: str | None, keys_dir: str | None) -> Iterator[KeyStore]:
-    """Yield the keys of a daemon with the same settings; exit if they cannot be used."""
+    """Yield the keys of a daemon with these settings; exit if they cannot be used."""
     from pytriton._host.client_keys import KeyStoreError, key_store
 
     flags = {} if keys_dir is None else {"keys_dir": keys_dir}

@@ -1,4 +1,4 @@
-"""Models: list, register, unregister, scale, roll back."""
+"""The commands about registered models: models, register, unregister, scale, rollback."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def register(
         typer.Argument(
             metavar="MODULE:ATTRIBUTE|FILE",
             help="A callable with a declaration (@declare), or a model file: ONNX (.onnx), PyTorch (.pt), "
-            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Alternatively use --model-dir.",
+            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Or use --model-dir instead.",
         ),
     ] = None,
     model_dir: Annotated[
         Optional[str],
         typer.Option(
             metavar="FOLDER",
-            help="A Triton Python model: a directory with config.pbtxt and 1/model.py, or a directory of such "
+            help="Directory of a Triton Python model, with config.pbtxt and 1/model.py, or a directory of such "
             "directories.",
         ),
     ] = None,
@@ -52,7 +52,9 @@ def register(
     ] = None,
     device: Annotated[
         Optional[list[str]],
-        typer.Option(help="GPU of one worker (CUDA_VISIBLE_DEVICES). Repeat it for more workers."),
+        typer.Option(
+            help="GPU of a worker (CUDA_VISIBLE_DEVICES). Repeat the flag for more workers."
+        ),
     ] = None,
     python: Annotated[
         Optional[str],
@@ -73,11 +75,13 @@ def register(
     ] = False,
     factory: Annotated[
         bool,
-        typer.Option("--factory", help="Call the target in each worker to get the callable."),
+        typer.Option(
+            "--factory", help="Call the target in each worker; its result is the callable."
+        ),
     ] = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Register a callable, a model file, or a Triton Python model. Modules are also searched in the working directory."""
+    """Register a callable, a model file or a Triton Python model. Modules are also imported from the working directory."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import (
         RegisterCommand,
@@ -97,7 +101,9 @@ def register(
     options.update(replace=replace or None, factory=factory or None, access_log=access_log or None)
     given = {key: value for key, value in options.items() if value is not None}
     if (target is None) == (model_dir is None):
-        raise typer.BadParameter("use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER")
+        raise typer.BadParameter(
+            "use one of MODULE:ATTRIBUTE, a model file, and --model-dir FOLDER"
+        )
     is_callable = model_dir is None and not is_file(target or "")
     act = register_target if is_callable else register_folder
     if is_callable and requirement:
@@ -135,7 +141,7 @@ def scale(
     ],
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Change the number of instances of a model; no request fails."""
+    """Change a model's number of instances, without failing requests."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import wanted_instances
     from pytriton._protocol import messages
@@ -153,7 +159,7 @@ def scale(
 
 @command
 def rollback(model: ModelArgument, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Roll back a model's last replacement; no request fails."""
+    """Roll back the last replacement of a model, without failing requests."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 

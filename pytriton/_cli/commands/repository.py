@@ -1,4 +1,4 @@
-"""`pytriton-daemon repository`: the models of the daemon's model repositories."""
+"""The command group `repository`: the models in the daemon's model repositories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._cli.typer_adapter import PlainFlags
 
 repository = typer.Typer(
     cls=PlainFlags,
-    help="List, load and unload the models of model repositories (--model-repository).",
+    help="List, load and unload models in model repositories (--model-repository).",
     no_args_is_help=True,
 )
 _Model = Annotated[str, typer.Argument(metavar="MODEL")]
@@ -25,7 +25,7 @@ def list_models(
     runtime_dir: RuntimeDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the models with their versions, state, what serves them, and the reason if they are not served."""
+    """List the models with their versions, their state, what serves them, and why if they are not served."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
@@ -44,7 +44,7 @@ def list_models(
 @repository.command("load")
 @command
 def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Load or reload a model; the current one serves until the new one is ready."""
+    """Load or reload a model. Until it is ready, the current one keeps serving."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 
@@ -56,7 +56,7 @@ def load(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
 @repository.command("unload")
 @command
 def unload(model: _Model, runtime_dir: RuntimeDirFlag = None) -> None:
-    """Stop serving a model; in-flight requests are finished."""
+    """Stop serving a model, after in-flight requests have finished."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 

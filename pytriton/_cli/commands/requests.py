@@ -1,4 +1,4 @@
-"""`pytriton-daemon requests`, `access-log` and `profile`: individual requests of a model, and profiles of a worker."""
+"""The commands `requests`, `access-log` and `profile`: individual requests of a model, and profiles of its workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 def requests(
     model: ModelArgument, as_json: JsonFlag = False, runtime_dir: RuntimeDirFlag = None
 ) -> None:
-    """Show a model's slowest requests of the last hour, and the last failed ones."""
+    """Show a model's slowest requests in the last hour, and its last failed requests."""
     from pytriton._cli import daemon_connection
 
     answer: Any = daemon_connection.ask(
@@ -47,7 +47,7 @@ def requests(
 def access_log(
     model: ModelArgument,
     state: Annotated[
-        Optional[str], typer.Argument(metavar="on|off", help="Turn it on or off.")
+        Optional[str], typer.Argument(metavar="on|off", help="Turn the access log on or off.")
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of requests.")] = 20,
     follow: Annotated[
@@ -56,7 +56,7 @@ def access_log(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Turn a model's access log on or off. With neither, show its last requests."""
+    """Turn a model's access log on or off. Without on or off, show its last requests."""
     from pytriton._cli import daemon_connection
     from pytriton._host.log_files import follow as follow_file
     from pytriton._host.log_files import tail
@@ -64,7 +64,9 @@ def access_log(
     rundir = daemon_connection.runtime_dir(runtime_dir)
     if state is not None:
         if state not in ("on", "off"):
-            raise CliError(ExitCode.USAGE, f"{state}: use on or off, or neither to see requests")
+            raise CliError(
+                ExitCode.USAGE, f"{state}: use on or off, or leave it out to see requests"
+            )
         daemon_connection.ask(rundir, messages.LogRequests(model, state == "on"))
         typer.echo(f"the access log of {model} is {state}")
         return
@@ -82,22 +84,24 @@ def access_log(
 @command
 def profile(
     model: ModelArgument,
-    seconds: Annotated[int, typer.Option(min=1, max=300, help="Duration, in seconds.")] = 10,
+    seconds: Annotated[
+        int, typer.Option(min=1, max=300, help="Duration of the profile, in seconds.")
+    ] = 10,
     instance: Annotated[
-        Optional[int], typer.Option(help="Instance to profile. Default: the first serving one.")
+        Optional[int], typer.Option(help="Instance to profile. Default: the first that serves.")
     ] = None,
     output: Annotated[
         Optional[Path],
         typer.Option(
             "--output",
             "-o",
-            help="FILE.svg: a flame graph; .json: for speedscope; .txt: the stacks.",
+            help="File for the profile. .svg: a flame graph; .json: for speedscope; .txt: the stacks.",
         ),
     ] = None,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Profile a serving worker: time in the callable, libraries, pytriton, and idle time."""
+    """Profile a running worker: show the time in the callable, in libraries, in pytriton, and the idle time."""
     from msgspec import structs
 
     from pytriton._cli import daemon_connection
@@ -130,7 +134,7 @@ def profile(
 
 
 def table(entries: Sequence[messages.RequestEntry]) -> list[str]:
-    """Return requests as text, one per line, below a header."""
+    """Return a header and one line of text for each request; [] if there are none."""
     return [_HEAD, *map(entry_line, entries)] if entries else []
 
 
@@ -141,7 +145,7 @@ _HEAD = (
 
 
 def entry_line(entry: messages.RequestEntry) -> str:
-    """Return one request as text."""
+    """Return a request as one line of text."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
     wait = "" if entry.queue_ns is None else f"{entry.queue_ns / _MS:.3f}"
     out = "" if entry.bytes_out is None else str(entry.bytes_out)

@@ -1,4 +1,4 @@
-"""`pytriton-daemon service …`: runs the daemon under a service manager."""
+"""The command group `service`, which makes a service manager run the daemon."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ SupervisordFlag = Annotated[
     bool, typer.Option("--supervisord", help="Use a supervisord program section.")
 ]
 UserFlag = Annotated[
-    bool, typer.Option("--user", help="systemd: use this user's own service manager.")
+    bool, typer.Option("--user", help="systemd: use the service manager of this user.")
 ]
 FolderFlag = Annotated[
     Optional[Path],
-    typer.Option(metavar="PATH", help="Directory of the file, instead of the manager's default."),
+    typer.Option(
+        metavar="PATH", help="Directory for the file. Default: that of the service manager."
+    ),
 ]
 
 
@@ -51,14 +53,14 @@ def install(
         Optional[str],
         typer.Option(
             metavar="NAME",
-            help="User that the daemon and its workers run as. Default: the user who called sudo, else you.",
+            help="User for the daemon and its workers. Default: the user who called sudo, else you.",
         ),
     ] = None,
     sockets: Annotated[
         bool,
         typer.Option(
             "--sockets",
-            help="systemd: listen on the daemon's ports, so that connections wait while it is down.",
+            help="systemd: let systemd listen on the daemon's ports, so that connections wait while it is down.",
         ),
     ] = False,
     folder: FolderFlag = None,
@@ -66,12 +68,14 @@ def install(
         bool, typer.Option("--print", help="Print the file instead of writing it.")
     ] = False,
 ) -> None:
-    """Write a service manager's file that runs `pytriton-daemon start` with these flags."""
+    """Write the file with which a service manager runs `pytriton-daemon start` with these flags."""
     kind = _kind(systemd, supervisord, user)
     if user and run_as is not None:
         raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: remove one.")
     if sockets and kind == "supervisord":
-        raise CliError(ExitCode.USAGE, "--sockets: only systemd can listen for a service.")
+        raise CliError(
+            ExitCode.USAGE, "--sockets needs --systemd: only systemd can listen for a service."
+        )
     start_flags = StartFlags(flags, config).absolute()
     path = _path(kind, folder)
     described = Service(
@@ -95,12 +99,12 @@ def install(
         return
     if kind == "system" and described.account == "root":
         say(
-            "The daemon and every registered callable will run as root; --run-as NAME changes that."
+            "The daemon and every registered callable will run as root; to change that, use --run-as NAME."
         )
     say(f"Next: {service_files.NEXT[kind]}")
     if kind == "user" and not _lingers():
         say(
-            "It stops when you log out. To run it from boot, without a login: loginctl enable-linger"
+            "The service stops when you log out. To run it without a login, from boot: loginctl enable-linger"
         )
 
 
@@ -112,7 +116,7 @@ def uninstall(
     user: UserFlag = False,
     folder: FolderFlag = None,
 ) -> None:
-    """Delete the file that `install` wrote; stop the service first."""
+    """Delete the file that `install` has written. Stop the service first."""
     kind = _kind(systemd, supervisord, user)
     path = _path(kind, folder)
     sockets = path.with_suffix(".socket")
@@ -147,7 +151,7 @@ def _kind(systemd: bool, supervisord: bool, user: bool) -> str:
 
 
 def _program() -> list[str]:
-    """Return the absolute command of this installation."""
+    """Return the command that runs this installation, with its absolute path."""
     script = Path(sys.executable).with_name("pytriton-daemon")
     return [str(script)] if script.exists() else [sys.executable, "-m", "pytriton._cli"]
 
@@ -161,7 +165,7 @@ def _account(name: str | None) -> str:
 
 
 def _log_folder(folder: Path | None) -> str:
-    """Return the directory for supervisord's log of the daemon; "": beside the written file."""
+    """Return the directory for supervisord's log of the daemon; "" for the directory of the written file."""
     if folder is not None or os.geteuid() != 0:
         return ""
     debians = Path("/var/log/supervisor")
@@ -169,7 +173,7 @@ def _log_folder(folder: Path | None) -> str:
 
 
 def _lingers() -> bool:
-    """Return whether this user's service manager runs without a login (loginctl(1), enable-linger)."""
+    """Return True if this user's service manager also runs without a login (loginctl(1), enable-linger)."""
     try:
         return Path("/var/lib/systemd/linger", pwd.getpwuid(os.geteuid()).pw_name).exists()
     except (KeyError, OSError):

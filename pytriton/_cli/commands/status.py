@@ -1,4 +1,4 @@
-"""Commands that show the daemon's state: status, top, logs, access-token, version."""
+"""Commands that show the state of the daemon: status, top, logs, access-token, version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton._cli.output import print_json
 
 @command
 def status(runtime_dir: RuntimeDirFlag = None, as_json: JsonFlag = False) -> None:
-    """Show the daemon, its endpoints, and the workers of every model."""
+    """Show the state of the daemon, its endpoints, and the workers of every model."""
     from pytriton._cli import daemon_connection
 
     answer = daemon_connection.ask_status(daemon_connection.runtime_dir(runtime_dir))
@@ -36,15 +36,15 @@ def show_top(
     ] = 2.0,
     sort: Annotated[
         str,
-        typer.Option(help="Sort by name, requests, p99, busy, memory, waiting or ends."),
+        typer.Option(help="Sort by name, requests, p99, busy, memory, waiting or exits."),
     ] = "name",
     once: Annotated[
-        bool, typer.Option("--once", help="Print the table once, over one interval.")
+        bool, typer.Option("--once", help="Print the table once, for one interval.")
     ] = False,
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Show live metrics of models: requests, latency, memory, restarts; keys scale, roll back, unregister."""
+    """Show live metrics of models: requests, latency, memory, exits. Keys scale, roll back and unregister models."""
     from pytriton._cli.top.command import run
 
     run(runtime_dir, model, interval_s=interval, order=sort, once=once, as_json=as_json)
@@ -70,7 +70,7 @@ def logs(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Show the log of the daemon or of one model, whether a daemon runs or not."""
+    """Show the log of the daemon or of one model, even if no daemon is running."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.logs import show
 

@@ -1,5 +1,5 @@
-"""`pytriton-daemon top`: what models are doing, live.
+"""The command `top`: a live table of models with their metrics.
 
-`cells` formats rows (`pytriton._protocol.rates`) as cells of the table, `plain` prints it once, `screen` shows it live
-(Textual). Only `feed` communicates with the daemon.
+`cells` formats rows (`pytriton._protocol.rates`) as table cells, `command` prints the table once, `screen` shows it live
+(with Textual). Only `feed` communicates with the daemon.
 """

@@ -1,4 +1,4 @@
-"""The columns of the table and the text of their cells, for the screen and for print."""
+"""The columns of the table and the text of their cells, for the live screen and the printed table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytriton._protocol.rates import Row, milliseconds, size
 
 _GOOD = {"ready", "standby", "serving", "suspended"}
 _BAD = {"failed", "lost", "degraded"}
-#: Share of its time from which an instance is highlighted as busy.
+#: Share of busy time at which an instance is highlighted.
 _BUSY = 0.9
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: title, cell text, and the order in which columns are dropped if space is short (0: never)."""
+    """One column: its title, its cell text, and the order in which columns are dropped in a narrow table (0: never)."""
 
     title: str
     cell: Callable[[Row], Text]
@@ -101,7 +101,7 @@ _MIN_NAME_WIDTH = 12
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
-    """Return the columns that fit into a width; the least informative are dropped first. "last exit" may be cut."""
+    """Return the columns that fit into a width, without the least important ones. "last exit" may be truncated."""
     chosen = list(COLUMNS)
     while _width(chosen, rows) > width:
         spare = [one for one in chosen if one.leaves]
@@ -121,19 +121,19 @@ def _column_width(column: Column, rows: list[Row]) -> int:
 
 
 def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return the width that the other columns leave for names: long names are cut, numbers never."""
+    """Return the width that the other columns leave for names. Long names are truncated, but never numbers."""
     others = [one for one in columns if one is not COLUMNS[0]]
     return max(_MIN_NAME_WIDTH, width - _width(others, rows) - _GAP)
 
 
 def room_for_last_exit(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return the width that the other columns leave for "last exit", so that none of them is cut for it."""
+    """Return the width that the other columns leave for "last exit", so that none of them is truncated."""
     others = [one for one in columns if one.leaves != 1]
     return max(_MIN_EXIT_WIDTH, width - _width(others, rows) - _GAP)
 
 
 def full_width(rows: list[Row]) -> int:
-    """Return the width at which nothing is cut except very long last exits."""
+    """Return the width at which nothing is truncated except very long reasons in "last exit"."""
     last = max([len("last exit"), *(len(visible(row.last_exit)) for row in rows)])
     return (
         _width([one for one in COLUMNS if one.leaves != 1], rows)
@@ -143,7 +143,7 @@ def full_width(rows: list[Row]) -> int:
 
 
 def explanation_lines(found: messages.Explanation) -> list[Text]:
-    """Return the explanation of a model's state, and the advice."""
+    """Return the lines of a model's explanation: the verdict, and the findings with their fixes."""
     lines = [Text(visible(found.verdict), style="bold")]
     for one in found.findings:
         style = "" if one.severity == "notice" else "red"
@@ -154,7 +154,7 @@ def explanation_lines(found: messages.Explanation) -> list[Text]:
 
 
 def request_lines(requests: messages.Requests) -> list[Text]:
-    """Return a model's slowest and last failed requests, one per line, at most 80 columns wide."""
+    """Return lines with a model's slowest and last failed requests; the numbers fit into 80 columns."""
     found = []
     for title, entries in (
         ("slowest of the last hour", requests.slowest),

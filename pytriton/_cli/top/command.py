@@ -1,4 +1,4 @@
-"""The `top` command: chooses the live screen, the table or JSON by its flags."""
+"""The command `top`: shows the live screen, or prints a table or JSON, depending on its flags."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show the table live; once if requested or without a terminal.
+    """Show the table live, or print it once if that is requested or there is no terminal.
 
     Raises:
         CliError: no daemon runs, or it does not answer.
@@ -65,7 +65,7 @@ def run(
 
 
 def print_table(metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
-    """Print the daemon's line and the table."""
+    """Print a line about the daemon, and the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = full_width(rows)  # there is no line width to respect
@@ -92,7 +92,7 @@ def print_table(metrics: messages.MetricsSnapshot, rows: list[Row]) -> None:
 
 
 def as_json_text(metrics: messages.MetricsSnapshot, rows: list[Row], seconds: float) -> str:
-    """Return the content of the table as a JSON object; times in seconds, memory in bytes."""
+    """Return the content of the table as a JSON object, with times in seconds and memory in bytes."""
     daemon = metrics.daemon
     return json.dumps(
         {

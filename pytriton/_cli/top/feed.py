@@ -1,4 +1,4 @@
-"""The table's connection with the daemon: reads metrics, and sends the changes that keys request."""
+"""The table's connection to the daemon: reads metrics, and sends the changes that the user requests by keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOG_LINES = 200
 
 
 class Feed:
-    """Polls a running daemon. All methods raise CliError as `daemon_connection.ask` does."""
+    """Source of the table's data, which it requests from the daemon. Methods raise CliError as `daemon_connection.ask` does."""
 
     def __init__(self, rundir: RuntimeDir) -> None:
         self._rundir = rundir
@@ -19,7 +19,7 @@ class Feed:
         self.metrics: messages.MetricsSnapshot | None = None
 
     def take(self) -> tuple[messages.MetricsSnapshot, list[Row]]:
-        """Take a snapshot; return it, and the changes since the previous one."""
+        """Request a snapshot; return it, and table rows with the rates since the previous one."""
         answer = daemon_connection.ask(self._rundir, messages.GetMetrics())
         # The answer to GetMetrics, see _protocol/messages/.
         assert isinstance(answer, messages.MetricsSnapshot)
@@ -34,14 +34,14 @@ class Feed:
         return self.metrics.at - self._before.at
 
     def log(self, model: str) -> list[str]:
-        """Return the newest lines of a model's log: JSON objects."""
+        """Return the last lines of a model's log (JSON)."""
         answer = daemon_connection.ask(self._rundir, messages.GetLogs(model, _LOG_LINES))
         # The answer to GetLogs, see _protocol/messages/.
         assert isinstance(answer, messages.LogLines)
         return answer.lines
 
     def requests(self, model: str) -> messages.Requests:
-        """Return the slowest and the failed requests of a model."""
+        """Return a model's slowest requests and its last failed requests."""
         answer = daemon_connection.ask(self._rundir, messages.GetRequests(model))
         # The answer to GetRequests, see _protocol/messages/.
         assert isinstance(answer, messages.Requests)
@@ -55,5 +55,5 @@ class Feed:
         return answer
 
     def act(self, message: messages.AnyMessage) -> None:
-        """Send a change to the daemon; return when it is done."""
+        """Request a change from the daemon, and return when it is done."""
         daemon_connection.ask(self._rundir, message, timeout_s=None)

@@ -1,4 +1,4 @@
-"""The live table, in a terminal (Textual)."""
+"""The live table in a terminal (with Textual)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pytriton._protocol import messages
 from pytriton._protocol.rates import SORTING, Row, arranged, headline, total
 
 _ORDERS = tuple(SORTING)
-#: Lines of the screen that are not rows of the table: the head with a problem, the columns, the message, the keys.
+#: Number of lines on the screen that are not table rows: the head with a problem, the titles, the message, the keys.
 _BESIDE_TABLE = 8
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """Asks for confirmation of a change: y confirms, any other answer cancels."""
+    """Dialog that asks to confirm a change: y confirms, other keys cancel."""
 
     CSS = """
-    Question { align: center middle; }
-    Question > Static { width: auto; max-width: 70; padding: 1 2; border: round $warning; background: $surface; }
+    ConfirmDialog { align: center middle; }
+    ConfirmDialog > Static { width: auto; max-width: 70; padding: 1 2; border: round $warning; background: $surface; }
     """
     BINDINGS: ClassVar[list[Any]] = [
         ("y", "answer(True)", "yes"),
@@ -48,12 +48,12 @@ class ConfirmDialog(ModalScreen[bool]):
         yield Static(Text(f"{self._text}\n\ny: yes   n: no"))
 
     def action_answer(self, yes: bool) -> None:
-        """Close with the answer."""
+        """Close the dialog with the answer."""
         self.dismiss(yes)
 
 
 class TopApp(App[None]):
-    """The table and its keys. Requests to the daemon run in threads: a slow answer does not block the screen."""
+    """The table and its keys. Requests to the daemon run in threads, so that a slow answer does not block the screen."""
 
     CSS = """
     #head { height: auto; padding: 0 1; }
@@ -90,15 +90,15 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._containing = containing
         self._order = order
-        #: None: show instances as long as all rows fit on the screen.
+        #: Whether to show instances; None: only if all rows fit on the screen.
         self._with_instances: bool | None = None
         self._paused = False
-        #: True while a request is in progress: a daemon slower than the interval gets one request at a time.
+        #: True while a request is in progress: only one is sent at a time, even if answers take longer than the interval.
         self._asking = False
-        #: The content of the pane below, for the selected model.
+        #: Returns the content of the lower pane for a model.
         self._pane: Callable[[str], list[Text]] = self._log_lines
         self._figures: messages.MetricsSnapshot | None = None
-        #: Since when the daemon has not answered, and why; "" if it answers.
+        #: When the daemon stopped answering, and why; "" if it answers.
         self._silent = ""
         self._rows: list[Row] = []
         self._shown: list[Row] = []
@@ -120,7 +120,7 @@ class TopApp(App[None]):
         self._ask()
 
     def on_resize(self) -> None:
-        """Show the columns that fit."""
+        """Show the columns that fit into the new width."""
         self._show()
 
     # ── metrics ──────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +142,7 @@ class TopApp(App[None]):
             self._asking = False
 
     def _lost(self, why: str) -> None:
-        """Mark the screen as outdated; polling continues, since the daemon may come back."""
+        """Mark the screen as outdated. Polling continues, since the daemon may answer again."""
         since = self._silent.partition(":  ")[0] or time.strftime("no answer since %H:%M:%S")
         self._silent = f"{since}:  {why}"
         self._show()
@@ -175,7 +175,7 @@ class TopApp(App[None]):
         self._fill([one for one in found if shown or not one.instance])
 
     def _problems(self, problems: list[str]) -> Text:
-        """Return one line per problem, worst first, and as many as leave most of the screen to the table."""
+        """Return one line for each problem, and only so many that most of the screen remains for the table."""
         width, room = self.size.width - 2, max(1, (self.size.height - 20) // 4)
         lines = Text()
         for number, problem in enumerate(problems[:room], 1):
@@ -250,19 +250,19 @@ class TopApp(App[None]):
         self.query_one(DataTable).focus()
 
     def action_log(self) -> None:
-        """Show or hide the log of the selected model in the pane below."""
+        """Show or hide the log of the selected model in the lower pane."""
         self._toggle(self._log_lines)
 
     def action_explain(self) -> None:
-        """Show or hide the explanation of the selected model's state in the pane below."""
+        """Show or hide the explanation of the selected model's state in the lower pane."""
         self._toggle(self._explanation_lines)
 
     def action_requests(self) -> None:
-        """Show or hide the slowest and the failed requests of the selected model in the pane below."""
+        """Show or hide the slowest and last failed requests of the selected model in the lower pane."""
         self._toggle(self._request_lines)
 
     def on_data_table_row_selected(self) -> None:
-        """Handle Enter, which the table captures, like l."""
+        """Show or hide the log when Enter is pressed, which the table handles before the key bindings."""
         self.action_log()
 
     def _toggle(self, lines: Callable[[str], list[Text]]) -> None:

@@ -1,4 +1,4 @@
-"""`pytriton-daemon doctor`: checks whether a daemon works on this machine, and suggests fixes.
+"""`pytriton-daemon doctor`: checks whether a daemon will work on this machine, and suggests fixes.
 
-Belongs here: checks that need no running daemon. May import: install and what is below it.
+Belongs here: checks that need no running daemon. May import: `install`, `settings`, and pytriton._protocol.
 """

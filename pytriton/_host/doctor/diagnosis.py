@@ -1,7 +1,7 @@
-"""`pytriton-daemon doctor`: whether a daemon will work here, and how to fix what prevents it.
+"""The checks of `pytriton-daemon doctor`: will a daemon work here, and if not, how can that be fixed?
 
-The checks install, change and leave behind nothing, and none raises: a check that fails itself is reported
-as a problem. The command line prints the result and derives the exit status from it.
+The checks install nothing, change nothing and leave nothing behind. They raise no exceptions: a check that cannot be
+completed is reported as a problem. The command line prints the results and derives its exit code from them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir
 
 __all__ = ["Check", "Status", "checks_for", "run_checks"]
 
-#: The unpacked binaries (143 MB), possibly an environment for the Python proxy (99 MB), and pip's temporary files.
+#: Space for the unpacked binaries (143 MB), perhaps an environment for the Python proxy (99 MB), and pip's temporary files.
 INSTALL_BYTES = 400_000_000
 SERVER_TIMEOUT_S = 60.0
-#: The port that is not needed at startup: the first model with `openai=` opens it.
+#: The setting of the port that the daemon opens only for the first model with `openai=`.
 _LATER = "openai_port"
 
 
@@ -76,11 +76,11 @@ def run_checks(
 
     Args:
         choice: the settings about tritonserver.
-        ports: setting name to address and port, such as {"http_port": ("127.0.0.1", 8000)}; port 0 is always fine.
-        runtime_dir: the daemon's; by default the one that a start would choose.
-        state_dir: the directory for registrations; None: they are not persisted.
+        ports: name of a setting -> address and port, such as {"http_port": ("127.0.0.1", 8000)}. Port 0 is always free.
+        runtime_dir: the daemon's runtime directory; by default the one that `start` would choose.
+        state_dir: the directory for registrations; None if they are not persisted.
         exposed: the ports that other machines can reach (`advisories.exposed`).
-        daemon: pid of the daemon that runs in the runtime directory; it is expected to hold the ports.
+        daemon: pid of the daemon that runs in the runtime directory, and so may use the ports.
     """
     choice = choice or ServerChoice()
     search = _search(choice)
@@ -120,13 +120,13 @@ def _run(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except Exception as error:
-        detail = f"the check itself failed: {type(error).__name__}: {error}"
+        detail = f"the check could not be completed: {type(error).__name__}: {error}"
         return Check(name, "problem", detail, "please report this to the project")
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The result of the search for tritonserver: the installation found, or the error."""
+    """The result of the search for tritonserver: the installation that was found, or the error."""
 
     found: tuple[ServerTree, str] | None
     error: str
@@ -163,12 +163,14 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
         demanded = choice.proxy_python is not None or choice.python_backend
         if not demanded and _compiled_proxy(choice):
             detail = (
-                "none was found, and none is needed with the compiled proxy. Only models that tritonserver's own "
-                "python backend serves (python_backend_model) would need one"
+                "not found, and not needed with the compiled proxy. Only models that tritonserver's own python backend "
+                "serves (python_backend_model) need it"
             )
             return Check("proxy Python", "ok", detail)
         detail, _, mend = str(error).partition("\nOne of these fixes it:\n")
-        mend = mend or "set proxy_python to a CPython that has a shared libpython, or leave it out"
+        mend = (
+            mend or "set proxy_python to a CPython with a shared libpython, or remove the setting"
+        )
         return Check("proxy Python", "problem", detail, mend)
     version = ".".join(map(str, python.version))
     return Check("proxy Python", "ok", f"{version}, {python.executable}, {python.libpython}")
@@ -177,7 +179,7 @@ def _check_proxy_python(choice: ServerChoice, search: _Search) -> Check:
 def _check_server(search: _Search) -> Check:
     name = "tritonserver"
     if search.error:
-        return Check(name, "problem", search.error, "correct the setting, or leave it out")
+        return Check(name, "problem", search.error, "correct the setting, or remove it")
     if search.found is None:
         missing = "not installed yet; the first start downloads it (55 MB)"
         detail = "; ".join([missing, *search.passed_over])
@@ -196,13 +198,15 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     version = search.found[0].version if search.found else PINNED.triton_version
     if version is None:
         return Check(
-            name, "ok", "the version of this tritonserver is unknown: see NVIDIA's bulletins"
+            name, "ok", "this tritonserver's version is unknown: see NVIDIA's security bulletins"
         )
     faults = advisories.faults(version)
     until = f"(bulletins until {advisories.catalogue().last_bulletin})"
     if not faults:
         return Check(name, "ok", f"none published for {version} {until}")
-    detail = f"{version} has {len(faults)} published ones {until}: {advisories.named(faults)}"
+    detail = (
+        f"{version} has {len(faults)} published vulnerabilities {until}: {advisories.named(faults)}"
+    )
     if _native_frontend(choice):
         return _check_faults_behind_frontend(name, detail, faults, exposed)
     if not exposed:
@@ -215,7 +219,7 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
 def _check_faults_behind_frontend(
     name: str, detail: str, faults: Sequence[advisories.Advisory], exposed: Sequence[str]
 ) -> Check:
-    """Count the vulnerabilities that the native frontend removes, and those that may be in Triton's core."""
+    """Check the vulnerabilities that remain with the native frontend, which replaces NVIDIA's frontends."""
     frontend = sum(one.part == "frontend" for one in faults)
     unclear = [one for one in faults if one.part == "unspecified"]
     detail += f"; {frontend} are in the frontends that the native frontend replaces"
@@ -254,7 +258,7 @@ def _check_frontend(choice: ServerChoice) -> Check:
 
 
 def _native_frontend(choice: ServerChoice) -> str:
-    """Return the state of the native frontend; "" if NVIDIA's executable is used."""
+    """Describe whether the native frontend is available; "" if NVIDIA's executable is used."""
     if choice.frontend == "triton":
         return ""
     return _comes_from(
@@ -263,14 +267,14 @@ def _native_frontend(choice: ServerChoice) -> str:
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:
-    """Return the state of the compiled proxy; "" if the Python proxy is used."""
+    """Describe whether the compiled proxy is available; "" if the Python proxy is used."""
     if choice.proxy == "python":
         return ""
     return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
 
 
 def _comes_from(what: str, is_built: bool) -> str:
-    """Return whether a compiled part is available or will be built; "" if it is neither."""
+    """Describe whether a compiled program is available or will be built; "" if neither."""
     if is_built:
         return f"{what} is available"
     command = compiler()
@@ -283,7 +287,7 @@ def _library_environment(tree: ServerTree) -> dict[str, str]:
 
 
 def _missing_libraries(tree: ServerTree) -> str | None:
-    """Ask the loader. The stub is not checked: its libpython comes with the proxy's Python."""
+    """Return the libraries that the loader cannot find. The stub is not checked: the proxy's Python has its libpython."""
     ldd = shutil.which("ldd")
     if ldd is None:
         return None
@@ -298,7 +302,7 @@ def _missing_libraries(tree: ServerTree) -> str | None:
 def _does_not_run(tree: ServerTree) -> str | None:
     if tree.binary is None:
         return None  # the check of the native frontend loads the core
-        # --help exits with status 1, so only its output shows whether it ran.
+        # With --help, it exits with status 1, so only its output shows whether it ran.
     said = _output([str(tree.binary), "--help"], _library_environment(tree))
     return None if "--model-repository" in said else f"it does not run: {said.strip()[-300:]}"
 
@@ -322,7 +326,7 @@ def _check_cache(choice: ServerChoice) -> Check:
     folder = cache_dir(choice.cache_dir)
     parent = machine.nearest_existing(folder)
     free = shutil.disk_usage(parent).free
-    detail = f"{folder}, {free // 1_000_000} MB free"
+    detail = f"{folder}: {free // 1_000_000} MB free"
     mend = f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
     has_proxy = compiled_proxy.is_built(folder) or os.path.isdir(folder / "proxy-env")
     filled = has_proxy and os.path.isdir(folder / "server")
@@ -331,7 +335,7 @@ def _check_cache(choice: ServerChoice) -> Check:
             return Check("cache", "ok", f"{folder} is complete, and read-only for this user")
         return Check("cache", "problem", f"this user cannot write to {folder}", mend)
     if free < INSTALL_BYTES and not filled:
-        return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} needed", mend)
+        return Check("cache", "problem", f"{detail}, {INSTALL_BYTES // 1_000_000} MB needed", mend)
     return Check("cache", "ok", detail)
 
 

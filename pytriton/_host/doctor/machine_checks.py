@@ -1,4 +1,4 @@
-"""Doctor's checks of the machine: kernel, memory, limits, GPUs, the runtime directory."""
+"""The checks of `doctor` that concern the machine: kernel, memory, limits, GPUs, directories."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ GPU_QUERY_TIMEOUT_S = 20.0
 
 
 def check_machine(own_server: bool) -> Check:
-    """Check the processor and C library against the requirements of the downloaded binaries.
+    """Check that the processor and the C library meet the requirements of the downloaded binaries.
 
     Args:
-        own_server: the user's own tritonserver will be used; the check then only reports what the machine has.
+        own_server: the user's own tritonserver will be used, so the check only reports what the machine has.
     """
     flaw = None if own_server else machine_flaw()
     if flaw is not None:
@@ -50,7 +50,7 @@ def check_machine(own_server: bool) -> Check:
 
 
 def check_shared_memory() -> Check:
-    """Check that /dev/shm exists, is writable, and is large enough for Triton's region."""
+    """Check that /dev/shm exists, is writable, and is large enough for tritonserver."""
     try:
         with tempfile.NamedTemporaryFile(dir=SHM) as file:
             file.write(b"\0" * 4096)
@@ -89,13 +89,13 @@ def check_memfd() -> Check:
 
 
 def check_pidfd() -> Check:
-    """Check that the exit of another process can be awaited."""
+    """Check that the daemon can wait for the exit of other processes."""
     try:
         os.close(linux.pidfd_open(os.getpid()))
     except (AttributeError, OSError) as error:
         mend = "use Linux 5.3 or newer, or allow pidfd_open in the container's seccomp profile"
         return Check("pidfd", "problem", f"pidfd_open does not work: {error}", mend)
-    return Check("pidfd", "ok", "the exit of a process is noticed at once")
+    return Check("pidfd", "ok", "exits of processes are noticed at once")
 
 
 def check_runtime_dir(path: Path) -> Check:
@@ -104,7 +104,7 @@ def check_runtime_dir(path: Path) -> Check:
     mend = f"choose another one with --runtime-dir or {ENV_RUNTIME_DIR}"
     longest = len(os.fsencode(str(RuntimeDir(path).lane_socket("w" + "9" * 8))))
     if longest > MAX_SOCKET_PATH:
-        detail = f"{path} is {longest - MAX_SOCKET_PATH} bytes too long for unix sockets"
+        detail = f"{path}: the path is {longest - MAX_SOCKET_PATH} bytes too long for unix sockets"
         return Check(name, "problem", detail, mend)
     if os.path.lexists(path):
         try:
@@ -124,7 +124,7 @@ def check_runtime_dir(path: Path) -> Check:
     if movable is not None:
         detail = f"other users can rename entries of {movable}, including {path}"
         return Check(name, "warning", detail, f"chmod +t {movable}, or make that directory private")
-    return Check(name, "ok", f"{path}, unix sockets work there")
+    return Check(name, "ok", f"{path}: unix sockets work there")
 
 
 def check_state_dir(path: Path) -> Check:
@@ -142,7 +142,7 @@ def check_state_dir(path: Path) -> Check:
     except OSError as error:
         detail = f"{path}: {_STATE_BYTES >> 10} KiB could not be written: {error.strerror}"
         return Check(name, "problem", detail, mend)
-    return Check(name, "ok", f"{path}, {shutil.disk_usage(parent).free >> 20} MiB free")
+    return Check(name, "ok", f"{path}: {shutil.disk_usage(parent).free >> 20} MiB free")
 
 
 def _socket_flaw(folder: Path) -> str | None:
@@ -161,12 +161,12 @@ def _bind_and_close(path: str) -> None:
 
 
 def nearest_existing(path: Path) -> Path:
-    """Return the path itself or its nearest ancestor that exists."""
+    """Return the path itself if it exists, else its nearest existing ancestor."""
     return next(folder for folder in (path, *path.parents) if os.path.exists(folder))
 
 
 def check_open_files() -> Check:
-    """Check how many descriptors a process may open."""
+    """Check that a process may open enough file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     shown = ["unlimited" if n == resource.RLIM_INFINITY else str(n) for n in (soft, hard)]
     detail = f"{shown[0]} (can be raised to {shown[1]})"
@@ -177,7 +177,7 @@ def check_open_files() -> Check:
 
 
 def check_gpus() -> Check:
-    """List the GPUs that the driver shows. None is fine."""
+    """List the GPUs that NVIDIA's driver reports. A machine without GPUs is fine."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return Check("GPUs", "ok", "no NVIDIA driver on this machine; models run on the CPU")
@@ -199,19 +199,19 @@ def check_gpus() -> Check:
 
 # ── The result of one check of `pytriton-daemon doctor` ──
 
-#: ok: works. warning: works, with the limits in the detail. problem: a daemon will not start or not serve.
+#: "ok": it works. "warning": it works, with the limitation in `detail`. "problem": a daemon would not start or not serve.
 Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table."""
+    """The result of one check: a line of the table that `doctor` prints."""
 
     name: str
     status: Status
     detail: str  #: what the check found
-    mend: str = ""  #: what to do; empty if nothing
+    mend: str = ""  #: how to fix it; empty if there is nothing to fix
 
     def as_dict(self) -> dict[str, str]:
-        """Return name, status, detail and mend as strings, for JSON."""
+        """Return the fields as a dictionary of strings, for JSON."""
         return dataclasses.asdict(self)

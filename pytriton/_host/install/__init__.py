@@ -1,4 +1,4 @@
-"""Preparation for tritonserver's start: its binaries, the proxy, the proxy's Python, the cache.
+"""Installation of what tritonserver needs to start: its binaries, the proxy, the proxy's Python, the cache.
 
-Belongs here: finding, downloading, compiling, unpacking. May import: base, settings.
+Belongs here: finding, downloading, compiling, unpacking. May import: `settings` and pytriton._protocol.
 """

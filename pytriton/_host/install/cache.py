@@ -1,4 +1,4 @@
-"""The per-user cache directory, and the function that creates its entries.
+"""The cache directory of a user, and the atomic creation of its entries.
 
 ```
 <cache folder>/
@@ -10,9 +10,8 @@
     */.NAME.tmp-*                                 incomplete; the holder of the lock may delete it
 ```
 
-An entry is created beside its final path and then renamed, so it is either complete or absent:
-neither a killed start nor two concurrent starts can leave an incomplete entry for a later start to
-trust.
+An entry is created beside its final path and then renamed, so that it is either complete or absent, even
+if a start is killed or two starts run concurrently.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Progress = Callable[[str], None]
 class ServerRuntimeError(Exception):
     """tritonserver or the proxy's Python environment cannot be found, created or used.
 
-    The text says what is wrong, where, and what to do about it; it can be shown unchanged.
+    The text says what is wrong, where, and what to do; it can be shown to users as it is.
     """
 
 
@@ -73,13 +72,13 @@ def publish(
     is_whole: Callable[[Path], bool],
     progress: Progress,
 ) -> None:
-    """Create the directory `target` with `build` unless it exists and is complete; do it once, atomically.
+    """Create the directory `target` atomically, unless it exists and is complete.
 
     Args:
         target: the directory to create.
-        build: fills an empty directory on the same filesystem as `target`.
-        is_whole: returns whether the directory is complete; called before and after locking.
-        progress: gets a line if another process is creating it already.
+        build: fills an empty directory on the same file system as `target`.
+        is_whole: returns True if a directory is complete; called before and after locking.
+        progress: gets a line if another process is creating the directory.
 
     Raises:
         ServerRuntimeError: the cache cannot be written, the disk is full, or `build` raised it.
@@ -115,7 +114,7 @@ def _lock(target: Path, progress: Progress) -> Iterator[None]:
 
 def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
     prefix = f".{target.name}.tmp-"
-    # This process holds the lock, so the creators of these drafts are gone.
+    # This process holds the lock, so the processes that created these drafts have exited.
     for stale in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(stale, ignore_errors=True)
     draft = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
@@ -131,7 +130,7 @@ def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
 
 
 def explain_os_error(error: OSError, where: Path, folder: str = CACHE_DIR_VARIABLE) -> str:
-    """Return why the filesystem refused, and the fix, in one sentence; `folder` is the setting to change."""
+    """Explain a file system error and how to fix it, in one sentence. `folder` is the setting to change."""
     elsewhere = f"set {folder} to a directory with free space that this user can write to"
     error = _first_of(error)
     place = error.filename or where
@@ -143,7 +142,7 @@ def explain_os_error(error: OSError, where: Path, folder: str = CACHE_DIR_VARIAB
 
 
 def _first_of(error: OSError) -> OSError:
-    """Return the first of the errors that `shutil.copytree` collects: (source, target, text) each."""
+    """Return the first of the errors that `shutil.copytree` collects, each as (source, target, text)."""
     if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
         return error
     _, place, text = error.args[0][0]

@@ -1,7 +1,7 @@
-"""The entries of the cache directory: their size, what uses them, and the removal of unused ones.
+"""The entries of the cache directory: their size, their use, and the removal of unused ones.
 
-An entry is in use if a process of this user runs from it, or a persisted registration names it. Its modification time
-is otherwise the time of last use: code that finds an entry updates it (`publish`, `environments.py`).
+An entry is in use if a process of this user runs from it, or if a persisted registration names it. The modification time
+of an entry is the time of its last use: code that finds an entry updates it (`publish`, `environments.py`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CacheEntry:
         kind: its parent directory, one of `KINDS`
         size: bytes on disk
         used_at: seconds since the epoch
-        state: "running": a process runs from it; "registered": a persisted registration names it; "unused"; "incomplete":
-            left by a failed or interrupted attempt; "being made": a process is creating it
+        state: "running": a process runs from it; "registered": a persisted registration names it; "being made": a process
+            is creating it; "incomplete": a failed or interrupted attempt left it; else "unused"
     """
 
     kind: str
@@ -76,7 +76,7 @@ def entries_of(cache: Path, registrations: Iterable[Path]) -> list[CacheEntry]:
 
 
 def prune(entries: Iterable[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
-    """Remove entries that are incomplete or have not been used for `unused_days`; yield each removed one.
+    """Remove incomplete entries, and unused ones that were last used at least `unused_days` ago; yield each removed entry.
 
     Raises:
         OSError: an entry cannot be removed.
@@ -89,7 +89,7 @@ def prune(entries: Iterable[CacheEntry], unused_days: float) -> Iterator[CacheEn
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Return the entries of one kind, including drafts, whose names start with a dot."""
+    """Return the entries of one kind, including incomplete ones, whose names start with a dot."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _used_at(path: Path) -> float:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes that a directory takes on disk; a file with several hard links counts once."""
+    """Return the disk usage of a directory in bytes. A file with several hard links counts once."""
     seen: dict[tuple[int, int], int] = {}
     for place, _, names in os.walk(folder):
         for name in names:

@@ -1,7 +1,7 @@
-"""The native frontend: pytriton-daemon's own program around Triton's core, from its C sources.
+"""Building of the native frontend: pytriton-daemon's own program around Triton's core, written in C.
 
-A wheel includes it; in a checkout it is built once per machine with a C compiler. At startup it loads the libraries
-that it needs: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
+A wheel contains the program; in a checkout, it is built once per machine with a C compiler. At startup, it loads its
+libraries: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.
 
 >>> frontend = make_frontend(tree, cache_dir(), progress=print)                  # doctest: +SKIP
 >>> frontend.program
@@ -41,7 +41,7 @@ _SONAMES = {
 
 @dataclass(frozen=True)
 class NativeProgram:
-    """The frontend, and the libraries that it loads."""
+    """The native frontend, and the libraries that it loads."""
 
     program: Path
     core: Path
@@ -49,10 +49,10 @@ class NativeProgram:
 
 
 def make_frontend(tree: ServerTree, cache: Path, progress: Progress) -> NativeProgram:
-    """Return the frontend for a tritonserver; build it if it does not exist yet.
+    """Return the native frontend for a tritonserver. Build it if necessary.
 
     Raises:
-        ServerRuntimeError: it cannot be built, or cannot load Triton's core or another library; the text says why.
+        ServerRuntimeError: the frontend cannot be built, or cannot load a library; the text says why.
     """
     core = _core(tree)
     frontend = NativeProgram(_build(cache, progress), core, _libraries(tree.libraries))
@@ -63,14 +63,14 @@ def make_frontend(tree: ServerTree, cache: Path, progress: Progress) -> NativePr
 
 
 def is_built(cache: Path) -> bool:
-    """Return whether make_frontend() would find the program; does not check that it can load Triton's core."""
+    """Return True if the program exists and need not be built. Do not check that it can load Triton's core."""
     folder = sources("frontend")
     built = cache / "native-frontend" / source_key(folder, FRONTEND_FLAGS) / FRONTEND
     return built.is_file() or _runs(folder / FRONTEND)
 
 
 def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
-    """Return the environment variables that the frontend needs to load Triton's core."""
+    """Return the environment variables with which a program finds Triton's core and its libraries."""
     places = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return {"LD_LIBRARY_PATH": ":".join(places)}
 
@@ -100,7 +100,7 @@ def _build(cache: Path, progress: Progress) -> Path:
 
 
 def _runs(program: Path) -> bool:
-    """Return whether a program is included that runs on this machine and libc."""
+    """Return True if this installation contains the program, and it runs on this machine."""
     if not program.is_file():
         return False
     try:
@@ -126,7 +126,7 @@ def _libraries(places: Sequence[Path]) -> dict[str, str]:
 
 
 def _flaw(frontend: NativeProgram, places: Sequence[Path]) -> str | None:
-    """Run the frontend in check mode, in which it loads all its libraries; return the error."""
+    """Run the frontend in check mode, in which it loads all its libraries. Return its error; None if it succeeds."""
     listen = [{"fd": 0, "protocol": protocol} for protocol in ("http", "grpc")]
     settings = {"core": str(frontend.core), "libraries": frontend.libraries, "listen": listen}
     try:

@@ -1,8 +1,8 @@
-"""The compiled proxy: a backend that tritonserver loads, from the C sources of the proxy.
+"""Building of the compiled proxy: a backend written in C that tritonserver loads.
 
-A model with the compiled proxy has no process of its own inside Triton, and its batches take one hop less between
-processes. A wheel includes the library; in a checkout, it is built once per machine with a C compiler. A machine
-without one uses the Python proxy (docs/decisions/compiled-proxy.md has the differences).
+With the compiled proxy, a model needs no process inside Triton, and its batches pass through one process less. A wheel
+contains the library; in a checkout, it is built once per machine with a C compiler. A machine without a compiler uses
+the Python proxy (docs/decisions/compiled-proxy.md has the differences).
 
 >>> build(cache_dir(), progress=print)                                     # doctest: +SKIP
 PosixPath('.../native-proxy/3f2a…')
@@ -33,7 +33,7 @@ _LOAD_S = 60.0
 
 
 def sources(program: str = "backend") -> Path:
-    """Return the directory of the C sources in this installation: of the proxy, the "frontend", or the "interposer"."""
+    """Return the directory with the C sources of a program: the proxy ("backend"), "frontend" or "interposer"."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(
@@ -43,10 +43,10 @@ def sources(program: str = "backend") -> Path:
 
 
 def build(cache: Path, progress: Progress) -> Path:
-    """Return the directory with the backend's library; build it if it does not exist yet.
+    """Return the directory with the compiled proxy's library. Build it if necessary.
 
     Raises:
-        ServerRuntimeError: it cannot be built; the text contains the compiler's output.
+        ServerRuntimeError: the library cannot be built or loaded; the text contains the compiler's output.
     """
     folder = sources()
     if _loads(folder / LIBRARY):
@@ -68,10 +68,10 @@ def build(cache: Path, progress: Progress) -> Path:
 
 
 def build_interposer(cache: Path, progress: Progress) -> Path:
-    """Return the library that is preloaded into tritonserver; build it if it does not exist yet.
+    """Return the library that is preloaded into tritonserver. Build it if necessary.
 
     Raises:
-        ServerRuntimeError: it cannot be built; the text contains the compiler's output.
+        ServerRuntimeError: the library cannot be built or loaded; the text contains the compiler's output.
     """
     folder = sources("interposer")
     if _loads(folder / INTERPOSER):
@@ -92,7 +92,7 @@ def build_interposer(cache: Path, progress: Progress) -> Path:
 
 
 def is_built(cache: Path) -> bool:
-    """Return whether `build` would find the library: an included one that fits, or one built here."""
+    """Return True if the library exists and `build` need not compile it."""
     folder = sources()
     built = cache / "native-proxy" / source_key(folder, FLAGS) / LIBRARY
     return built.is_file() or _loads(folder / LIBRARY)
@@ -101,8 +101,8 @@ def is_built(cache: Path) -> bool:
 def misfit(native: Path, tree: ServerTree) -> str | None:
     """Return why a user's own tritonserver cannot use the compiled proxy; None if it can.
 
-    Its version may lack some of the functions that the proxy calls. The loader reports them in a separate process
-    that runs nothing else.
+    It may be a version without some of the functions that the proxy calls. To find out, a separate process loads
+    both libraries.
     """
     core = find_core(tree)
     if core is None:
@@ -122,7 +122,7 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
 
 
 def _loads(library: Path) -> bool:
-    """Return whether a library is included that fits this machine and libc."""
+    """Return True if the library exists and can be loaded on this machine."""
     return library.is_file() and _flaw(library) is None
 
 
@@ -130,6 +130,6 @@ def _flaw(library: Path) -> str | None:
     try:
         ctypes.CDLL(str(library), mode=os.RTLD_LAZY)  # lazy: tritonserver provides the functions
     except OSError as error:
-        # It is for another machine or libc, or lies on a disk mounted noexec.
+        # It was built for another machine or libc, or is on a file system mounted noexec.
         return str(error)
     return None

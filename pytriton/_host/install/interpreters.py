@@ -1,8 +1,8 @@
-"""Finds a Python for the proxy: the interpreter that runs inside tritonserver's stub process.
+"""Search for the proxy's Python: the interpreter inside tritonserver's stub process.
 
-The stub is a C++ program linked with `libpython3.X.so.1.0`, so the interpreter must be CPython of a
-version with a stub, and must come with that shared library. The stub also needs numpy 1.x, which
-has wheels for CPython 3.9 to 3.12. The Python of the daemon and of the workers may differ.
+The stub is a C++ program linked with `libpython3.X.so.1.0`, so the interpreter must be a CPython with this
+shared library, of a version for which there is a stub. The stub also needs numpy 1.x, which has wheels for
+CPython 3.9 to 3.12. The daemon and the workers may use other versions of Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from pytriton._host.install.cache import ServerRuntimeError
 
-#: Versions with both a stub and numpy 1.x wheels, in the order in which they are tried.
+#: Versions for which there are a stub and wheels of numpy 1.x, in the order in which they are tried.
 PROXY_VERSIONS = ((3, 12), (3, 11), (3, 10), (3, 9))
 
 PROBE_TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A Python that cannot run the proxy, and why."""
+    """A Python that cannot run the proxy, and the reason."""
 
     executable: Path
     reason: str
@@ -85,7 +85,7 @@ def find_interpreter(
         versions: the (major, minor) versions with a stub.
 
     Raises:
-        ServerRuntimeError: none fits; the text lists each one that was tried, with the reason.
+        ServerRuntimeError: no Python is suitable; the text lists each one that was tried, with the reason.
     """
     wanted = [version for version in PROXY_VERSIONS if version in versions]
     if explicit is not None:
@@ -106,7 +106,7 @@ def find_interpreter(
 
 
 def examine(executable: Path, versions: Collection[tuple[int, int]]) -> Interpreter | Refusal:
-    """Run a Python, isolated, and check the facts that it prints about itself."""
+    """Check whether a Python can run the proxy, by running a script in it that prints facts about it."""
     found = shutil.which(str(executable.expanduser()))
     if found is None:
         return Refusal(executable, "it does not exist, or is not executable")
@@ -163,8 +163,8 @@ def _find_libpython(facts: dict[str, Any], version: tuple[int, int]) -> Path | N
     for folder in folders:
         if os.path.isfile(folder / name):  # unlike Path.is_file(), False without permission
             return folder / name
-    # The loader's cache has only the system's libraries. For another build of the same version
-    # they would mostly work, and sometimes crash: the standard library belongs to the build.
+    # The loader's cache has only the system's libraries. With another build of the same version,
+    # they would mostly work and sometimes crash: the standard library belongs to the build.
     return _from_loader_cache(name) if prefix == Path("/usr") else None
 
 
@@ -181,13 +181,13 @@ def _from_loader_cache(name: str) -> Path | None:
 
 
 def _candidates(versions: Collection[tuple[int, int]]) -> Iterator[Path]:
-    """Yield Pythons to examine, each real file once, the daemon's own first."""
+    """Yield the interpreters to examine, each file once, the daemon's own first."""
     seen: set[str] = set()
     for candidate in _all_candidates(versions):
         real = os.path.realpath(candidate)
         if real not in seen and os.access(candidate, os.X_OK):
             seen.add(real)
-            # pyenv's shims are one real file under many names; they must not count as one Python.
+            # pyenv's shims are one file under many names, but different interpreters.
             if "/shims/" in str(candidate):
                 seen.discard(real)
             yield candidate
@@ -207,7 +207,7 @@ def _all_candidates(versions: Collection[tuple[int, int]]) -> Iterator[Path]:
 
 
 def _install_roots() -> list[tuple[Path, str]]:
-    """Return where pyenv, uv and conda install interpreters: (directory, glob of one installation)."""
+    """Return where pyenv, uv and conda install interpreters, as (directory, glob pattern of an installation)."""
     environ = os.environ
     home = Path(os.path.expanduser("~"))
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")

@@ -1,4 +1,4 @@
-"""Runs pip with the user's settings, in an environment created for it."""
+"""Creation of virtual environments, and calls of pip with the user's settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pytriton._host.install.cache import Progress, ServerRuntimeError
 
-# Runs pip as a module that dies with its parent process: a killed installation must not keep
-# writing while the next one runs. (1 is PR_SET_PDEATHSIG, see prctl(2).)
+# Runs pip in a process that dies with its parent: a killed installation must not keep writing
+# while the next one runs. (1 is PR_SET_PDEATHSIG, see prctl(2).)
 _PIP = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv.pop(1)):
-    sys.exit("the process that started pip is gone")
+    sys.exit("the process that started pip has exited")
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
@@ -27,10 +27,10 @@ _IGNORED = ("TARGET", "PREFIX", "ROOT", "PYTHON", "CONSTRAINT", "REQUIREMENT", "
 
 
 def make_environment(root: Path, python: Path) -> None:
-    """Create a virtual environment of `python` with nothing but pip.
+    """Create a virtual environment of the interpreter `python`, with no packages but pip.
 
-    virtualenv needs neither pip nor ensurepip in the daemon's own environment (one created by `uv venv` has
-    neither).
+    virtualenv is used because it needs neither pip nor ensurepip in the daemon's environment, which an environment
+    created by `uv venv` lacks.
 
     Raises:
         ServerRuntimeError: virtualenv failed; the text contains the end of its output.
@@ -63,8 +63,8 @@ _RAW_PROGRESS_SINCE = (24, 1)
 def run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> None:
     """Run `pip ARGUMENTS` in the environment of `python`.
 
-    On a terminal pip draws its own progress bars on stderr; elsewhere `progress` gets a line for
-    each quarter of a download.
+    On a terminal, pip draws its progress bars on stderr. Otherwise, `progress` gets a line for each quarter
+    of a download.
 
     Raises:
         ServerRuntimeError: pip failed; the text contains its last lines.

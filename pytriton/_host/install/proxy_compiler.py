@@ -1,7 +1,7 @@
-"""The C compiler calls that build the compiled proxy and the native frontend.
+"""Calls of the C compiler, which builds the compiled proxy, the interposer and the native frontend.
 
-The daemon builds them at its first start, setup.py for a wheel. This module imports only the standard library,
-since setup.py has nothing else.
+The daemon builds them at its first start; setup.py builds them for a wheel. This module imports only the standard
+library, since setup.py can import nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-#: The backend named by models of the compiled proxy, and its library, whose name Triton derives from it.
+#: The name of the compiled proxy's backend in model configurations, and of its library, which Triton derives from it.
 NATIVE_BACKEND = "pytriton_native"
 LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Warnings are errors in the tests (tests/native/backend, tests/unit/test_packaging.py), not for users.
-#: nodelete: the library stays loaded after its last model is unloaded, since a call may still be finishing. It runs
+#: nodelete: the library stays loaded after its last model is unloaded, because a call may not have returned. It runs
 #: inside tritonserver, so all run-time checks of the compiler are enabled. `-z lazy`, because some linkers default to
 #: `now`, which would resolve tritonserver's functions when the daemon only checks that the library can be loaded.
 FLAGS = (
@@ -48,15 +48,13 @@ class BuildError(Exception):
 
 
 def compiler() -> str | None:
-    """Return the C compiler to use: $CC, cc, gcc or clang; None if this machine has none."""
+    """Return the path of the C compiler: that of $CC if it is set, else cc, gcc or clang; None if there is none."""
     wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
     return next((os.path.abspath(path) for path in map(shutil.which, wanted) if path), None)
 
 
 def compile_library(folder: Path, library: Path) -> None:
-    """Compile the proxy or the interposer from the C sources below `folder`.
-
-    Their includes are relative to `folder`.
+    """Compile the proxy or the interposer from the C sources below `folder`, the root of their includes.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -65,7 +63,7 @@ def compile_library(folder: Path, library: Path) -> None:
 
 
 def compile_frontend(folder: Path, program: Path) -> None:
-    """Compile the frontend in the same way.
+    """Compile the native frontend from the C sources below `folder`, the root of their includes.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -74,7 +72,7 @@ def compile_frontend(folder: Path, program: Path) -> None:
 
 
 def source_key(folder: Path, flags: Sequence[str]) -> str:
-    """Return a key of everything that the result depends on: the sources, the flags, and the kind of machine."""
+    """Return a hash of everything that the result depends on: the sources, the flags, and the kind of machine."""
     digest = hashlib.sha256(repr((flags, platform.machine(), platform.libc_ver())).encode())
     for name in sorted(_names(str(folder), ""), key=lambda name: name.split("/")):
         with open(os.path.join(folder, name), "rb", buffering=0) as file:
@@ -83,7 +81,7 @@ def source_key(folder: Path, flags: Sequence[str]) -> str:
 
 
 def _names(folder: str, below: str) -> Iterator[str]:
-    """Yield the names of all sources. This runs at each start, and pathlib takes three times as long."""
+    """Yield the relative paths of all sources. Do not use pathlib, which takes three times as long: this runs at each start."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -93,10 +91,10 @@ def _names(folder: str, below: str) -> Iterator[str]:
 
 
 def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
-    """Compile each file separately, as many at a time as there are processors, and link them.
+    """Compile the files, as many at a time as there are processors, and link them.
 
-    The compiler runs in the directory and gets relative names, which it writes into its result: the same sources produce
-    the same bytes, wherever they lie.
+    The compiler runs in the directory of the sources and gets relative names, which it includes in its output. So the same
+    sources produce the same bytes, regardless of their location.
     """
     command = compiler()
     if command is None:

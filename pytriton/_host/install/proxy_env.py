@@ -1,10 +1,9 @@
-"""The proxy's private Python environment: numpy 1.x, pyzmq and msgspec, and nothing of the user's.
+"""The Python environment of the proxy: numpy 1.x, pyzmq and msgspec, and none of the user's packages.
 
-It is private because the stub works with numpy 1.x only, and must not depend on a user's environment. The stub finds
-its environment through the first `python3` on PATH, so this is a virtual environment whose `bin` comes first on
-tritonserver's PATH.
+The stub works with numpy 1.x only, and must not depend on a user's environment. It finds its environment through the
+first `python3` on PATH, so this is a virtual environment whose `bin` directory comes first in tritonserver's PATH.
 
-pip fills it with the user's own settings: index, proxy, certificates, offline directories.
+pip installs the packages with the user's settings: index, proxy, certificates, offline directories.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ REQUIREMENTS = ("numpy>=1.24,<2", "pyzmq", "msgspec")
 
 #: Packages that a complete environment has in site-packages.
 _IMPORT_NAMES = ("numpy", "zmq", "msgspec")
-#: Directory in the environment for LD_LIBRARY_PATH, which contains libpython3.X.so.1.0 and nothing else. The library's
-#: own directory would not do: conda's also has a libstdc++ and a hundred more that must not replace the system's.
+#: Directory in the environment for LD_LIBRARY_PATH, which contains nothing but libpython3.X.so.1.0. The library's original
+#: directory is unsuitable: conda's also has libstdc++ and a hundred others, which must not replace the system's.
 LIBRARY_DIR = "libpython"
 _MARKER = "pytriton-daemon.json"
 
 
 @dataclass(frozen=True)
 class ProxyEnvironment:
-    """A complete environment, and the interpreter that it is based on."""
+    """The complete environment of a proxy, and the interpreter that it is based on."""
 
     root: Path
     interpreter: Interpreter
@@ -48,16 +47,16 @@ def make_proxy_environment(
     progress: Progress,
     wheels: Path | None = None,
 ) -> ProxyEnvironment:
-    """Return the proxy's environment for this interpreter; create or recreate it if necessary.
+    """Return the proxy's environment for an interpreter. Create or recreate it if necessary.
 
     Args:
         interpreter: from `interpreters.find_interpreter`.
         cache: the cache directory.
-        progress: gets one line for each step that takes a while.
-        wheels: a directory with wheels, used before the index (machines without network).
+        progress: gets a line for each slow step.
+        wheels: a directory with wheels, which are preferred to the index (for machines without network access).
 
     Raises:
-        ServerRuntimeError: it cannot be created; the text contains the end of pip's or virtualenv's output.
+        ServerRuntimeError: the environment cannot be created; the text contains the end of pip's or virtualenv's output.
     """
     environment = ProxyEnvironment(cache / "proxy-env" / _key(interpreter), interpreter)
 
@@ -71,7 +70,7 @@ def make_proxy_environment(
 
 
 def still_serves(root: Path, version: tuple[int, int]) -> bool:
-    """Return whether an environment of any version of the daemon is complete and has this version's requirements."""
+    """Return True if an environment, perhaps of another version of the daemon, is complete and meets this one's needs."""
     try:
         facts = json.loads((root / _MARKER).read_bytes())
     except (OSError, ValueError):
@@ -80,7 +79,7 @@ def still_serves(root: Path, version: tuple[int, int]) -> bool:
 
 
 def _key(interpreter: Interpreter) -> str:
-    """Return a name that depends on everything in the environment, so that two Pythons never share one."""
+    """Return the environment's name, which depends on its content, so that two interpreters never share one."""
     files = [os.path.realpath(interpreter.executable), os.path.realpath(interpreter.libpython)]
     parts = [*REQUIREMENTS, *files]  # bin/python and bin/python3.11 are the same one
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
@@ -93,10 +92,7 @@ def _site_packages(root: Path, version: tuple[int, int]) -> Path:
 
 
 def _is_whole(root: Path, version: tuple[int, int]) -> bool:
-    """Return whether an environment of a previous start can be reused; takes microseconds.
-
-    It cannot if its interpreter was removed or something deleted files from the cache.
-    """
+    """Return True if an environment can be used again: its interpreter and all its packages still exist."""
     packages = _site_packages(root, version)
     return (
         (root / _MARKER).is_file()
@@ -147,6 +143,6 @@ def _check_imports(python: Path) -> None:
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise ServerRuntimeError(
-            f"the proxy's environment was installed but does not import its packages with "
+            f"the proxy's environment was installed, but its packages cannot be imported with "
             f"{os.path.realpath(python)}: {said[-1500:]}"
         )

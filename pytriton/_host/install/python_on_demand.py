@@ -1,7 +1,7 @@
-"""Sets up a Python for tritonserver's own python backend when the first model needs it.
+"""Set-up of a Python for tritonserver's own python backend, when the first model needs it.
 
-With the compiled proxy, few daemons have such a model: models of repositories that tritonserver itself serves, as
-set by `python_backend_model`, and those of other backends that are written in Python.
+With the compiled proxy, few daemons need one: only for models of repositories that tritonserver itself serves, as set
+by `python_backend_model`, and for models of other backends that are written in Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PythonOnDemand:
-    """The python backend of one tritonserver, whose backends are in `backends`."""
+    """The python backend of a tritonserver whose backend directory is `backends`."""
 
     def __init__(self, runtime: ServerRuntime, backends: Path) -> None:
         self._runtime = runtime
@@ -39,11 +39,11 @@ class PythonOnDemand:
         return self._there
 
     def is_needed(self, backend: str) -> bool:
-        """Return whether tritonserver runs models of this backend in its python backend."""
+        """Return True if tritonserver runs models of a backend in its python backend."""
         return backend == "python" or (self._backends / backend / "model.py").is_file()
 
     async def ensure_if_possible(self, model: str) -> None:
-        """Like `ensure`, for a model that may work without it: a failure is only logged, and not retried."""
+        """Like `ensure`, for a model that may also work without the python backend: log a failure and do not retry."""
         if self._out_of_reach:
             return
         try:
@@ -53,10 +53,10 @@ class PythonOnDemand:
             _log.warning("tritonserver's own python backend cannot be used", reason=failure.text)
 
     async def ensure(self, model: str) -> None:
-        """Return when the python backend can be loaded. The first time, this may download packages.
+        """Set up the python backend's Python, unless that is done. The first time, this may download packages.
 
         Raises:
-            RemoteFailure: its Python cannot be found or set up; the text says why, and the fix.
+            RemoteFailure: the Python cannot be found or set up; the text has the reason and the fix.
         """
         async with self._lock:
             if self._there:
@@ -70,6 +70,6 @@ class PythonOnDemand:
             except (ServerRuntimeError, OSError) as error:
                 raise RemoteFailure(
                     ErrorKind.LOAD_FAILED,
-                    f"model {model} needs tritonserver's own python backend, which has no Python here: {error}",
+                    f"model {model} needs tritonserver's own python backend, but there is no Python for it: {error}",
                 ) from error
             self._there = True

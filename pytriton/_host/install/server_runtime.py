@@ -1,4 +1,4 @@
-"""Finds or downloads tritonserver and what its proxies need, and creates the backend directory.
+"""Installation of tritonserver and what its proxies need, and creation of its backend directory.
 
 >>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
 >>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP
@@ -6,9 +6,9 @@
 >>> env = server_environment(runtime, os.environ, python_link(backends))   # doctest: +SKIP
 >>> Popen(command, env=env, cwd=backends / "pytriton")                     # doctest: +SKIP
 
-The working directory matters: although the stub runs isolated, it puts the empty string first on
-sys.path (observed), so a `numpy.py` or a checkout in the directory where a daemon is started
-would be imported into the proxy.
+The working directory matters: although the stub runs isolated, sys.path starts with the empty string
+(observed). So the proxy would import a `numpy.py` or a checkout from the directory where the daemon
+was started.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ __all__ = [
     "server_environment",
 ]
 
-#: Appended to the error about a tritonserver without the Python backend.
+#: The end of the error about a tritonserver without the Python backend.
 NEEDS_PYTHON_BACKEND = "the Python proxy and models of Triton's python backend need it"
-#: The option of later versions that allows clients to register shared memory.
+#: Option of later versions of tritonserver that lets clients register shared memory.
 CLIENT_SHM = "allow-client-shm"
 _OPTION = re.compile(r"^\s+--([a-z0-9-]+)", re.MULTILINE)
 _HELP_S = 60.0
@@ -82,7 +82,7 @@ SERVER_VARIABLE = "PYTRITON_DAEMON_TRITONSERVER"
 #: The directory of tritonserver in NVIDIA's containers.
 CONTAINER_ROOT = Path("/opt/tritonserver")
 
-#: The backend that our models name, and the subpackages that its directory contains.
+#: The name of the Python proxy's backend in model configurations, and the subpackages in its directory.
 BACKEND_NAME = "pytriton"
 _PROXY_PACKAGES = ("pytriton._protocol", "pytriton.proxy_backend")
 _MODEL_FILE = (
@@ -92,11 +92,13 @@ _MODEL_FILE = (
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """The user's choice of tritonserver; every field is optional."""
+    """The settings about tritonserver and its proxy. Every field is optional."""
 
-    #: a binary or an installation's directory; no other one is tried
+    #: a binary or an installation's directory; if set, no other one is tried
     tritonserver: Path | None = None
-    proxy_python: Path | None = None  #: the interpreter for the proxy; no other one is tried
+    proxy_python: Path | None = (
+        None  #: the interpreter for the proxy; if set, no other one is tried
+    )
     wheel: Path | None = None  #: a local wheel of the binaries, used instead of downloading it
     cache_dir: Path | None = None
     proxy: str = (
@@ -111,7 +113,7 @@ class ServerChoice:
 def choice_of(
     config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
 ) -> ServerChoice:
-    """Return the choice in a daemon's settings, with these additions."""
+    """Return the settings about tritonserver of a daemon, with a local wheel or the python backend in addition."""
     return ServerChoice(
         tritonserver=_optional_path(config.tritonserver),
         proxy_python=_optional_path(config.proxy_python),
@@ -126,7 +128,7 @@ def choice_of(
 
 
 def _optional_path(setting: str | None) -> Path | None:
-    return Path(setting) if setting else None
+    return None if setting is None else Path(setting)
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ class PythonBackend:
 
 @dataclass(frozen=True)
 class ServerRuntime:
-    """A tritonserver that is ready to start.
+    """A tritonserver that is ready to start, with its proxy and frontend.
 
-    Its own backends are `tree.backends`; start it with the directory that lay_out_backends() creates instead.
+    Start it with the backend directory that lay_out_backends() creates, not with its own (`tree.backends`).
     """
 
     tree: ServerTree
@@ -158,16 +160,16 @@ class ServerRuntime:
 
 
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
-    """Return a tritonserver with a proxy; download and create what is missing.
+    """Return a tritonserver with a proxy. Download and create what is missing.
 
-    With the compiled proxy, no Python is needed inside tritonserver, and none is searched for.
+    The compiled proxy needs no Python inside tritonserver, so none is searched for with it.
 
-    Order: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, the cache, and finally
-    the pinned wheel. A setting or variable that names an unusable tritonserver is an error. Unusable ones
-    that are only found by searching are skipped with a line to `progress`.
+    The search order is: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, the cache, and
+    finally the pinned wheel. A setting or variable that names an unusable tritonserver is an error. Unusable
+    ones that are found elsewhere are skipped, with a line to `progress`.
 
     Raises:
-        ServerRuntimeError: the text says what is wrong, where, and the fix.
+        ServerRuntimeError: no tritonserver can be used; the text says what is wrong, where, and how to fix it.
     """
     cache = cache_dir(choice.cache_dir)
     found = find_server(choice, progress)
@@ -189,7 +191,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
     frontend = None if choice.frontend == "triton" else _native_frontend(choice, tree, progress)
     if frontend is None and tree.binary is None:
         raise ServerRuntimeError(
-            f"{tree.lacks}, which frontend = triton needs; remove that setting, or use a complete "
+            f"{tree.lacks}, which the setting frontend = triton needs; remove the setting, or use a complete "
             "tritonserver"
         )
     options = frozenset() if frontend is not None else _options(tree, choice)
@@ -219,7 +221,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
 
 
 def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
-    """Return the options of NVIDIA's executable, according to its `--help`.
+    """Return the options that NVIDIA's executable lists with `--help`.
 
     Raises:
         ServerRuntimeError: it lacks an option that the settings use.
@@ -248,10 +250,10 @@ def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
 
 
 def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBackend:
-    """Return Triton's own python backend with an environment for its stub; create that if necessary.
+    """Return Triton's own python backend and an environment for its stub. Create the environment if necessary.
 
     Raises:
-        ServerRuntimeError: no Python fits, or the environment cannot be created.
+        ServerRuntimeError: no suitable Python was found, or the environment cannot be created.
     """
     choice, tree = runtime.choice, runtime.tree
     if tree.lacks_python is not None:
@@ -263,10 +265,10 @@ def make_python_backend(runtime: ServerRuntime, progress: Progress) -> PythonBac
 
 
 def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress: Progress) -> Path:
-    """Return the directory of the compiled proxy.
+    """Return the directory of the compiled proxy. Build it if necessary.
 
     Raises:
-        ServerRuntimeError: it cannot be built or loaded, or this tritonserver cannot use it.
+        ServerRuntimeError: the proxy cannot be built or loaded, or this tritonserver cannot use it.
     """
     native = build(cache_dir(choice.cache_dir), progress)
     flaw = None if source == "cache" else misfit(native, tree)
@@ -276,7 +278,7 @@ def _native_proxy(choice: ServerChoice, tree: ServerTree, source: str, progress:
 
 
 def _interposer(choice: ServerChoice, progress: Progress) -> Path | None:
-    """Return the library that passes clients' requests about models to the daemon; None if it is unavailable."""
+    """Return the library that passes clients' load and unload requests to the daemon; None if it is unavailable."""
     try:
         return build_interposer(cache_dir(choice.cache_dir), progress)
     except ServerRuntimeError as error:
@@ -303,9 +305,9 @@ def _native_frontend(
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:
-    """Return a tritonserver on this machine and where it was found; download nothing.
+    """Return a tritonserver on this machine and the place where it was found; None if there is none. Download nothing.
 
-    With `choice.wheel` only the cache is searched, since the user wants that wheel's binaries.
+    With `choice.wheel`, only the cache is searched, since the user wants the binaries of that wheel.
 
     Raises:
         ServerRuntimeError: the setting or the environment variable names an unusable tritonserver.
@@ -321,9 +323,9 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
                 flaw = tree.flaw
             if explicit:
                 raise ServerRuntimeError(
-                    f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the folder "
-                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/, or remove it to use the "
-                    "one that pytriton-daemon downloads"
+                    f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the directory "
+                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/; or remove it, and "
+                    "pytriton-daemon downloads a tritonserver"
                 )
             progress(f"skipping the tritonserver at {path}: {flaw}")
     cached = wheel_tree(cache_dir(choice.cache_dir))
@@ -355,8 +357,8 @@ def server_environment(
 ) -> dict[str, str]:
     """Return the environment variables to start tritonserver with.
 
-    The stub uses the Python environment of the first `python3` on PATH, so `python` comes first: the directory of the
-    proxy's environment, which may not exist yet. Variables that would affect that Python are removed.
+    The stub uses the environment of the first `python3` on PATH, so that of `python` comes first: the directory of the
+    proxy's Python environment, which may not exist yet. Variables that would affect this Python are removed.
     """
     bent = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     environ = {key: value for key, value in base.items() if key not in bent}
@@ -375,7 +377,7 @@ def _prepend(folders: Sequence[Path], rest: str) -> str:
 def lay_out_backends(
     runtime: ServerRuntime, target_dir: Path, *, is_taken_over: bool = False
 ) -> Path:
-    """Create a daemon's own backend directory below its runtime directory, and return it.
+    """Create the daemon's backend directory in its runtime directory, and return its path.
 
     ```
     backends/python      link to the server's Python backend with the stub for the proxy's Python, once needed
@@ -388,8 +390,8 @@ def lay_out_backends(
     the same there as elsewhere, and a model with `backend: "pytriton"` needs no code of
     its own. The sources are copied, so that editing a checkout does not change a running server.
 
-    `is_taken_over`: a previous version of the daemon's process has created the directory. A Python that models
-    may use already is kept if it fits this version, too.
+    With `is_taken_over`, a previous version of the daemon has created the directory. If models may already use its
+    Python, that is kept, provided that this version can use it, too.
 
     Raises:
         ServerRuntimeError: the directory cannot be written.
@@ -421,17 +423,17 @@ def lay_out_backends(
 
 
 def python_link(backends: Path) -> Path:
-    """Return the path of the link to the proxy's Python environment, beside the directory of lay_out_backends()."""
+    """Return the path of the link to the proxy's Python environment, which is beside the backend directory."""
     return backends.parent / "proxy-python"
 
 
 def lay_out_python(python: PythonBackend, backends: Path) -> None:
-    """Link the Python of the stub for tritonserver's python backend; call this before the backend is first loaded."""
+    """Add the python backend and its Python to the backend directory, before tritonserver loads that backend."""
     _link_python(python.folder, python.environment.root, backends)
 
 
 def is_python_laid_out(backends: Path) -> bool:
-    """Return whether tritonserver's python backend has a Python here."""
+    """Return True if the backend directory has the python backend and its Python."""
     return (backends / "python").is_symlink() and python_link(backends).is_symlink()
 
 
@@ -443,7 +445,7 @@ def _link_python(folder: Path, environment: Path, backends: Path) -> None:
 
 
 def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | None:
-    """Return the linked python backend and its environment if this version would link them, too."""
+    """Return the linked python backend and its environment, if this version would use the same ones; else None."""
     try:
         folder, environment = (backends / "python").readlink(), python_link(backends).readlink()
     except OSError:  # there are no links

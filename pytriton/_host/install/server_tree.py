@@ -1,4 +1,4 @@
-"""The locations of files in a tritonserver installation, for each layout.
+"""The files of a tritonserver installation, and where they are in each layout.
 
 ```
 NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
@@ -11,8 +11,8 @@ NVIDIA's containers (/opt/tritonserver)      the wheel, unpacked (our cache)
 The native frontend needs only `lib/`. NVIDIA's executable needs `bin/`; the Python proxy and models of Triton's python
 backend need `backends/python` or the stubs.
 
-`backends/python` has a stub for one version of Python. In the wheel it has none, and each directory in
-`python_backend_stubs` has one; unpacking completes these to Python backends like the first.
+`backends/python` has a stub for one version of Python. In the wheel, it has no stub, but each directory in
+`python_backend_stubs` has one; unpacking turns these directories into complete Python backends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINKED = re.compile(rb"libpython(3)(?:-[0-9a-f]+)?\.(\d+)\.so\.1\.0")
 
 @dataclass(frozen=True)
 class ServerTree:
-    """The files of one tritonserver; a Python for its stub is not included."""
+    """The files of a tritonserver installation, without a Python for its stub."""
 
     binary: Path | None  #: NVIDIA's executable
     backends: Path  #: the directory of all its backends, which may not exist
@@ -57,7 +57,7 @@ class ServerTree:
     def lacks(self) -> str | None:
         """The part of a complete installation that this tree lacks; None if it is complete."""
         if self.binary is None:
-            return f"the folder {self.root} holds no bin/tritonserver"
+            return f"{self.root} has no bin/tritonserver"
         return self.lacks_python
 
     @property
@@ -66,25 +66,25 @@ class ServerTree:
         if self.python_backends:
             return None
         return (
-            f"{self.program} has no Python backend: {self.backends}/python holds no {LIBRARY_NAME} "
-            f"with a usable {STUB_NAME}"
+            f"{self.program} has no Python backend: {self.backends}/python has no {LIBRARY_NAME} with "
+            f"a usable {STUB_NAME}"
         )
 
     @property
     def python_versions(self) -> list[tuple[int, int]]:
-        """The versions of Python that can run the proxy."""
+        """The versions of Python for which there is a stub."""
         return [version for version, _ in self.python_backends]
 
 
 @dataclass(frozen=True)
 class NoServer:
-    """A path holds no usable tritonserver."""
+    """The reason why there is no usable tritonserver at a path."""
 
     flaw: str
 
 
 def read_tree(path: Path) -> ServerTree | NoServer:
-    """Find the files around a tritonserver binary or below an installation's folder."""
+    """Find the files of the installation at a path: its directory, or its tritonserver binary."""
     try:
         return _read_tree(path.expanduser().absolute())
     except OSError as error:  # for example a directory that this user may not enter
@@ -111,13 +111,13 @@ def _read_tree(path: Path) -> ServerTree | NoServer:
 
 
 def _cores(libraries: Iterable[Path]) -> Iterator[Path]:
-    """Yield the core's library in each directory that has it."""
+    """Yield the paths of Triton's core library in these directories."""
     for folder in libraries:
         yield from sorted(folder.glob("libtritonserver*.so"))
 
 
 def find_core(tree: ServerTree) -> Path | None:
-    """Return the core's library."""
+    """Return the path of Triton's core library; None if there is none."""
     return next(_cores(tree.libraries), None)
 
 
@@ -126,9 +126,7 @@ def _find_binary(path: Path) -> Path | NoServer:
         places = ("bin/tritonserver", "pytriton/tritonserver/bin/tritonserver")
         found = [path / place for place in places if (path / place).is_file()]
         if not found:
-            return NoServer(
-                f"the folder {path} holds no {', no '.join(places)} and no lib/libtritonserver.so"
-            )
+            return NoServer(f"{path} has no {', no '.join(places)} and no lib/libtritonserver.so")
         path = found[0]
     elif not path.exists():
         return NoServer(f"{path} does not exist")
@@ -152,7 +150,7 @@ def _stub_version(stub: Path) -> tuple[int, int] | None:
     """Return the Python version of a stub, from the names of the libraries that it is linked with."""
     if stub.stat().st_size == 0:  # an empty file cannot be mapped
         return None
-    # In the wheel's stubs they are at the end of a megabyte: only the last pages are read.
+    # In the wheel's stubs, these names are at the end of a megabyte, so that only the last pages are read.
     with (
         open(stub, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,

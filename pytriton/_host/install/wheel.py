@@ -1,8 +1,8 @@
-"""Downloads the tritonserver binaries from the one wheel that has them into the cache.
+"""Download of the tritonserver binaries into the cache, from the one wheel that contains them.
 
-Only the binaries are unpacked (and `triton_python_backend_utils.py`, a part of Triton's
-Python backend that its stub imports). The wheel's distribution is never installed: it uses the same
-import name as this one and needs an old numpy.
+Only the binaries are unpacked, and `triton_python_backend_utils.py`, which the stub of Triton's Python
+backend imports. The wheel itself is never installed: it has the same import name as this distribution
+and needs an old numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytriton._host.install.pip_call import make_environment, run_pip
 
 @dataclass(frozen=True)
 class PinnedWheel:
-    """The trusted wheel, and the facts about its content."""
+    """The identity of the trusted wheel, and facts about its content."""
 
     distribution: str = "nvidia-pytriton"
     version: str = "0.7.0"
@@ -44,13 +44,13 @@ _MANIFEST = "manifest.json"
 
 
 def wheel_tree(cache: Path, pin: PinnedWheel = PINNED) -> Path:
-    """Return the directory of the unpacked binaries, whether it exists or not."""
+    """Return the directory for the unpacked binaries, which may not exist yet."""
     name = f"{pin.distribution}-{pin.version}-{pin.sha256[:12]}"
     return cache / "server" / name
 
 
 def is_unpacked(tree: Path) -> bool:
-    """Return whether every unpacked file still exists with its size."""
+    """Return True if every unpacked file still exists with the right size."""
     try:
         manifest: dict[str, int] = json.loads((tree / _MANIFEST).read_text())
         return all((tree / name).stat().st_size == size for name, size in manifest.items())
@@ -92,16 +92,17 @@ def install_wheel(
     wheel: Path | None = None,
     pin: PinnedWheel = PINNED,
 ) -> Path:
-    """Ensure that the binaries are unpacked in the cache, and return their directory.
+    """Download and unpack the binaries into the cache unless that is done, and return their directory.
 
     Args:
         cache: the cache directory.
-        progress: gets a line for each step that takes a while.
-        wheel: a local wheel; nothing is downloaded then.
+        progress: gets a line for each slow step.
+        wheel: a local wheel, used instead of a download.
         pin: the expected wheel.
 
     Raises:
-        ServerRuntimeError: unsupported machine, no wheel, a wrong or damaged one, or the cache is not writable.
+        ServerRuntimeError: the machine is not supported, the wheel is missing, wrong or damaged, or the cache is not
+            writable.
     """
     tree = wheel_tree(cache, pin)
 
@@ -125,7 +126,7 @@ def install_wheel(
 
 
 def _download(folder: Path, progress: Progress, pin: PinnedWheel) -> Path:
-    """Download the wheel into a new directory, with a pip that is deleted with the directory."""
+    """Download the wheel into a new directory, with a pip of its own that is deleted with the directory."""
     requirement = f"{pin.distribution}=={pin.version}"
     progress(f"downloading the tritonserver binaries (55 MB, {requirement}) with pip")
     make_environment(folder / "pip", Path(sys.executable))
@@ -133,7 +134,7 @@ def _download(folder: Path, progress: Progress, pin: PinnedWheel) -> Path:
     run_pip(python, ["download", "--no-deps", "--dest", str(folder), requirement], progress)
     found = sorted(folder.glob("*.whl"))
     if not found:
-        raise ServerRuntimeError(f"pip reported success but left no wheel of {requirement}")
+        raise ServerRuntimeError(f"pip reported success, but there is no wheel of {requirement}")
     return found[0]
 
 
@@ -171,8 +172,8 @@ def unpack(wheel: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(member) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-            # All files but one Python file are programs and shared libraries. They are readable to others as
-            # far as the umask allows, and executable wherever they are readable.
+            # All files except one Python file are programs and shared libraries. The umask decides who can read them,
+            # and who can read them can also execute them.
             mode = target.stat().st_mode & 0o777
             target.chmod(mode if target.suffix == ".py" else mode | ((mode & 0o444) >> 2))
             manifest[member.filename] = member.file_size
@@ -182,10 +183,10 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _complete_python_backends(folder: Path) -> Iterator[Path]:
-    """Link the Python backend's library beside each stub, so that each directory is a complete backend.
+    """Link the Python backend's library into the directory of each stub, which makes it a complete backend; yield the links.
 
-    tritonserver refuses a link from elsewhere ("escapes backend directory"), and a copy in a
-    daemon's runtime directory would not work: /run is often mounted noexec.
+    tritonserver refuses symbolic links to other directories ("escapes backend directory"), and copies in
+    a daemon's runtime directory would not work, because /run is often mounted noexec.
     """
     root = folder / "pytriton" / "tritonserver"
     for stub_folder in root.glob("python_backend_stubs/3.*"):
@@ -210,7 +211,7 @@ def _check_room(folder: Path, needed: int) -> None:
     if free < needed:
         raise ServerRuntimeError(
             f"no space left on the disk of {folder.parent.parent}: the tritonserver binaries need "
-            f"{needed // 1_000_000} MB, {free // 1_000_000} MB are free; free some, or set "
+            f"{needed // 1_000_000} MB, but only {free // 1_000_000} MB are free; free some space, or set "
             "PYTRITON_DAEMON_CACHE_DIR to a directory with free space"
         )
 

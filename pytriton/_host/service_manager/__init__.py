@@ -1,4 +1,4 @@
-"""Communication with the service manager by systemd's protocols: state notification, socket activation.
+"""Communication with the service manager by systemd's protocols: state notifications and socket activation.
 
-May import: nothing of the daemon.
+Imports no other package of the project.
 """

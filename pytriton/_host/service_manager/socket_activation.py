@@ -1,8 +1,8 @@
-"""Sockets on which a service manager listens for the daemon, by systemd's protocol, sd_listen_fds(3).
+"""Socket activation: sockets on which a service manager listens for the daemon (systemd's sd_listen_fds(3)).
 
-They outlive the daemon: while it is down, connections wait in them instead of being refused. The variables contain
-the number of sockets, which start at descriptor 3, and the process they are for. The settings say what each socket is
-for, by its port.
+The sockets outlive the daemon: while it is down, connections wait instead of being refused. Variables contain the number
+of sockets, whose descriptors start at 3, and the pid that they are for. The port of a socket, which is in the settings,
+says what it is for.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _FIRST = 3
 #: An IPv6 socket also accepts IPv4 connections.
 _EVERY_INTERFACE = {"0.0.0.0", "::"}
 
-#: The sockets with their original numbers, and the variables, for the next version of this process.
+#: The sockets, with their original descriptors, and the variables; an upgrade passes both to the next version.
 _held: list[socket.socket] = []
 _variables: dict[str, str] = {}
 
 
 class SocketActivationError(Exception):
-    """The service manager passes something unusable; the text says what, and what to do."""
+    """The service manager has passed an unusable descriptor; the text says which, and what to do."""
 
 
 def take(environ: MutableMapping[str, str]) -> None:
-    """Take the sockets, and remove the variables from the environment so that no child inherits them.
+    """Take over the passed sockets, and remove the variables from the environment, so that no child inherits them.
 
     Raises:
         SocketActivationError: a descriptor is not a listening TCP socket.
@@ -42,7 +42,7 @@ def take(environ: MutableMapping[str, str]) -> None:
 
 
 def numbers(environ: Mapping[str, str]) -> range:
-    """Return the descriptors that the variables announce, if they are for this process.
+    """Return the descriptors that the variables announce; an empty range if they are for another process.
 
     Raises:
         SocketActivationError: the number of descriptors is invalid.
@@ -79,7 +79,7 @@ def addresses() -> list[tuple[str, int]]:
 
 
 def is_same_address(address: str, setting: str) -> bool:
-    """Return whether a socket's address is the one that a setting names, perhaps as a host name."""
+    """Return True if a setting names the address of a socket, perhaps by a host name."""
     if {address, setting} <= _EVERY_INTERFACE:
         return True
     try:
@@ -90,7 +90,7 @@ def is_same_address(address: str, setting: str) -> bool:
 
 
 def at_port(port: int) -> Iterator[tuple[str, socket.socket]]:
-    """Yield the sockets of a port, with their addresses."""
+    """Yield (address, socket) for each socket of a port."""
     for one in _held:
         address, number = one.getsockname()[:2]
         if number == port:
@@ -98,17 +98,17 @@ def at_port(port: int) -> Iterator[tuple[str, socket.socket]]:
 
 
 def variables() -> dict[str, str]:
-    """Return the variables for the next version of this process."""
+    """Return the variables that an upgrade passes to the next version of the daemon."""
     return dict(_variables)
 
 
 def descriptors() -> list[int]:
-    """Return the descriptors for the next version of this process."""
+    """Return the descriptors that an upgrade passes to the next version of the daemon."""
     return [one.fileno() for one in _held]
 
 
 def forget() -> None:
-    """Close all sockets."""
+    """Close all sockets, and forget the variables."""
     for one in _held:
         one.close()
     _held.clear()

@@ -1,8 +1,8 @@
-"""Notifies the service manager of the daemon's state by systemd's protocol, sd_notify(3).
+"""Notification of the service manager about the daemon's state (systemd's sd_notify(3)).
 
 A message is one datagram of `NAME=value` lines to the socket named by $NOTIFY_SOCKET: a path, or "@" and a name
-in the abstract namespace. The protocol is implemented here because it takes ten lines; libsystemd's bindings are a
-compiled package. Without $NOTIFY_SOCKET nothing is sent.
+in the abstract namespace. The protocol is implemented here because that takes ten lines, while the bindings of
+libsystemd are a compiled package. Without $NOTIFY_SOCKET, nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: Variables that a service manager sets for its service only; a child that inherited them could speak for the daemon.
+#: Variables that a service manager sets for the daemon only: a child that inherited them could send notifications.
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-#: A starting or stopping daemon asks for this much more time, this often.
+#: How much more time a starting or stopping daemon requests, and how often.
 _EXTEND_S, _EXTEND_EVERY_S = 30.0, 10.0
 #: Interval between checks of the state for a new STATUS=, unless the watchdog needs a shorter one.
 _POLL_INTERVAL_S = 2.0
@@ -34,19 +34,19 @@ _KEPT = 8
 
 @dataclass(frozen=True)
 class ServiceState:
-    """The daemon's state in the service manager's terms."""
+    """The state of the daemon that the service manager is notified of."""
 
     text: str  #: one line for people
-    healthy: bool  #: whether it works; the watchdog is only notified then
-    busy: bool  #: whether it is starting or stopping, which may take long
+    healthy: bool  #: whether the daemon works; the watchdog is notified only if it does
+    busy: bool  #: whether the daemon is starting or stopping, which may take long
 
 
 class Notifier:
     """Sends notifications to the service manager; does nothing without one.
 
     Args:
-        address: $NOTIFY_SOCKET; empty: there is no service manager.
-        watchdog_s: time without a notification after which the daemon counts as hung; 0: never.
+        address: $NOTIFY_SOCKET; empty if there is no service manager.
+        watchdog_s: time without a notification after which the daemon counts as hung, in seconds; 0: no watchdog.
     """
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
@@ -67,7 +67,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, env: MutableMapping[str, str]) -> Notifier:
-        """Remove the protocol's variables from `env`, so that no child process inherits them."""
+        """Create a notifier from the protocol's variables in `env`; remove them, so that no child process inherits them."""
         variables = {name: env.pop(name) for name in VARIABLES if name in env}
         address, usec, pid = (variables.get(name, "") for name in VARIABLES)
         mine = not pid or pid == str(os.getpid())
@@ -96,7 +96,7 @@ class Notifier:
 
     @contextmanager
     def slow_start(self) -> Iterator[None]:
-        """Ask for more time from a thread, while this one is busy downloading tritonserver."""
+        """Request more time in a separate thread during the block, in which tritonserver is downloaded."""
         if not self._target:
             yield
             return
@@ -116,7 +116,7 @@ class Notifier:
             thread.join()
 
     async def keep(self, state: Callable[[], ServiceState]) -> None:
-        """Notify the service manager until cancelled: watchdog, new states, and requests for more time.
+        """Notify the service manager until cancelled: send watchdog messages, new states, and requests for more time.
 
         This runs in the dispatcher's own event loop, so that a hung loop sends nothing. Failed sends are retried.
         """
@@ -138,7 +138,7 @@ class Notifier:
             await asyncio.sleep(pause_s)
 
     def _announce(self, *lines: str, status: str | None = None) -> None:
-        """Send a message that must not be lost, after earlier unsent ones."""
+        """Send a message that must not be lost, after those that could not be sent before."""
         self._unsent.append(("\n".join(lines), status))
         self._send_unsent()
 

@@ -75,7 +75,7 @@ class Kind:
         """
         return self._read(raw)
 
-    def placed(self, value: Any, base: Path) -> Any:
+    def resolve_paths(self, value: Any, base: Path) -> Any:
         """Return a parsed value with its relative paths resolved against `base`."""
         if not self.is_path:
             return value

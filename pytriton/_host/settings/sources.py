@@ -69,7 +69,7 @@ class _Draft:
             self.values[name] = {**self.values.get(name, {}), **value}
             self.sources.update({f"{name}.{key}": source for key in value})
         else:
-            self.values[name] = kind.placed(value, base)
+            self.values[name] = kind.resolve_paths(value, base)
 
 
 def load_config(

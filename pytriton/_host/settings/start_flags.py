@@ -27,7 +27,7 @@ class StartFlags:
         """Return these flags with absolute paths."""
         base = Path.cwd() / self.cwd
         flags = {
-            name: kind.placed(kind.read(value), base) if kind.is_path else value
+            name: kind.resolve_paths(kind.read(value), base) if kind.is_path else value
             for name, value in self.flags.items()
             for kind in (options()[name].kind,)
         }

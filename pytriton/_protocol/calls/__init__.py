@@ -1,4 +1,4 @@
-"""The connection on which a worker asks its proxies to call other models: messages, chains, both ends, memory.
+"""Connection on which a worker asks its proxies to call other models: its messages, both ends, and their memory.
 
-Holds what worker and proxy send each other about calls. Imports msgspec and the standard library only.
+Imports only msgspec and the standard library.
 """

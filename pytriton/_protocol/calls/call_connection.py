@@ -1,4 +1,4 @@
-"""One end of the connection for calls: its messages, descriptors of memory, and the memory that it writes tensors to."""
+"""One end of a call connection: sends and receives messages, and passes shared memory with the tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytriton._protocol.lanes.lane_messages import TensorRef
 
 #: Maximum message size. Only thousands of tensors or very large parameters exceed it.
 _MAX_BYTES = 1 << 16
-#: Maximum number of memories a worker may have announced and not released: each holds a descriptor in the proxy's
-#: process. Also limits the calls in flight on one connection, since each has a slot.
+#: Maximum number of memory segments that a worker may have announced and not released: each takes a descriptor in the
+#: proxy's process. Also limits the calls in flight on one connection, since each call has a slot.
 MAX_MEMORIES = 1024
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -32,9 +32,9 @@ def socket_path(lane_path: str) -> str:
 
 
 class CallConnection:
-    """One end of a connection for calls. `send` may be used by any thread, `receive` by one.
+    """One end of a call connection. Any thread may call `send`; only one thread may call `receive`.
 
-    `peer_trusted=False` accepts only memory that the peer cannot shrink.
+    With `peer_trusted=False`, only memory that the peer cannot shrink is accepted.
     """
 
     def __init__(self, connection: socket.socket, *, peer_trusted: bool) -> None:
@@ -61,7 +61,7 @@ class CallConnection:
         self._send(encode(message))
 
     def announce(self, fd: int) -> int:
-        """Pass a read-only descriptor to the peer, close it here, and return the memory's number."""
+        """Send a read-only descriptor of memory to the peer, close it here, and return the memory segment's number."""
         try:
             with self._sending:
                 self._announced += 1
@@ -73,7 +73,7 @@ class CallConnection:
         return number
 
     def receive(self) -> CallMessage:
-        """Wait for the next message that is not about memory and return it.
+        """Wait for the next message and return it. Messages about memory are handled here and not returned.
 
         Raises:
             LaneClosed: the peer is gone.
@@ -86,18 +86,18 @@ class CallConnection:
                 self._map(message.number, fds)
             elif fds:
                 _close_all(fds)
-                raise LaneError(f"a descriptor came with {type(message).__name__}")
+                raise LaneError(f"{type(message).__name__} must not be sent with a descriptor")
             elif isinstance(message, Forget):
                 self._unmap(message.number)
             else:
                 return message
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return a mapping of at least the bytes [0, end) of the memory the peer announced as `number`.
+        """Return a mapping of the peer's memory segment `number` that covers at least the bytes [0, end).
 
         Raises:
-            LaneError: the peer announced no such memory.
-            ArenaError: the memory is smaller, or cannot be mapped.
+            LaneError: the peer has announced no segment with this number.
+            ArenaError: the segment is smaller than `end`, or cannot be mapped.
         """
         with self._mapping:
             memory = self._memories.get(number)
@@ -108,23 +108,23 @@ class CallConnection:
             return memory.covering(end)
 
     def stop_receiving(self) -> None:
-        """Stop receiving new data from the peer; data already sent can still be received."""
+        """Refuse new messages from the peer. Messages that it has already sent can still be received."""
         with self._sending:
             if not self._closed:
                 self._socket.shutdown(socket.SHUT_RD)
 
     def hang_up(self) -> None:
-        """Shut down the connection, so that the receiving thread and the peer see its end."""
+        """Shut down the connection: the receiving thread and the peer get end-of-file."""
         with self._sending:
             if not self._closed:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def let_go(self) -> None:
-        """Close the descriptor in a forked child, without touching state that other threads held."""
+    def close_after_fork(self) -> None:
+        """Close the descriptor in a forked child. Takes no locks, which other threads may have held at the fork."""
         self._socket.close()
 
     def close(self) -> None:
-        """Close the connection and release all memory. Called by the receiving thread."""
+        """Close the connection and release the peer's memory. Must be called by the receiving thread."""
         with self._sending:
             self._closed = True
             self._socket.close()
@@ -136,7 +136,7 @@ class CallConnection:
     def _send(self, data: bytes) -> None:
         if len(data) > _MAX_BYTES:
             raise LaneError(
-                f"a call of {len(data)} bytes without its tensors is too large: the limit is {_MAX_BYTES}; "
+                f"a call is too large: {len(data)} bytes without its tensors, but the limit is {_MAX_BYTES}; "
                 "send large values as tensors, not as parameters"
             )
         with self._sending:
@@ -167,13 +167,13 @@ class CallConnection:
                 fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
         try:
             if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-                raise LaneError("a message about calls was longer than the protocol allows")
+                raise LaneError("a call message is longer than the protocol allows")
             if not data:
                 raise LaneClosed("end of file")
             return decode(data), list(fds)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _close_all(fds)
-            raise LaneError(f"malformed message about a call: {error}") from error
+            raise LaneError(f"malformed call message: {error}") from error
         except (LaneError, LaneClosed):
             _close_all(fds)
             raise
@@ -198,7 +198,7 @@ class CallConnection:
         with self._mapping:
             memory = self._memories.pop(number, None)
         if memory is None:
-            raise LaneError(f"memory segment {number} was returned, but never announced")
+            raise LaneError(f"memory segment {number} was released, but never announced")
         memory.close()
 
 
@@ -212,20 +212,20 @@ _MAX_KEPT = 64 << 20
 
 
 class Slot:
-    """Memory for the tensors of one call at a time. The peer knows it as `number`."""
+    """Memory for the tensors of one call at a time. `number` is the number of its memory segment at the peer."""
 
     def __init__(self, number: int, arena: Arena) -> None:
         self.number = number
         self.arena = arena
         self.free_since = 0.0
 
-    def placed(self, ref: TensorRef) -> TensorRef:
-        """Return a reference to a tensor in the arena in the peer's numbering."""
+    def reference(self, ref: TensorRef) -> TensorRef:
+        """Return the reference with which the peer finds a tensor of this slot's arena."""
         return msgspec.structs.replace(ref, memory=self.number)
 
 
 class Slots:
-    """This end's memory on one connection: a slot per call in flight, and a few spare ones."""
+    """The memory that this end of a connection writes to: a slot for each call in flight, and a few free slots."""
 
     def __init__(self, connection: CallConnection) -> None:
         self._connection = connection
@@ -240,7 +240,7 @@ class Slots:
 
         Raises:
             LaneClosed: the peer is gone.
-            ArenaError: the maximum number of slots is in use, or no descriptors are left.
+            ArenaError: the maximum number of slots is in use, or this process has no free descriptors.
         """
         with self._lock:
             if self._free:
@@ -263,7 +263,7 @@ class Slots:
         try:
             arena = Arena("pytriton-call")
         except OSError as error:
-            raise ArenaError(f"cannot get shared memory: {error}") from error
+            raise ArenaError(f"cannot allocate shared memory: {error}") from error
         try:
             return Slot(self._connection.announce(arena.open_readonly()), arena)
         except BaseException:
@@ -271,7 +271,7 @@ class Slots:
             raise
 
     def give_back(self, slot: Slot) -> None:
-        """Return a slot whose call is over and whose tensors have been read."""
+        """Put back a slot whose call has ended and whose tensors have been read."""
         slot.arena.reset()
         with self._lock:
             kept = not self._closed and slot.arena.size <= _MAX_KEPT
@@ -286,11 +286,11 @@ class Slots:
 
     @property
     def large(self) -> bool:
-        """Return True if more free memory is held than is kept permanently."""
+        """Return True if the free slots hold more memory than is kept for later calls."""
         return self._kept > _MAX_KEPT
 
     def release_idle(self) -> None:
-        """Release slots that have been idle for a while, if they hold much memory."""
+        """Release slots that have been free for `KEPT_S` seconds, oldest first, until the rest is small enough to keep."""
         idle = []
         with self._lock:
             until = time.monotonic() - KEPT_S
@@ -310,7 +310,7 @@ class Slots:
             self._made -= 1
 
     def close(self) -> None:
-        """Release all free slots. Slots in use are released when they are returned."""
+        """Release all free slots. Slots in use are released when they are put back."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

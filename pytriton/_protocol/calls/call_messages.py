@@ -1,7 +1,7 @@
-"""Calls to other models: the connection on which a worker asks a proxy to make them, and what travels on it.
+"""Messages with which a worker asks a proxy to call other models, and gets the answers.
 
-Each proxy of a worker has such a connection to it, in addition to its lane: calls are independent of batches. Any
-thread of a worker may call, many calls may be in flight at once, and answers come in any order::
+They have a connection of their own beside each lane, because calls are independent of batches. Any thread of a
+worker may call, many calls may be in flight at once, and answers arrive in any order::
 
     worker                                                   proxy
       │  Call(id, model, inputs → memory, offset, shape)        │
@@ -11,14 +11,14 @@ thread of a worker may call, many calls may be in flight at once, and answers co
       │  AnswerRead(id)     its memory may be used again        │
       │────────────────────────────────────────────────────────▶│
       │  CallCancelled(id)  its model may stop                  │
-      │  CallDropped(id)    no one waits for it any more        │
+      │  CallDropped(id)    the caller no longer waits          │
       │────────────────────────────────────────────────────────▶│
       │                Retiring()   make no new calls here      │
       │◀────────────────────────────────────────────────────────│
 
 The worker listens at `socket_path` (call_connection.py); the proxy connects before it sends a batch. The worker
-accepts connections when it first makes a call, so a worker that makes none needs no thread for them. Inputs lie in
-memory of the worker (`Slots`), outputs where Triton put them. If either end dies, the other sees end-of-file.
+accepts connections when it first makes a call, so a worker that makes no calls needs no thread for them. Inputs are in
+memory of the worker (`Slots`), outputs where Triton put them. If one end dies, the other gets end-of-file.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ import msgspec
 from pytriton._protocol.lanes.lane_messages import TensorRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER
 
-#: Error code of an answer that means: ask another proxy.
+#: Error code of an answer: the worker must ask another proxy.
 MOVED = "MOVED"
-#: Variable in tritonserver's environment with the key that seals chains, so that clients cannot forge one.
+#: Variable in tritonserver's environment with the key that signs call chains, so that clients cannot forge them.
 KEY_VARIABLE = "PYTRITON_CALLS_KEY"
 _SEAL_CHARS = 32
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A model that waits for a call, and the worker that is blocked by it.
+    """One link of a call chain: a model that waits for the answer to a call, and its blocked worker.
 
-    `worker` is empty if the worker can process other batches in the meantime: nothing can deadlock behind it.
+    `worker` is empty if that worker can process other batches meanwhile, so that it cannot cause a deadlock.
     """
 
     model: str
@@ -49,16 +49,16 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base class of all messages about calls."""
+    """Base class of the call messages."""
 
 
 class Call(_Message, frozen=True):
     """worker → proxy: call a model.
 
-    `version` -1 selects the newest. `outputs` lists output names; empty means all. `parameters` is a flat
-    JSON object. `flags` are Triton's request flags (1: sequence start, 2: sequence end). `timeout_us` is Triton's
-    request timeout; 0 disables it. `stream`: the model may answer any number of times. `chain`: oldest
-    link first, the caller last.
+    `version` -1 selects the newest version. `outputs` lists output names; empty means all outputs. `parameters` is
+    a flat JSON object. `flags` are Triton's request flags (1: sequence start, 2: sequence end). `timeout_us` is
+    Triton's request timeout; 0 disables it. With `stream`, the model may answer any number of times. `chain` is the
+    call chain, oldest link first, the caller last.
     """
 
     id: int
@@ -96,8 +96,8 @@ class AnswerRead(_Message, frozen=True):
 class Answer(_Message, frozen=True):
     """proxy → worker: an answer to a call. If `error` is set, `code` is the name of Triton's error code.
 
-    With code `MOVED`, the proxy did not execute the call; another proxy must be asked. `parameters` are the response
-    parameters, a flat JSON object or "".
+    The code `MOVED` means that the proxy did not execute the call and another proxy must be asked. `parameters`
+    are the response parameters, a flat JSON object or "".
     """
 
     id: int
@@ -109,17 +109,17 @@ class Answer(_Message, frozen=True):
 
 
 class Retiring(_Message, frozen=True):
-    """proxy → worker: this proxy is retiring. Calls in flight are still answered."""
+    """proxy → worker: this proxy accepts no new calls. Calls in flight are still answered."""
 
 
 class Memory(_Message, frozen=True):
-    """The descriptor in this packet refers to memory `number` of the sender."""
+    """Announcement of the sender's memory segment `number`, whose descriptor is in the same packet."""
 
     number: int
 
 
 class Forget(_Message, frozen=True):
-    """The sender has released its memory `number`."""
+    """Notice that the sender has released its memory segment `number`."""
 
     number: int
 
@@ -130,19 +130,19 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
-# ── the chain, as a request parameter (`CHAIN_PARAMETER`): a call that returns to its start is detected ──
+# ── the call chain as a request parameter (`CHAIN_PARAMETER`), by which circular calls are detected ──
 
 _decode_chain = msgspec.json.Decoder(list[Link]).decode
 
 
 def encode_chain(chain: Sequence[Link], key: bytes) -> str:
-    """Return the value of `CHAIN_PARAMETER` for a chain, sealed with `key` so that only key holders can create one."""
+    """Encode a call chain as the value of `CHAIN_PARAMETER`, signed with `key` so that clients cannot forge it."""
     encoded = msgspec.json.encode(chain)
     return _seal(encoded, key) + encoded.decode()
 
 
 def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
-    """Return the chain in a request's parameters (JSON). Empty if there is none or `key` did not seal it."""
+    """Decode the call chain in a request's parameters (JSON); [] if there is none, or if `key` did not sign it."""
     if CHAIN_PARAMETER not in parameters:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Files private to one user, in folders where other users may have created files."""
+"""Handling of one user's private files, in folders where other users may have created files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, created with mode 0600, without following links. For use as the `opener` of `open`.
+    """Open a file without following links; create it with mode 0600. For use as the `opener` of `open`.
 
     Raises:
         OSError: the file cannot be opened; ELOOP if it is a link, which might point anywhere.
@@ -28,12 +28,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def strangers(folder: Path, *, passing_over: frozenset[str] = frozenset()) -> list[Path]:
-    """Return paths in and below a folder that belong to other users, at most one per folder.
+def files_of_others(folder: Path, *, passing_over: frozenset[str] = frozenset()) -> list[Path]:
+    """Return files and folders below a folder that belong to other users, at most one per folder.
 
     Args:
         folder: the folder to search; links in it are not followed
-        passing_over: names directly in the folder to skip
+        passing_over: names in the folder itself that are skipped
     """
     found = []
     for place, folders, files in os.walk(folder):

@@ -16,9 +16,9 @@ Layout (all names are short because a unix socket's path has at most 107 bytes):
 
 A daemon that takes over the directory deletes and recreates `l`, `models`, `backends`, `lib` and `shared`.
 
-The directory is 0700. If a group of users may control the daemon (`control_group`), it is 0750, control.sock
-0660 and daemon.lock 0640 with that group: what a client needs to find the daemon and to talk to it. Everything else
-is always private to the owner, folders 0700 and files 0600.
+The directory has mode 0700. If a group of users may control the daemon (`control_group`), its mode is 0750, that of
+control.sock 0660 and that of daemon.lock 0640, all with that group: clients need these to find the daemon and to talk
+to it. Everything else is always private to the owner: folders 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytriton._protocol.files.private_files import remove, strangers
+from pytriton._protocol.files.private_files import files_of_others, remove
 
 ENV_RUNTIME_DIR = "PYTRITON_DAEMON_RUNTIME_DIR"
 #: Used by root's daemon and the system service: only root can create it.
@@ -41,10 +41,10 @@ _SERVICE_DIR = Path("/run/pytriton-daemon")
 #: sun_path holds 108 bytes including its terminating NUL (unix(7)).
 MAX_SOCKET_PATH = 107
 
-#: Libraries for workers that run another interpreter than the daemon's.
+#: Folder with the libraries for workers whose interpreter is not the daemon's.
 OTHER_LIBRARIES = "lib-other"
 #: Recreated by each daemon, so existing content does not matter.
-_MADE_ANEW = ("l", "models", "backends", "lib", OTHER_LIBRARIES, "proxy-python", "given", "shared")
+_RECREATED = ("l", "models", "backends", "lib", OTHER_LIBRARIES, "proxy-python", "given", "shared")
 #: Opened by the daemon: a link here would redirect it.
 _NO_LINKS = ("daemon.lock", "start.json", "logs", "logs/daemon.log", "logs/startup.log")
 
@@ -54,7 +54,7 @@ class RuntimeDirError(Exception):
 
 
 def default_runtime_dir() -> Path:
-    """Return this user's runtime directory: the first of the documented places that applies.
+    """Return this user's default runtime directory, the first of the documented places that applies:
 
     `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
     root, `<temp folder>/pytriton-daemon-<uid>`.
@@ -66,8 +66,8 @@ def default_runtime_dir() -> Path:
 def clients_runtime_dir() -> Path:
     """Return the runtime directory where this user's clients look for a daemon by default.
 
-    The user's default directory; or the system service's, if no daemon runs in the former and this user can access the
-    latter: shells of root and of the service's user have their own `$XDG_RUNTIME_DIR`.
+    This is the user's default directory, or that of the system service if a daemon runs only there and this user can
+    access it: shells of root and of the service's user have an `$XDG_RUNTIME_DIR` of their own.
     """
     usual = default_runtime_dir()
     if os.environ.get(ENV_RUNTIME_DIR) or usual == _SERVICE_DIR:
@@ -116,7 +116,7 @@ def _temporary_runtime_dir() -> Path:
 def share(path: Path, group: str | None) -> None:
     """Make a folder, a socket or a file private to its owner, or accessible to the members of a group.
 
-    Access means to enter a folder, to connect to a socket, to read a file.
+    Access means entering a folder, connecting to a socket, or reading a file.
 
     Raises:
         RuntimeDirError: the group does not exist, or this user may not assign the path to it.
@@ -138,9 +138,9 @@ def share(path: Path, group: str | None) -> None:
         ) from None
     except PermissionError as error:
         raise RuntimeDirError(
-            f"control_group: {path} cannot be given to the group {group!r}: {error.strerror}. The user that the "
-            f"daemon runs as ({os.geteuid()}) must be a member of the group, since before it logged in or the "
-            "service was started."
+            f"control_group: {path} cannot be assigned to the group {group!r}: {error.strerror}. The daemon's user "
+            f"({os.geteuid()}) must be a member of the group. A new membership takes effect after the next login or "
+            "start of the service."
         ) from error
 
 
@@ -203,7 +203,7 @@ class RuntimeDir:
         return self.lanes / f"{worker}.sock"
 
     def create(self, group: str | None = None) -> None:
-        """Create the directory and its folders, private to the owner. Does nothing if a daemon is running in it.
+        """Create the directory and its folders, private to the owner. Do nothing if a daemon is running in it.
 
         Args:
             group: name of a group whose members may also find and control the daemon
@@ -215,15 +215,15 @@ class RuntimeDir:
         longest = len(os.fsencode(str(self.lane_socket("w" + "9" * 8))))
         if longest > MAX_SOCKET_PATH:
             raise RuntimeDirError(
-                f"the runtime directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
-                f"sockets in it would pass the {MAX_SOCKET_PATH} bytes that a unix socket's path may have. "
+                f"the path of the runtime directory, {self.path}, is {longest - MAX_SOCKET_PATH} bytes too long: the "
+                f"paths of unix sockets in it would exceed the limit of {MAX_SOCKET_PATH} bytes. "
                 f"Choose a shorter one with --runtime-dir or {ENV_RUNTIME_DIR}."
             )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_others_folder()
             if self.running_pid() is not None:
-                return  # the running daemon has set it up, and would lose what is closed now
+                return  # the running daemon has set it up; restricting it again would lock out the control group
             self._make_private()
             self._make_folders()
         except OSError as error:
@@ -244,7 +244,7 @@ class RuntimeDir:
         self._refuse_others_folder()
         if stat.S_IMODE(self._info().st_mode) & 0o022:
             self._refuse_if_used()
-        self._refuse_strangers()
+        self._refuse_files_of_others()
 
     def movable_at(self) -> Path | None:
         """Return a parent folder in which other users may rename files, and therefore this directory; None if safe."""
@@ -274,9 +274,7 @@ class RuntimeDir:
             )
 
     def _make_private(self) -> None:
-        """Restrict access to the directory, then to its content: files of an earlier start, or with careless
-        permissions.
-        """
+        """Restrict access to the directory, and to files in it that an earlier start or another program has left."""
         self.check()
         if stat.S_IMODE(self._info().st_mode) & 0o077:
             writable = stat.S_IMODE(self._info().st_mode) & 0o022
@@ -290,7 +288,7 @@ class RuntimeDir:
                     os.chmod(entry.path, mode & 0o700)
 
     def _refuse_if_used(self) -> None:
-        """Refuse a non-empty folder that others may write to: its content may be theirs."""
+        """Refuse a non-empty directory that other users can write to: its content may be theirs."""
         if any(self.path.iterdir()):
             raise RuntimeDirError(
                 f"the runtime directory {self.path} is writable by other users, and it contains files that "
@@ -298,13 +296,13 @@ class RuntimeDir:
                 f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is created for this user only."
             )
 
-    def _refuse_strangers(self) -> None:
-        theirs = strangers(self.path, passing_over=frozenset(_MADE_ANEW))
+    def _refuse_files_of_others(self) -> None:
+        theirs = files_of_others(self.path, passing_over=frozenset(_RECREATED))
         if theirs:
             raise RuntimeDirError(
                 f"the runtime directory {self.path} holds {theirs[0].relative_to(self.path)}, which belongs to user "
-                f"{os.lstat(theirs[0]).st_uid}, not to this one ({os.geteuid()}). Remove it if you know how it came "
-                f"there, or choose another directory with --runtime-dir or {ENV_RUNTIME_DIR}."
+                f"{os.lstat(theirs[0]).st_uid}, not to this one ({os.geteuid()}). Remove it if you know where it comes "
+                f"from, or choose another directory with --runtime-dir or {ENV_RUNTIME_DIR}."
             )
         links = [name for name in _NO_LINKS if (self.path / name).is_symlink()]
         if links:
@@ -318,13 +316,13 @@ class RuntimeDir:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove the files of an earlier daemon that this one creates again. The caller holds the lock.
+        """Remove the files of an earlier daemon that this one creates again. The caller must hold the lock.
 
         Raises:
             RuntimeDirError: a file cannot be removed.
         """
         try:
-            for name in (*_MADE_ANEW, self.control_socket.name):
+            for name in (*_RECREATED, self.control_socket.name):
                 remove(self.path / name)
             self._make_folders()
         except OSError as error:
@@ -334,7 +332,7 @@ class RuntimeDir:
             ) from error
 
     def access_token(self) -> str | None:
-        """Return the running daemon's token for Triton's restricted endpoints; None if it has none."""
+        """Return the access token for Triton's restricted endpoints; None if the running daemon has no token."""
         try:
             return self.access_token_file.read_text()
         except FileNotFoundError:
@@ -347,7 +345,7 @@ class RuntimeDir:
         process.
 
         Raises:
-            OSError: it cannot be determined, or the directory belongs to another user although it must be this user's.
+            OSError: the pid cannot be determined, or the directory should be this user's but belongs to another user.
         """
         self._refuse_lookalike()
         try:

@@ -1,12 +1,12 @@
-"""The list of what workers share on a machine: one small file per mapping, with the processes that hold it.
+"""Registry of the memory that workers share: one small file for each mapping, which lists its holders.
 
     <runtime directory>/shared/
-      <digest>.json      what it is, its size, and its holders: pid, start time, descriptor
+      <digest>.json      label, kind, size, and the holders: pid, start time, descriptor
       <digest>.lock      locked (flock) while the mapping is created or gains a holder; removed under an exclusive lock
-      <digest>.<pid>     an entry that this process is writing
+      <digest>.<pid>     temporary file of the process that is writing the entry
 
 The memory itself has no name: it belongs to its holders' descriptors, so the kernel frees it when the last holder
-has exited, for whatever reason. A worker maps it by opening a holder's descriptor in /proc. Entries without a living
+exits, for whatever reason. A worker maps it by opening a holder's descriptor in /proc. Entries without a running
 holder are stale, and any process may remove them.
 """
 
@@ -50,11 +50,11 @@ class SharedEntry(msgspec.Struct, frozen=True):
     holders: list[Holder]
 
     def living(self) -> SharedEntry:
-        """Return the entry with only its living holders."""
+        """Return the entry without holders that have exited."""
         return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
 
     def measured(self, digest: str) -> SharedEntry:
-        """Return the entry with the size of its memory as reported by the kernel: the entry itself cannot be trusted.
+        """Return the entry with the size that the kernel reports: the size in the file cannot be trusted.
 
         Pages of a mapped file do not count: the kernel drops them when it needs memory.
         """
@@ -78,7 +78,7 @@ def started_at(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def locked(folder: Path, digest: str) -> Iterator[None]:
-    """Hold exclusive access to an entry and to creating its mapping. Waits for other processes."""
+    """Lock an entry, and the creation of its mapping, for the duration of the block. Wait for other processes."""
     with _locked(folder / f"{digest}.lock", fcntl.LOCK_EX):
         yield
 
@@ -113,7 +113,7 @@ def _lock(path: Path, how: int) -> int | None:
 
 
 def read(folder: Path, digest: str) -> SharedEntry | None:
-    """Return an entry with its living holders; None if it does not exist or cannot be read."""
+    """Return an entry with its running holders; None if it does not exist or cannot be read."""
     try:
         return msgspec.json.decode(
             (folder / f"{digest}.json").read_bytes(), type=SharedEntry
@@ -123,7 +123,7 @@ def read(folder: Path, digest: str) -> SharedEntry | None:
 
 
 def write(folder: Path, digest: str, entry: SharedEntry) -> None:
-    """Replace an entry. The caller holds its lock."""
+    """Write an entry atomically. The caller must hold its lock."""
     path = folder / f"{digest}.json"
     beside = path.with_suffix(f".{os.getpid()}")
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -137,7 +137,7 @@ def write(folder: Path, digest: str, entry: SharedEntry) -> None:
 
 
 def all_of(folder: Path) -> dict[str, SharedEntry]:
-    """Return the mappings that living processes hold, by digest, and remove stale files."""
+    """Return the entries of mappings that running processes hold, by digest. Remove stale files."""
     found = {}
     try:
         names = os.listdir(folder)
@@ -161,7 +161,7 @@ def all_of(folder: Path) -> dict[str, SharedEntry]:
 
 
 def size_of_all(folder: Path) -> int:
-    """Return the total size in bytes of the memory that living processes hold."""
+    """Return the total size of the shared memory that running processes hold, in bytes."""
     return sum(entry.size for entry in all_of(folder).values())
 
 

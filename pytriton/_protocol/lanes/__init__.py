@@ -1,4 +1,4 @@
-"""The transport of batches: the lane, its messages, arenas, tensors, a worker's stats page.
+"""The data path between a proxy and a worker: lanes, their messages, arenas, tensors, and the worker's stats page.
 
-Holds the data path between a proxy and a worker. Imports numpy, msgspec and the standard library only.
+Imports only numpy, msgspec and the standard library.
 """

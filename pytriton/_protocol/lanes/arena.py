@@ -1,4 +1,4 @@
-"""An arena: shared memory that its owner writes and one other process maps read-only.
+"""Arenas: shared memory that its owner writes and one other process maps read-only.
 
 An arena is a memfd: it has no name, so a killed process leaves nothing behind and no other process
 can open it. Only the owner has a writable descriptor; it hands over a read-only one. The arena
@@ -12,8 +12,8 @@ and are all freed at once::
 
 `reset` can keep regions; they are skipped when memory is allocated again.
 
-An arena that grew for one large batch releases memory once it has not been needed for a while: the pages
-are freed (MADV_REMOVE); the size and all mappings stay, so the reader is unaffected.
+An arena that grew for a large batch frees the additional pages (MADV_REMOVE) after ten seconds without such
+a batch. Its size and all mappings stay the same, so the reader is unaffected.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MIN_SWEEP_BYTES = 1 << 26
 
 
 class ArenaError(Exception):
-    """Shared memory is unavailable, or the peer described it incorrectly."""
+    """Shared memory cannot be allocated, or the peer's reference to it is invalid."""
 
 
 class NoMemoryLeft(ArenaError):
-    """The machine does not have enough memory available."""
+    """The machine has too little available memory."""
 
 
 def refuse_more_than_available(nbytes: int) -> None:
@@ -54,21 +54,21 @@ def refuse_more_than_available(nbytes: int) -> None:
     available = linux.available_memory()
     if nbytes > available:
         raise NoMemoryLeft(
-            f"it takes {nbytes} bytes of memory, and only {available} are available on this machine"
+            f"{nbytes} bytes of memory are needed, and only {available} are available on this machine"
         )
 
 
 class Arena:
-    """The writing end. Not thread-safe."""
+    """The writing end of an arena. Not thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._fd = linux.memfd_create(name)
         linux.seal_against_shrinking(self._fd)
         self._size = 0
-        self._backed = 0  #: bytes that have pages
+        self._backed = 0  #: bytes with allocated memory pages
         self._used = 0
         self._needed_at = 0.0  #: when more than `KEPT` bytes were last allocated
-        #: Whether more than `KEPT` bytes have pages.
+        #: Whether `backed` is more than `KEPT`.
         self.large = False
         #: Called when `backed` has changed.
         self.on_change: Callable[[], None] | None = None
@@ -82,7 +82,7 @@ class Arena:
 
     @property
     def backed(self) -> int:
-        """Number of bytes that have pages."""
+        """Number of bytes for which memory pages are allocated."""
         return self._backed
 
     @property
@@ -91,7 +91,7 @@ class Arena:
         return self._used
 
     def reset(self, kept: Sequence[tuple[int, int]] = ()) -> None:
-        """Free all allocations except the regions [start, end) in `kept`, which is sorted.
+        """Free all allocations except the sorted regions [start, end) in `kept`.
 
         The reader must have finished with the freed regions.
         """
@@ -103,7 +103,7 @@ class Arena:
             self.give_back()
 
     def give_back(self, *, at_once: bool = False) -> None:
-        """Release pages unused for a while, or `at_once`. Does nothing while allocations exist."""
+        """Free pages beyond `KEPT` that were unused for `KEPT_S`, or `at_once`. Do nothing while allocations exist."""
         start = max([KEPT, *[end for _, end in self._kept]])
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         now = time.monotonic()
@@ -144,15 +144,15 @@ class Arena:
         return self._map
 
     def open_readonly(self) -> int:
-        """Return a new read-only descriptor, to be passed to the reader and then closed by the caller.
+        """Return a new read-only descriptor, which the caller passes to the reader and then closes.
 
         Raises:
-            ArenaError: no descriptors are left.
+            ArenaError: this process has no free descriptors.
         """
         try:
             return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise ArenaError(f"cannot pass shared memory on: {error}") from error
+            raise ArenaError(f"cannot open shared memory for the peer: {error}") from error
 
     def close(self) -> None:
         """Release the memory. Existing views stay valid until they are deleted."""
@@ -172,7 +172,7 @@ class Arena:
         available = linux.available_memory()
         if size - self._backed > available:  # the kernel would not fail: it would kill a process
             raise ArenaError(
-                f"cannot get {size} bytes of shared memory: {self._backed} are held and only {available} "
+                f"cannot allocate {size} bytes of shared memory: {self._backed} are allocated and only {available} "
                 "more are available on this machine"
             )
         try:
@@ -182,7 +182,7 @@ class Arena:
                 self._map = mmap.mmap(self._fd, size)
                 self._size = size
         except (OSError, ValueError, OverflowError) as error:
-            raise ArenaError(f"cannot get {size} bytes of shared memory: {error}") from error
+            raise ArenaError(f"cannot allocate {size} bytes of shared memory: {error}") from error
         self._backed = size
         self.large = size > KEPT
         self._needed_at = time.monotonic()
@@ -209,7 +209,7 @@ class MappedMemory:
         self._size = 0  #: size of the mapping
         if not writer_trusted and not linux.is_sealed_against_shrinking(fd):
             os.close(fd)
-            raise ArenaError("the peer passed memory that it could still shrink")
+            raise ArenaError("the peer passed memory that is not sealed against shrinking")
 
     def covering(self, end: int) -> mmap.mmap:
         """Return a mapping that covers the bytes [0, end).
@@ -223,7 +223,7 @@ class MappedMemory:
         return self._map
 
     def close(self) -> None:
-        """Unmap the memory as soon as the last view is deleted."""
+        """Release the memory. It stays mapped until its last view is deleted."""
         self._map = None
         os.close(self._fd)
 

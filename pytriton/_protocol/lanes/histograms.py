@@ -1,8 +1,8 @@
-"""The buckets of the histograms that workers count, and the statistics derived from them.
+"""Buckets of the histograms that workers count, quantiles computed from them, and exemplars.
 
 Durations are counted in buckets whose bounds grow by the fourth root of two, from 7.6 µs to 1,024 s: those of a native
-Prometheus histogram with schema 2. So both kinds of histogram use the same counts, and a quantile is off
-by at most a tenth. Sizes are counted in powers of two. The last bucket counts values above all bounds.
+Prometheus histogram with schema 2. So classic and native histograms use the same counts, and a quantile is off
+by at most a tenth. Sizes are counted in powers of two. The last bucket counts the values above all bounds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def quantile(q: float, buckets: Sequence[int], bounds: Sequence[float] = BOUNDS_
 
 
 def coarse(buckets: Sequence[int], bounds: Sequence[float], chosen: Sequence[float]) -> list[int]:
-    """Return the number of observations at or below each of the `chosen` bounds, a subset of `bounds`."""
+    """Return the cumulative count of observations for each of the `chosen` bounds, a subset of `bounds`."""
     wanted = set(chosen)
     counts, below = [], 0
     for bound, count in zip(bounds, buckets):
@@ -71,7 +71,7 @@ _MAX_NS = 1 << 62
 
 
 class Exemplar(NamedTuple):
-    """One call: its duration, its trace id (32 digits), and when it ended, since the epoch."""
+    """A traced call: its duration in seconds, its trace id (32 hexadecimal digits), and its end since the epoch."""
 
     seconds: float
     trace: str
@@ -79,7 +79,7 @@ class Exemplar(NamedTuple):
 
 
 class Exemplars:
-    """One end of the memory. The worker calls `note`, the dispatcher `read`."""
+    """The exemplars on a worker's stats page. The worker calls `note`, the dispatcher calls `read`."""
 
     def __init__(self, memory: memoryview) -> None:
         """Take ownership of a view of `SIZE` bytes."""
@@ -87,7 +87,7 @@ class Exemplars:
         self._words = memory.cast("Q")
 
     def note(self, trace: str, took_ns: int) -> None:
-        """Record the duration of a call with that trace id. Invalid trace ids are ignored."""
+        """Record the duration of a call with its trace id. Ignore invalid trace ids."""
         try:
             number = int(trace, 16)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The lane: the connection between one proxy instance and one worker, and the descriptors passed over it.
+"""Lanes: a lane is the connection between one proxy instance and one worker.
 
 A lane is an AF_UNIX SOCK_SEQPACKET connection: it preserves message boundaries, passes memory descriptors
 (SCM_RIGHTS), and reports the end of either process to the other at once, as end-of-file.
@@ -42,8 +42,8 @@ Large outputs are not copied into shared memory if the proxy may read the worker
       │  Credit(1)                      they have been read     │   until then the worker waits
       │────────────────────────────────────────────────────────▶│
 
-A worker may close a lane at any moment between batches. A batch that it had not read by then was
-not started, which the kernel reports: `LaneClosed.unread`.
+A worker may close a lane at any moment between batches. The kernel reports whether it had read the last
+batch by then; if not, the batch was not started (`LaneClosed.unread`).
 
 One batch is in flight at a time. The outputs of batch n stay valid until batch n+1
 arrives: the proxy sends it only after Triton has copied the responses of batch n. A message too
@@ -98,8 +98,8 @@ _decode = msgspec.msgpack.Decoder(LaneMessage).decode
 class LaneClosed(Exception):
     """The process at the other end of the lane has exited or has closed the lane.
 
-    `unread`: the last message sent to it was not read, so it had no effect. Linux returns
-    ECONNRESET instead of end-of-file if a unix socket is closed with unread messages
+    With `unread`, that process had not read the last message, which therefore had no effect. Linux
+    returns ECONNRESET instead of end-of-file if a unix socket is closed with unread messages
     (`unix_release_sock`), and EPIPE for later sends.
     """
 
@@ -117,9 +117,9 @@ class LaneError(Exception):
 
 
 class Lane:
-    """One end of a lane: its socket, the memory it writes (`arena`) and the memory its peer announced.
+    """One end of a lane: its socket, the memory that it writes (`arena`), and the memory that its peer announced.
 
-    `peer_trusted=False` accepts only memory that the peer cannot shrink.
+    With `peer_trusted=False`, only memory that the peer cannot shrink is accepted.
     """
 
     def __init__(self, connection: socket.socket, *, peer_trusted: bool) -> None:
@@ -131,7 +131,7 @@ class Lane:
         self._view = memoryview(self._received)
         self._arena_announced = False
         self._announced: int | None = None  #: its descriptor is in the next packet
-        #: On a worker's end: whether the proxy reads this process's memory, and what the current answer lends it.
+        #: On a worker's end: whether the proxy can read this process's memory, and the arrays that it is reading now.
         self.reads = False
         self.lent: list[object] = []
         self.arena = Arena("pytriton-lane")
@@ -152,11 +152,11 @@ class Lane:
         return cls(connection, peer_trusted=peer_trusted)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for poll."""
+        """Return the socket's descriptor, for polling."""
         return self._socket.fileno()
 
     def peer_pid(self) -> int:
-        """Return the pid of the process at the other end (SO_PEERCRED, unix(7)): for a listener, the listening process."""
+        """Return the pid of the process that listened or connected at the other end (SO_PEERCRED, unix(7))."""
         pid, _, _ = _CREDENTIALS.unpack(
             self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
@@ -179,8 +179,8 @@ class Lane:
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneError: the peer does not read.
-            ArenaError: no memory for a message that must be spilled, or no descriptor for the arena.
+            LaneError: the peer does not read its messages.
+            ArenaError: there is no memory for a message that must be spilled, or no descriptor for the arena.
         """
         data = _encode(message)
         if len(data) > _INLINE_BYTES:
@@ -193,7 +193,7 @@ class Lane:
         self._send(data)
 
     def announce(self, memory: int, fd: int) -> None:
-        """Pass a read-only descriptor to the peer and close it here."""
+        """Announce a memory segment to the peer, send its read-only descriptor, and close the descriptor here."""
         try:
             self._send(_encode(Announce(memory)))
             self._send(
@@ -203,11 +203,11 @@ class Lane:
             os.close(fd)
 
     def receive(self, *, wait: bool = True) -> FromWorker | FromProxy:
-        """Return the next message that is not about memory, waiting for it if `wait`.
+        """Return the next message except Announce, which is handled here. With `wait`, wait for it.
 
         Raises:
             LaneClosed: the peer is gone.
-            LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`; without `wait`,
+            LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`, or, without `wait`,
                 no message is available.
             LaneError: the peer violated the protocol.
         """
@@ -228,7 +228,7 @@ class Lane:
             self._announced = message.memory
 
     def peek(self) -> Batch | None:
-        """Return the batch that `receive` would return without waiting, and leave it queued; None if there is none."""
+        """Return the next message without removing it, if it is a batch and has arrived; otherwise None."""
         if self._announced is not None:
             return None
         try:
@@ -243,11 +243,11 @@ class Lane:
         self._socket.recv(1)  # discards the rest of the packet, too
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return a mapping of at least the bytes [0, end) of the memory the peer announced as `number`.
+        """Return a mapping of the peer's memory segment `number` that covers at least the bytes [0, end).
 
         Raises:
-            LaneError: the peer announced no such memory.
-            ArenaError: the memory is smaller, or cannot be mapped.
+            LaneError: the peer has announced no segment with this number.
+            ArenaError: the segment is smaller than `end`, or cannot be mapped.
         """
         memory = self._memories.get(number)
         if memory is None:
@@ -255,7 +255,7 @@ class Lane:
         return memory.covering(end)
 
     def hang_up(self) -> None:
-        """Shut down the connection, so that the receiving thread sees its end."""
+        """Shut down the connection; the receiving thread gets end-of-file."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -270,8 +270,8 @@ class Lane:
         self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]] = ()
     ) -> None:
         try:
-            # One batch is in flight at a time, so there is always room unless the peer has stopped reading: fail
-            # instead of waiting for it.
+            # One batch is in flight at a time, so the buffer is full only if the peer has stopped reading: fail
+            # instead of waiting.
             if ancillary:
                 self._socket.sendmsg([data], ancillary, _SEND)
             else:
@@ -285,7 +285,7 @@ class Lane:
         if count == 0:
             raise LaneClosed("end of file")
         if count > _INLINE_BYTES:
-            raise LaneError("a lane message was longer than the protocol allows")
+            raise LaneError("a lane message is longer than the protocol allows")
         try:
             message: LaneMessage = _decode(self._view[:count])
             if isinstance(message, Spilled):
@@ -297,8 +297,8 @@ class Lane:
         return message
 
     def _descriptors(self, how: int) -> list[int]:
-        """Receive the packet that follows an Announce."""
-        # Use a short timeout, not the batch's: a peer that considers its answer sent would never send more.
+        """Receive the packet that follows an Announce, and return its descriptors."""
+        # Use a short timeout, not the batch's: a peer that thinks it has answered would never send the rest.
         if not how:
             behind = select.poll()
             behind.register(self._socket, select.POLLIN)

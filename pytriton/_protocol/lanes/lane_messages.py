@@ -1,4 +1,4 @@
-"""The messages on a lane and their parts; lane.py describes when each is sent.
+"""Messages on a lane; lane.py describes when each is sent.
 
 They are MessagePack arrays (msgspec), tagged by type. Fields added later are at the end and may be missing; elements
 that are not declared come from a later version and are ignored. The compiled proxy uses the same declarations
@@ -18,15 +18,15 @@ OWN = -1
 
 
 class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base class of the parts of messages."""
+    """Base class of the structures inside messages."""
 
 
 class TensorRef(_Descriptor, frozen=True):
     """A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them.
 
-    `datatype` is Triton's name ("FP32"), `shape` includes the batch axis, `nbytes` is the size in
-    `memory`. BYTES: every element is preceded by its length in 4 bytes (KServe v2, binary tensor
-    data extension).
+    `datatype` is Triton's name, such as "FP32". `shape` includes the batch axis. `nbytes` is the size in
+    memory segment `memory`. In BYTES tensors, each element is preceded by its length in 4 bytes
+    (KServe v2, binary tensor data extension).
     """
 
     name: str
@@ -38,7 +38,7 @@ class TensorRef(_Descriptor, frozen=True):
 
 
 class RequestDetails(_Descriptor, frozen=True):
-    """Request details that only Triton Python models (`model.py`) use.
+    """The properties of a request that only Triton Python models (`model.py`) use.
 
     `timeout` is in microseconds; `trace` is the context of a traced request, JSON.
     """
@@ -50,7 +50,7 @@ class RequestDetails(_Descriptor, frozen=True):
 
 
 class RequestRef(_Descriptor, frozen=True):
-    """One request of a batch. `parameters` is JSON; `requested` lists the outputs that the client wants."""
+    """One request of a batch. `parameters` is JSON; `requested` lists the requested outputs."""
 
     inputs: list[TensorRef]
     parameters: str
@@ -60,11 +60,11 @@ class RequestRef(_Descriptor, frozen=True):
 
 
 class ResponseDetails(_Descriptor, frozen=True):
-    """Response details that only Triton Python models set.
+    """The properties of a response that only Triton Python models set.
 
-    `code` is the name of a Triton error code ("NOT_FOUND"; empty means INTERNAL), `parameters` is
-    JSON. `final`: the last response to this request. `empty`: there is no response, just the final flag.
-    `reschedule`: no response either; Triton queues the request again.
+    `code` is the name of a Triton error code, such as "NOT_FOUND"; empty means INTERNAL. `parameters` is
+    JSON. `final` marks the last response to the request. With `empty`, there is no response, only the final
+    flag. With `reschedule`, there is no response either: Triton queues the request again.
     """
 
     code: str = ""
@@ -75,7 +75,7 @@ class ResponseDetails(_Descriptor, frozen=True):
 
 
 class ResponseRef(_Descriptor, frozen=True):
-    """The answer to one request: its outputs, or an error for this request only."""
+    """The response to one request: its outputs, or an error that affects only this request."""
 
     outputs: list[TensorRef]
     error: Optional[str] = None
@@ -83,7 +83,7 @@ class ResponseRef(_Descriptor, frozen=True):
 
 
 class BatchTrace(_Descriptor, frozen=True):
-    """The traces of a batch. `contexts` has one entry per request, "" for an untraced one.
+    """The trace contexts of a batch, one for each request; "" for an untraced request.
 
     An entry comes from Triton (`request.trace().get_context()`): a JSON object of W3C Trace Context
     headers. `begun_ns` is when the proxy received the batch, in nanoseconds since 1970.
@@ -98,7 +98,7 @@ class _LaneMessage(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=Fa
 
 
 class Announce(_LaneMessage, frozen=True):
-    """The descriptor in the next packet refers to memory number `memory`."""
+    """Announcement of memory segment `memory`, whose descriptor is in the next packet."""
 
     memory: int
 
@@ -106,9 +106,9 @@ class Announce(_LaneMessage, frozen=True):
 class Batch(_LaneMessage, frozen=True):
     """proxy → worker: run the callable on these requests.
 
-    `trace` is None if the batch is not traced. `reads`: outputs may lie in the worker's own memory. `alone`: an
-    earlier worker was lost with this batch and others, so do not merge it. `taken_ns` is when tritonserver passed it to
-    the proxy (CLOCK_MONOTONIC; 0: unknown), `rows` the total number of rows.
+    `trace` is None if the batch is not traced. With `reads`, the proxy can read outputs from the worker's own memory.
+    With `alone`, the batch must not be merged: an earlier worker was lost with this batch and others. `taken_ns` is
+    when tritonserver passed the batch to the proxy (CLOCK_MONOTONIC; 0: unknown); `rows` is the total number of rows.
     """
 
     id: int
@@ -121,14 +121,14 @@ class Batch(_LaneMessage, frozen=True):
 
 
 class BatchDone(_LaneMessage, frozen=True):
-    """worker → proxy: one response per request, in order."""
+    """worker → proxy: the responses of a batch, one for each request, in order."""
 
     id: int
     responses: list[ResponseRef]
 
 
 class BatchLent(_LaneMessage, frozen=True):
-    """worker → proxy: like `BatchDone`, with outputs in the worker's own memory, or large ones in its arena.
+    """worker → proxy: like `BatchDone`, with outputs in the worker's own memory or large outputs in its arena.
 
     The worker waits for a `Credit`, which the proxy sends after reading them.
     """
@@ -147,27 +147,27 @@ class BatchFailed(_LaneMessage, frozen=True):
 class Room(_LaneMessage, frozen=True):
     """worker → proxy: the maximum number of batches in flight (decoupled models).
 
-    0, after a positive number: this worker retires. It answers its current batches; the next batch uses another lane.
+    0 after a positive number means that the worker retires: it answers its current batches and accepts no others.
     """
 
     batches: int
 
 
 class BatchBegun(_LaneMessage, frozen=True):
-    """worker → proxy: the inputs have been copied; another batch may be sent if there is room."""
+    """worker → proxy: the inputs have been copied; the next batch may be sent if `Room` allows it."""
 
     id: int
 
 
 class BatchPart(_LaneMessage, frozen=True):
-    """worker → proxy: one response each to some of the requests; more may follow."""
+    """worker → proxy: one response each for some of a batch's requests; more may follow."""
 
     id: int
     responses: list[Optional[ResponseRef]]
 
 
 class PartRef(_Descriptor, frozen=True):
-    """A part of one batch in a `BatchParts`, like a `BatchPart`."""
+    """An element of `BatchParts` with the content of one `BatchPart`."""
 
     id: int
     responses: list[Optional[ResponseRef]]
@@ -180,9 +180,9 @@ class BatchParts(_LaneMessage, frozen=True):
 
 
 class BatchReturned(_LaneMessage, frozen=True):
-    """worker → proxy: `execute` of a Triton Python model has returned; its answers may follow later.
+    """worker → proxy: `execute` of a Triton Python model has returned; its responses may follow later.
 
-    `reschedule` lists the positions in the batch of requests that Triton queues again.
+    `reschedule` lists the requests that Triton must queue again, by their positions in the batch.
     """
 
     id: int
@@ -200,12 +200,12 @@ MAX_METRICS = 4096
 TRITONS_METRICS = "nv_"
 
 
-#: The `change` of a metric that its worker has deleted: a proxy that holds it lets it go.
+#: The `change` with which a worker deletes a metric: the proxy deletes it, too.
 DELETE = "delete"
 
 
 class MetricUpdate(_Descriptor, frozen=True):
-    """One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`, or `DELETE`."""
+    """One change of a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`."""
 
     family: str
     description: str
@@ -217,13 +217,13 @@ class MetricUpdate(_Descriptor, frozen=True):
 
 
 class Metrics(_LaneMessage, frozen=True):
-    """worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a part."""
+    """worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`."""
 
     updates: list[MetricUpdate]
 
 
 class Credit(_LaneMessage, frozen=True):
-    """proxy → worker: the memory of this many parts, or of a `BatchLent`, may be reused."""
+    """proxy → worker: the memory of the oldest `parts` parts, or of a `BatchLent`, may be reused."""
 
     parts: int
 
@@ -250,7 +250,7 @@ class Go(_LaneMessage, frozen=True):
 
 
 class Spilled(_LaneMessage, frozen=True):
-    """The actual message lies in the sender's arena."""
+    """Replacement for a message that is too large for a packet and lies in the sender's arena."""
 
     offset: int
     nbytes: int

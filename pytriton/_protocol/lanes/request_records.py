@@ -1,8 +1,8 @@
 """Records of single requests, passed from a worker to the dispatcher in a ring buffer on the worker's stats page.
 
-The worker writes records without waiting; the dispatcher collects them periodically. If the ring is full, records are
-dropped and counted. The dispatcher chooses which requests are recorded by two numbers in the same memory: the
-minimum duration of a call (`limit`), and how many more records may be written (`budget`)::
+The worker never waits to write records; the dispatcher collects them periodically. If the ring is full, records are
+dropped and counted. Two numbers in the same memory, set by the dispatcher, select the recorded requests: the minimum
+duration of a call (`limit`), and how many more records may be written (`budget`)::
 
     [ written ][ taken ][ left out ][ threshold ][ limit ][ budget ]     8 bytes each
     [ ring: size of a message in 4 bytes, MessagePack ] …
@@ -38,14 +38,14 @@ _PREFIX = 4
 
 
 class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request. Times are nanoseconds, `ended_ns` by CLOCK_MONOTONIC.
+    """The record of one request. Times are in nanoseconds; `ended_ns` is by CLOCK_MONOTONIC.
 
     Attributes:
         id: see worker/request_log.py.
         status: "ok", or why it failed: one of stats_page.FAILURES.
-        queue_ns: from when tritonserver passed its batch to the proxy until the call began; -1: unknown.
-        compute_ns: the duration of the call, including reading inputs and writing outputs.
-        requests, rows: totals of the call that served it.
+        queue_ns: time from tritonserver passing its batch to the proxy until the start of the call; -1: unknown.
+        compute_ns: duration of the call, including reading inputs and writing outputs.
+        requests, rows: totals of the call that served the request.
         bytes_out: size of the outputs; -1: not counted.
         version: the requested model version; 0: the only one.
         error: the name of the exception type that caused the failure, if any, without its text.
@@ -65,7 +65,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CollectedRecords(NamedTuple):
-    """The records that the dispatcher has collected: encoded messages, and the number of records dropped since."""
+    """Records collected from a worker, as encoded messages, and the number of records dropped since the last time."""
 
     messages: Sequence[bytes] = ()
     left_out: int = 0
@@ -84,7 +84,7 @@ def decoded(message: bytes) -> Optional[list[RequestRecord]]:
 
 
 class RequestRecords:
-    """One end of the ring. The worker calls `all_wanted` to `write`, the dispatcher `want` and `take`."""
+    """One end of the ring buffer: the worker writes records, the dispatcher selects and collects them."""
 
     def __init__(self, memory: memoryview) -> None:
         """Take ownership of a view of at least `SIZE` bytes."""
@@ -112,7 +112,7 @@ class RequestRecords:
         return self._words[_BUDGET]
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Write records, or count them as dropped. Call it for each call that reached the threshold."""
+        """Write records, or count them as dropped. Must be called whenever a call reached the threshold."""
         words = self._words
         budget = words[_BUDGET]
         if records:
@@ -143,8 +143,9 @@ class RequestRecords:
     # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────
 
     def want(self, limit_ns: int, budget: int) -> None:
-        """Request records of failed calls and of calls at least this long, up to `budget`, until the next call of
-        `want`.
+        """Request up to `budget` records of failed calls and of calls that take at least `limit_ns`.
+
+        This replaces the previous request.
         """
         words = self._words
         words[_BUDGET] = budget
@@ -153,7 +154,7 @@ class RequestRecords:
             words[THRESHOLD] = limit_ns
 
     def take(self) -> CollectedRecords:
-        """Collect all messages. An invalid message is discarded, together with all that follow it."""
+        """Collect and remove all messages. Discard an invalid message, together with all that follow it."""
         words = self._words
         written, taken = words[_WRITTEN], words[_TAKEN]
         left_out = words[_LEFT_OUT]
@@ -194,7 +195,7 @@ MAX_LENGTH = 200
 
 
 def id_at(batch: Batch, place: int) -> str:
-    """Return the id of the request at a position in a batch: the given one, or a generated one."""
+    """Return the id of the request at a position in a batch: the one that it was given, or a generated one."""
     return _given_at(batch, place) or f"{batch.taken_ns:x}-{batch.id:x}-{place}"
 
 
@@ -204,7 +205,7 @@ def ids_of(batch: Batch) -> list[str]:
 
 
 def given_id(ref: RequestRef, context: str = "") -> str:
-    """Return the id given by a request's client, headers or trace; "" if there is none."""
+    """Return the id that a request was given by its client, its headers or its trace; "" if it has none."""
     return (
         clean(ref.request_id)
         or _of_headers(ref.parameters)
@@ -214,14 +215,14 @@ def given_id(ref: RequestRef, context: str = "") -> str:
 
 
 def trace_id(context: str | None) -> str:
-    """Return the trace id in a context, the JSON of its headers; "" if there is none."""
+    """Return the trace id in a trace context, which is a JSON object of headers; "" if there is none."""
     if not context:
         return ""
     return _of_traceparent(object_of(context).get("traceparent"))
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Return the members of a JSON object, or {} if the text is not one: it comes from a proxy or a client."""
+    """Parse a JSON object from a proxy or a client; return {} if the text is not one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -230,7 +231,7 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """Return a client's text as a single line that is safe to log."""
+    """Shorten a client's text and replace its control characters, so that it is safe to log on one line."""
     if text.isascii() and text.isprintable() and len(text) <= MAX_LENGTH:
         return text
     return "".join(
@@ -244,7 +245,7 @@ def _given_at(batch: Batch, place: int) -> str:
 
 
 def _of_headers(parameters: str) -> str:
-    """Return the id given by forwarded headers: `x-request-id`, else the trace id of `traceparent`."""
+    """Return the id in forwarded headers: that of `x-request-id`, else the trace id of `traceparent`."""
     lower = parameters.lower()
     if "x-request-id" not in lower and "traceparent" not in lower:
         return ""

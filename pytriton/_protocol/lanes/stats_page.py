@@ -1,4 +1,4 @@
-"""The stats page: a worker's state and counters in a page of memory that the dispatcher reads without asking.
+"""Stats pages: a worker's state and counters in shared memory, which the dispatcher reads without asking the worker.
 
 The dispatcher creates the page (a memfd) and passes it to the worker at start. The worker
 updates it around every batch, so the dispatcher can distinguish a busy worker from a hung or a stopped one, even if
@@ -9,13 +9,13 @@ it no longer responds, and can read its counters after it has exited::
     [ histograms, see Histogram: the sum, then the buckets ] …
     [ exemplars of traced calls, see histograms.py ]
     [ records of single requests, see request_records.py ]
-    [ of a worker's own process: the callable's own metrics, see user_metrics.py ]
+    [ only of worker processes: the callable's own metrics, see user_metrics.py ]
 
 Times are CLOCK_MONOTONIC in nanoseconds, one clock for all processes of a machine. One thread writes at a time. The
 reader takes no lock: of two related values, it may see one a batch earlier than the other.
 
-The updates are on the hot path, so the worker caches what it has written and never reads it back. Calls that
-do not overlap (all except streams) need no busy time of their own: it is their total duration.
+The updates are on the hot path, so the worker caches what it has written and never reads it back. For calls that
+do not overlap (all except streams), the busy time is not counted separately: it is their total duration.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _now = time.monotonic_ns
 class StatsReading(NamedTuple):
     """The values of a stats page at one moment.
 
-    `busy_s` is how long the current batch has been running; None when idle. `ending`: the worker knows that it must
-    exit. `overlaps`: its batches may overlap.
+    `busy_s` is how long the current batch has been running, in seconds; None when idle. `ending` is set once the worker
+    knows that it must exit; `overlaps`, if its batches may overlap.
     """
 
     begun: int
@@ -89,9 +89,10 @@ class StatsReading(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counters of one worker, or of several that served the same instance, until now.
+    """Totals of one worker, or of several workers that served the same instance.
 
-    Times are nanoseconds. A histogram is its buckets: the number of observations in each (histograms.py).
+    Times are in nanoseconds. Fields named `…_buckets` are histograms: the number of observations in each bucket
+    (histograms.py).
     """
 
     calls: int = 0
@@ -127,7 +128,7 @@ NOTHING = Counts()
 
 
 class WorkerStatsPage:
-    """One end of the page. The worker calls `begin`, `end` and so on, the dispatcher `read` and `counts`."""
+    """One end of a stats page: the worker writes it, the dispatcher reads it."""
 
     #: Slots: around each batch, attributes are accessed some thirty times, which is slow with a dictionary.
     __slots__ = (
@@ -160,7 +161,7 @@ class WorkerStatsPage:
 
     @classmethod
     def create(cls) -> tuple[WorkerStatsPage, int]:
-        """Create a stats page, and return it with a descriptor for the other process, to be closed by the caller."""
+        """Create a stats page. Return it, and a descriptor for the worker, which the caller must close."""
         fd = linux.memfd_create("pytriton-gauge")
         try:
             os.ftruncate(fd, _BYTES_WITH_METRICS)
@@ -174,7 +175,7 @@ class WorkerStatsPage:
 
     @classmethod
     def adopt(cls, fd: int) -> WorkerStatsPage:
-        """Return the dispatcher's end of an existing page. Takes ownership of its descriptor."""
+        """Return the dispatcher's end of an existing page, and take ownership of its descriptor."""
         try:
             stats = cls(os.dup(fd))
         except BaseException:
@@ -185,9 +186,10 @@ class WorkerStatsPage:
 
     @classmethod
     def create_file(cls, path: Path) -> WorkerStatsPage:
-        """Create a stats page that a process other than a child of this one opens by its path.
+        """Create a stats page as a file, for a worker in a process that is not a child of this one.
 
-        Reserves its bytes, so that a full disk fails here. Remove the file once the other process has opened it.
+        The disk space is reserved now, so that a full disk is reported here. The caller removes the file once the
+        worker has opened it.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -227,8 +229,9 @@ class WorkerStatsPage:
         ]
 
     def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
-        """Record the start of a batch and return the time. `taken_ns`: when its proxy received it; `rows`: 0 means
-        `requests`.
+        """Record the start of a batch, and return the time in nanoseconds.
+
+        If `rows` is 0, each request counts as one row. `taken_ns` is when the proxy received the batch.
         """
         words = self._words
         words[_BEGUN_AT] = now = _now()  # before it counts as begun: `read` relies on this order
@@ -256,19 +259,19 @@ class WorkerStatsPage:
         return now
 
     def _overlap(self) -> None:
-        """Switch to separate busy-time accounting, when a call first begins during another one."""
+        """Count busy time separately from now on, since a call has begun during another one."""
         words = self._words
         words[_BUSY_NS] = self._call_ns
         words[_BUSY_SINCE] = self._since
         self._overlapped = words[_OVERLAPPED] = 1
 
     def overlap(self) -> None:
-        """Count calls as overlapping from now on, though none has overlapped yet."""
+        """Count busy time separately from now on, before calls overlap for the first time."""
         if not self._overlapped:
             self._overlap()
 
     def restarted(self) -> None:
-        """Restart the clock of the current call: the callable is called again, with a new time limit."""
+        """Restart the time of the current batch: the callable is called again, with a new time limit."""
         self._words[_BEGUN_AT] = _now()
 
     def merged(self, taken_ns: int) -> None:
@@ -283,8 +286,9 @@ class WorkerStatsPage:
             self._wait_page[at] = self._waits[at] = self._waits[at] + 1
 
     def end(self, begun_ns: int, parts: Any = (), answers: Any = ()) -> int:
-        """Record the end of the batch begun at `begun_ns`, and return the number answered. The rest goes to
-        `on_record`.
+        """Record the end of the batch that began at `begun_ns`, and return the total number of answered batches.
+
+        `parts` and `answers` are passed to `on_record`.
         """
         words = self._words
         now = _now()
@@ -303,7 +307,10 @@ class WorkerStatsPage:
         return answered
 
     def responded(self, since_ns: int, *, first: bool) -> int:
-        """Record a response of a stream, sent so long after the batch began or the previous response; return the time."""
+        """Record a response of a stream, and return the time.
+
+        `since_ns` is when the batch began (`first`), or when the previous response was sent.
+        """
         words = self._words
         now = _now()
         took = now - since_ns
@@ -323,7 +330,7 @@ class WorkerStatsPage:
         self.records.call_failed()
 
     def traced(self, trace: str, begun_ns: int = 0) -> None:
-        """Record that a traced call is about to end; `begun_ns`: 0 for the call that began last."""
+        """Record a traced call that is about to end. `begun_ns` 0 means the call that began last."""
         self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
 
     def loaded(self, load_ns: int, warmup_ns: int) -> None:
@@ -381,7 +388,7 @@ class WorkerStatsPage:
         )
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return the number of requests begun, and of those failed by the kinds of FAILURES. Cheap."""
+        """Return the number of requests begun, and that of failed requests for each of FAILURES. Faster than `counts`."""
         words = self._words
         return words[_REQUESTS], tuple(words[_FIRST_FAILED:_AFTER_FAILED].tolist())
 
@@ -392,12 +399,12 @@ class WorkerStatsPage:
 
     @property
     def warmup_s(self) -> float:
-        """Return how long its warm-up took, in seconds."""
+        """Return how long the callable took to warm up, in seconds."""
         return self._words[_WARMUP_NS] / 1e9
 
     @property
     def arena_bytes(self) -> int:
-        """Return the total size in bytes of the arenas of its lanes."""
+        """Return the total size of the arenas of the worker's lanes, in bytes."""
         return int(self._words[_ARENA])
 
     def close(self) -> None:

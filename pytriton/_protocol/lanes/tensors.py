@@ -1,4 +1,4 @@
-"""Tensors in shared memory: how arrays and strings are written and read."""
+"""Writing and reading of tensors in shared memory: numpy arrays and BYTES tensors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PLAIN_COPY = 1 << 16
 
 
 class Memories(Protocol):
-    """Memory announced by a peer: on a `Lane`, or on a connection for calls."""
+    """The memory segments that a peer has announced: those of a `Lane` or a `CallConnection`."""
 
     def memory(self, number: int, end: int) -> mmap.mmap:
-        """Return a mapping of at least the bytes [0, end) of memory `number`."""
+        """Return a mapping of memory segment `number` that covers at least the bytes [0, end)."""
 
 
 class Writable(Protocol):
-    """Memory that this process writes: a `Lane`, or a slot of a call."""
+    """An object with an arena that this process writes tensors to: a `Lane`, or the `Slot` of a call."""
 
     arena: Arena
 
@@ -57,7 +57,7 @@ def read(lane: Memories, ref: TensorRef, dtype: np.dtype[Any]) -> Array:
 
 
 def read_raw(lane: Memories, ref: TensorRef) -> memoryview:
-    """Return a read-only view of a tensor's bytes in the peer's memory (for BYTES).
+    """Return a read-only view of the bytes of a BYTES tensor in the peer's memory.
 
     Raises:
         LaneError, ArenaError: the reference is invalid.
@@ -77,7 +77,7 @@ def write(
 ) -> TensorRef:
     """Write an array to the lane's arena as `dtype`, C-contiguous, and return a reference to it.
 
-    Accepts any strides and byte order: this is the only copy of an output.
+    The array may have any strides and byte order. This is the only time that an output is copied.
     """
     nbytes = dtype.itemsize * array.size
     arena = lane.arena
@@ -121,7 +121,7 @@ class TextError(ValueError):
 
 
 def encode_bytes(array: Array) -> bytes:
-    """Serialize the elements of an object, S or U array as Triton does: length in 4 bytes, then the bytes.
+    """Serialize the elements of an object, S or U array in Triton's format: length in 4 bytes, then the bytes.
 
     str is encoded as UTF-8. Trailing NULs of S and U elements are lost: numpy treats them as padding.
 
@@ -140,10 +140,10 @@ def encode_bytes(array: Array) -> bytes:
 
 
 def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
-    """Return the object array of bytes that `encode_bytes` serialized.
+    """Deserialize a BYTES tensor to an object array of bytes; the reverse of `encode_bytes`.
 
     Raises:
-        ArenaError: the data do not hold exactly as many elements as the shape says.
+        ArenaError: the number of elements in the data does not match the shape.
     """
     dims = list(shape)
     count = _count(dims)
@@ -169,8 +169,8 @@ def as_text(name: str, array: Array) -> Array:
         decoded = [item.decode() for item in items]
     except UnicodeDecodeError as error:
         raise TextError(
-            f"input `{name}` takes text (dtype=str), and {error.object[:40]!r} in it is not UTF-8: {error.reason}; for "
-            "other bytes, the model must declare dtype=bytes"
+            f"input `{name}` must be text (dtype=str), but {error.object[:40]!r} is not UTF-8: {error.reason}; for an "
+            "input with arbitrary bytes, the model must declare dtype=bytes"
         ) from None
     text: Array = np.empty(len(items), object)
     text[:] = decoded
@@ -178,10 +178,10 @@ def as_text(name: str, array: Array) -> Array:
 
 
 def check_bytes(data: memoryview, shape: Iterable[int]) -> None:
-    """Check that `data` hold as many serialized elements as the shape says.
+    """Check that serialized data contain exactly the number of elements that the shape says.
 
     Raises:
-        ArenaError: they do not.
+        ArenaError: the number of elements differs, or the data end in the middle of an element.
     """
     count, start, end = _count(shape), 0, len(data)
     if count > end // 4:  # each takes at least 4 bytes
@@ -222,14 +222,14 @@ def _to_bytes(item: object) -> bytes:
         try:
             return item.encode()
         except UnicodeEncodeError as error:
-            raise TypeError(f"str elements must have a UTF-8 form: {error}") from error
+            raise TypeError(f"elements must be encodable as UTF-8: {error}") from error
     if isinstance(item, (bytes, bytearray, memoryview)):
         return bytes(item)
     raise TypeError(f"elements must be bytes or str, not {shown(item, 60)}")
 
 
 def _split_equal(data: memoryview, count: int) -> list[bytes] | None:
-    """Split in bulk if all elements have the same length, the common case; None if they do not."""
+    """Split the data in bulk if all elements have the same length, the common case; otherwise return None."""
     if count < 2 or len(data) < 4:
         return None
     (length,) = _LENGTH.unpack_from(data)

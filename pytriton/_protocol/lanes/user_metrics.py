@@ -1,4 +1,4 @@
-"""The callable's own metrics, passed from a worker to the dispatcher in two pages of memory after its stats page.
+"""Metrics that a callable exports, passed from its worker to the dispatcher in two pages after its stats page.
 
 The worker writes the content of its `prometheus_client` to the inactive page and then activates it.
 So the dispatcher always finds the last complete page, even if the worker hangs or has exited::
@@ -31,7 +31,7 @@ _TRIES = 3
 
 
 class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One value. `suffix` is the part of its name after the family's name: "_total", "_bucket", "" …"""
+    """One value of a metric. `suffix` is the end of its name after the family's name: "_total", "_bucket", "" …"""
 
     suffix: str
     labels: dict[str, str]
@@ -39,7 +39,7 @@ class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UserFamily(msgspec.Struct, frozen=True, array_like=True):
-    """One metric. Its samples are `UserSample`s; those of one histogram or summary are consecutive."""
+    """One metric. Its samples are encoded `UserSample`s; those of one histogram or summary are consecutive."""
 
     name: str
     kind: str
@@ -60,12 +60,12 @@ _decode_sample = msgspec.msgpack.Decoder(UserSample).decode
 
 
 def encoded_sample(sample: UserSample) -> msgspec.Raw:
-    """Encode a sample as a family contains it."""
+    """Encode a sample for `UserFamily.samples`."""
     return msgspec.Raw(_encode(sample))
 
 
 def decoded_sample(sample: msgspec.Raw) -> Optional[UserSample]:
-    """Decode a sample of a family; None if it is invalid."""
+    """Decode a sample of a family; return None if it is invalid."""
     try:
         return _decode_sample(sample)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -73,12 +73,12 @@ def decoded_sample(sample: msgspec.Raw) -> Optional[UserSample]:
 
 
 def encoded(metrics: UserMetrics) -> bytes:
-    """Encode the message that a page holds."""
+    """Encode metrics as the message of a page."""
     return _encode(metrics)
 
 
 def decoded(message: bytes) -> Optional[UserMetrics]:
-    """Decode a message; None if it is invalid: the worker's memory cannot be trusted."""
+    """Decode the message of a page; return None if it is invalid, since the worker's memory cannot be trusted."""
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -86,7 +86,7 @@ def decoded(message: bytes) -> Optional[UserMetrics]:
 
 
 class UserMetricsPages:
-    """One end of the pages. The worker calls `write`, the dispatcher `read`."""
+    """One end of the two pages of metrics. The worker calls `write`, the dispatcher calls `read`."""
 
     def __init__(self, memory: memoryview) -> None:
         """Take ownership of a view of at least `SIZE` bytes."""
@@ -95,7 +95,7 @@ class UserMetricsPages:
         self._last = b""
 
     def write(self, message: bytes) -> bool:
-        """Write and activate a message; return whether it fits."""
+        """Write a message and activate its page; return False if it does not fit."""
         if len(message) > MAX_BYTES:
             return False
         serial = (self._serial[0] + 1) % (1 << 63) or 2
@@ -106,7 +106,7 @@ class UserMetricsPages:
         return True
 
     def read(self) -> bytes:
-        """Return the last message; b"" if there is none yet. A corrupt message is ignored."""
+        """Return the last message; b"" if there is none yet. Ignore a corrupt message."""
         for _ in range(_TRIES):  # the worker may rewrite both pages during the read
             serial = self._serial[0]
             if not serial:

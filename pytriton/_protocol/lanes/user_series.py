@@ -1,7 +1,7 @@
-"""Validated series of users' metrics: from living workers, and accumulated from workers that have exited.
+"""Validation of the metrics that callables export, and their totals over all workers of an instance.
 
-A counter, histogram or summary of an instance continues where the previous worker's ended; a gauge is the
-current worker's.
+A counter, histogram or summary of an instance continues where that of the previous worker ended; a gauge always has
+the current worker's value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Labels = tuple[tuple[str, str], ...]
 #: The values of one series by the suffix after the family's name, and its bound ("le") or quantile, if it has one.
 Values = Mapping[tuple[str, str], float]
 
-#: Valid suffixes by kind, and the label that distinguishes the values of one series: "" for none.
+#: Kind -> valid suffixes, each with the label that distinguishes the values of one series ("" if none does).
 _SUFFIXES: Mapping[str, Mapping[str, str]] = {
     "counter": {"_total": ""},
     "gauge": {"": ""},
@@ -45,7 +45,7 @@ _MAX_LEN_HELP = 1_000
 _MAX_LABELS = 30
 #: Upper limit of counts: a scraper stores them in 64 bits.
 _MAX_COUNT = 2.0**63
-#: Maximum number of metrics per model whose omission is explained.
+#: Maximum number of omitted metrics per model for which the reason is kept.
 _MAX_FAULTS = 20
 
 
@@ -62,7 +62,7 @@ Families = Mapping[str, Family]
 
 
 class Checked(NamedTuple):
-    """The valid part of a worker's metrics, the number of values left out, and the reasons by metric name."""
+    """The valid part of a worker's metrics, the number of omitted values, and the reasons, by metric name."""
 
     families: Families
     left_out: int
@@ -71,7 +71,7 @@ class Checked(NamedTuple):
 
 @dataclass
 class _Checking:
-    """The findings so far."""
+    """The findings about one worker's metrics so far."""
 
     room: int = MAX_VALUES
     families: dict[str, Family] = field(default_factory=dict)
@@ -79,14 +79,14 @@ class _Checking:
     faults: dict[str, str] = field(default_factory=dict)
 
     def refuse(self, name: str, why: str, values: int) -> None:
-        """Leave out values of a metric."""
+        """Count values of a metric as omitted, and keep the reason."""
         self.left_out[why] += values
         if len(self.faults) < _MAX_FAULTS:
             self.faults.setdefault(name[:_MAX_LEN_NAME], why)
 
 
 def checked(message: bytes) -> Checked:
-    """Return the content of a worker's message, without metrics that a scraper cannot read."""
+    """Decode a worker's message, and omit metrics that Prometheus cannot read."""
     said = decoded(message) if message else None
     if said is None:
         return Checked({}, 0, {})
@@ -149,7 +149,7 @@ def _as_written(bound: str) -> str:
 
 
 def _labels(labels: Mapping[str, str], bound: str) -> Labels | None:
-    """Return the labels of a series without the label `bound`; None if they are invalid."""
+    """Return the sorted labels of a series, without the label `bound`; None if a label is invalid."""
     if len(labels) > _MAX_LABELS or (bound and not _is_number(labels.get(bound, ""))):
         return None
     for name, value in labels.items():
@@ -181,13 +181,13 @@ def _fault_of_series(kind: str, values: Values) -> str:
 
 
 def _are_counts(values: Values) -> bool:
-    """Return True if all values that should be counts can be counts."""
+    """Return True if the values that are counts are neither negative nor too large."""
     counts = (value for (suffix, _), value in values.items() if suffix in ("_bucket", "_count"))
     return all(0 <= count < _MAX_COUNT for count in counts)
 
 
 def kept(families: Families) -> Families:
-    """Return the part of a worker's metrics that is kept after it has exited."""
+    """Return the part of a worker's metrics that is kept after the worker has exited."""
     found = {}
     for name, family in families.items():
         if family.kind in _ADDED:
@@ -200,9 +200,9 @@ def kept(families: Families) -> Families:
 
 
 def added(earlier: Families, later: Families) -> Families:
-    """Add the metrics of two consecutive workers of one instance, of which the later one may be running.
+    """Add the metrics of two consecutive workers of one instance; the later worker may still be running.
 
-    Metrics that changed in the later one (another kind, other buckets), or would become too large, start over.
+    A metric starts over if it has another kind or other buckets in the later worker, or if its sum is too large.
     """
     if not earlier:
         return later
@@ -228,7 +228,7 @@ def _sum(before: Values, values: Values) -> Values:
 
 
 def bounded(families: Families, most: int = MAX_VALUES) -> tuple[Families, int]:
-    """Return families with at most `most` values in total, and how many values are left out."""
+    """Return the first families that have at most `most` values in total, and the number of omitted values."""
     found: dict[str, Family] = {}
     left_out = 0
     for name, family in families.items():
@@ -250,7 +250,7 @@ def with_ended(before: Families, message: bytes) -> Families:
 
 
 def with_living(before: Families, messages: Sequence[bytes]) -> Checked:
-    """Return all metrics of an instance.
+    """Return the metrics of an instance, totalled over all its workers.
 
     Args:
         before: totals of workers that have exited

@@ -1,15 +1,15 @@
-"""Control messages: every message that the dispatcher sends or receives, and their bytes.
+"""Control messages: all messages that the dispatcher sends or receives, and their encoding.
 
     client.py       client ──▶ dispatcher ──▶ client
     metrics.py      the same; one snapshot of all metrics
-    worker.py       worker ◀─▶ dispatcher; also a registrant that runs workers in its threads
+    worker.py       worker ◀─▶ dispatcher; also for a registrant that runs workers in its threads
     proxy.py        proxy ◀─▶ dispatcher
-    model_spec.py   what a registration says about its model: a part of several messages
+    model_spec.py   the description of a model, which is part of several messages
 
-This package has all names of these modules. Each message is one frozen type, and belongs to the union at the end of its
-module. On the wire it is MessagePack (msgspec, tagged by the type's name). The user's own bytes (pickled callables) travel
-beside it in separate frames, which the dispatcher never deserializes. The format is private to one version of this package:
-every hello compares `PROTOCOL`.
+This package exports all names of these modules. Each message is a frozen struct, and a member of the union at the end of
+its module. Messages are encoded as MessagePack (msgspec), tagged by the name of their type. Users' bytes (pickled
+callables) are sent in separate frames, which the dispatcher never deserializes. The format is private to one version of
+this package: the first message on each connection contains `PROTOCOL`, which must match.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytriton._protocol.messages.worker import WithWorker
 
 AnyMessage = Union[FromClient, ToClient, WithWorker, WithProxy]
 
-#: Accept numpy scalars where numbers are expected: no field has a type for them.
+#: Encodes numpy scalars as numbers: users pass them, and no field has a type for them.
 _encoder = msgspec.msgpack.Encoder(enc_hook=for_encoder)
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -47,15 +47,15 @@ def sendable(text: str) -> str:
 
 
 def encode(message: AnyMessage) -> bytes:
-    """Return the wire form of a control message."""
+    """Encode a control message as MessagePack."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes) -> AnyMessage:
-    """Return the control message in `data`.
+    """Decode a control message.
 
     Raises:
-        MalformedMessage: the data are not exactly one well-formed message.
+        MalformedMessage: the data are not exactly one valid message.
     """
     try:
         message: AnyMessage = _decoder.decode(data)

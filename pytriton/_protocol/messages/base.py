@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-#: Raise it when a message, a part of one (ModelSpec, ModelInfo) or a lane descriptor changes its shape: a field is added
-#: or removed, or gets another type. `scripts/generate --raise-protocol` does both, also for the compiled proxy.
+#: The version of all messages. It must be raised when a field of a message, of a part of one (ModelSpec, ModelInfo) or of
+#: a lane descriptor is added, removed or gets another type: `scripts/generate --raise-protocol` does that, also for the
+#: compiled proxy.
 PROTOCOL = 18
 
 

@@ -1,7 +1,7 @@
-"""The messages between clients and the dispatcher: each request, followed by its answer and the parts of that.
+"""Messages between clients and the dispatcher: each request, followed by its answer and the types used in it.
 
-A request may be answered with Progress any number of times, and then with the answer that it names, Done or Failure.
-GetMetrics and MetricsSnapshot are in metrics.py.
+The dispatcher may send any number of Progress messages before the final answer: the type that the request names, Done
+or Failure. GetMetrics and MetricsSnapshot are in metrics.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytriton._protocol.messages.model_spec import Autoscale, Lease, ModelSpec
 
 
 class Progress(Message, frozen=True):
-    """The progress of a registration: `done` of `total` workers have finished `stage`."""
+    """Progress of a registration: `done` of `total` workers have completed `stage`."""
 
     stage: str
     text: str
@@ -25,11 +25,11 @@ class Progress(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The request was carried out."""
+    """Answer to a request that succeeded."""
 
 
 class Failure(Message, frozen=True):
-    """The request failed. `kind` is one of `errors.ErrorKind`."""
+    """Answer to a request that failed. `kind` is one of `errors.ErrorKind`."""
 
     kind: str
     text: str
@@ -41,10 +41,10 @@ class Failure(Message, frozen=True):
 
 
 class Offer(Message, frozen=True):
-    """Ask whether a message of these sizes may be sent. ZeroMQ silently drops a message that is too large.
+    """Request for permission to send a message of a certain size: ZeroMQ silently drops messages that are too large.
 
     `message_bytes` excludes payloads; `payload_bytes` is the size of the largest of `payloads` payloads. Sent before
-    every message with a frame above `control.ALWAYS_ACCEPTED_BYTES`; answered with Done or a Failure.
+    every message with a frame above `control.ALWAYS_ACCEPTED_BYTES`. Answered with Done or a Failure.
     """
 
     what: str
@@ -54,7 +54,7 @@ class Offer(Message, frozen=True):
 
 
 class Register(Message, frozen=True):
-    """Serve a model. Payload frames: one pickled callable, or one per instance.
+    """Request to serve a model. Payload frames: one pickled callable, or one for each instance.
 
     An ephemeral model is served until the sender's process exits, and is not persisted.
     """
@@ -66,19 +66,19 @@ class Register(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
-    """The model is now serving requests."""
+    """Answer to Register: the model now serves requests."""
 
     model: ModelInfo
 
 
 class Unregister(Message, frozen=True):
-    """Stop serving a model and end its workers."""
+    """Request to stop serving a model and to stop its workers."""
 
     name: str
 
 
 class Scale(Message, frozen=True):
-    """Change a model's number of instances; with `autoscale`, it follows the load from then on."""
+    """Request to change a model's number of instances. With `autoscale`, the number follows the load from then on."""
 
     name: str
     instances: int
@@ -86,13 +86,13 @@ class Scale(Message, frozen=True):
 
 
 class Rollback(Message, frozen=True):
-    """Roll a model back to the version before its last replacement."""
+    """Request to roll a model back to the version before its last replacement."""
 
     name: str
 
 
 class RenewLease(Message, frozen=True):
-    """Renew a provisional registration: its time limit restarts, and `share` replaces its share of requests."""
+    """Request to renew a provisional registration: its time limit restarts. `share`, if set, is its new share of requests."""
 
     name: str
     lease: str
@@ -100,7 +100,7 @@ class RenewLease(Message, frozen=True):
 
 
 class EndLease(Message, frozen=True):
-    """Make a provisional registration permanent (`keep`), or roll it back. Answered when that is done."""
+    """Request to make a provisional registration permanent (`keep`) or to roll it back. Answered when that is done."""
 
     name: str
     lease: str
@@ -108,9 +108,10 @@ class EndLease(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Cancel an earlier request of the same connection, which then gets no answer.
+    """Request to cancel an earlier request of the same connection, which then gets no answer.
 
-    Only Register can be cancelled: its workers exit, and nothing of it remains. Otherwise it has no effect.
+    Only Register can be cancelled: its workers exit, and the registration is undone. For other requests, this has no
+    effect.
     """
 
     request_id: bytes
@@ -120,27 +121,27 @@ class Cancel(Message, frozen=True):
 
 
 class LoadFromRepository(Message, frozen=True):
-    """Load or reload a model of a model repository; `config` overrides the one in its folder."""
+    """Request to load or reload a model of a model repository. `config` overrides the configuration in its folder."""
 
     name: str
     config: Optional[dict[str, Any]] = None
 
 
 class UnloadFromRepository(Message, frozen=True):
-    """Stop serving a model of a model repository."""
+    """Request to stop serving a model of a model repository."""
 
     name: str
 
 
 class GetRepository(Message, frozen=True):
-    """Ask for Repository."""
+    """Request for the models of the model repositories, answered with Repository."""
 
 
 class RepositoryModel(msgspec.Struct, frozen=True):
     """One model of the daemon's model repositories.
 
-    `state`: loading, ready, unloading, unloaded or failed (`reason` says why). `served_by`: "tritonserver" or
-    "workers"; empty if it is not served. `repository`: the repository it was found in; empty if it has been removed.
+    `state` is loading, ready, unloading, unloaded or failed (`reason` says why). `served_by` is "tritonserver" or
+    "workers"; empty if the model is not served. `repository` is where the model was found; empty if it has been removed.
     """
 
     name: str
@@ -152,7 +153,7 @@ class RepositoryModel(msgspec.Struct, frozen=True):
 
 
 class Repository(Message, frozen=True):
-    """Answer to GetRepository, by name."""
+    """Answer to GetRepository: the models, sorted by name."""
 
     models: list[RepositoryModel]
 
@@ -161,11 +162,11 @@ class Repository(Message, frozen=True):
 
 
 class ListModels(Message, frozen=True):
-    """Ask for Models."""
+    """Request for the list of models, answered with Models."""
 
 
 class Models(Message, frozen=True):
-    """Answer to ListModels, in the order of registration."""
+    """Answer to ListModels: the models, in the order of registration."""
 
     models: list[ModelInfo]
 
@@ -175,7 +176,7 @@ SERVED_STATES = ("ready", "degraded", "suspended", "resuming")
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """One model as the dispatcher sees it."""
+    """The state of one model, with its instances."""
 
     name: str
     version: int
@@ -193,17 +194,16 @@ class ModelInfo(msgspec.Struct, frozen=True):
     error: Optional[str] = None
     #: "thread": its workers are threads of the registering process, which `pid` of its instances identifies.
     isolation: str = "process"
-    #: "tritonserver": one of its own backends serves the model, so there are no worker instances; "": not served,
-    #: because a model of a model repository could not be loaded.
+    #: "tritonserver": one of tritonserver's own backends serves the model, so it has no workers; "": the model is in a
+    #: model repository and could not be loaded.
     served_by: str = "workers"
     #: All versions served, if there are several.
     versions: list[int] = []
-    #: How its number of instances follows its load, and what limits that; empty: it does not autoscale.
+    #: How the number of instances follows the load, and what limits it; empty if the model does not autoscale.
     scaling: str = ""
-    #: It serves provisionally: it is rolled back unless confirmed.
+    #: Set if the registration is provisional: it is rolled back unless confirmed.
     lease: Optional[Lease] = None
-    #: Since when it has been loading, in seconds since the epoch, if its state is "restoring" or "loading"; 0: it is
-    #: queued.
+    #: If the state is "restoring" or "loading": when loading began, in seconds since the epoch; 0: it is queued.
     loading_since: float = 0.0
     #: Number of compute threads of the libraries in each worker; 0: the libraries' default, or set by the user.
     threads: int = 0
@@ -212,8 +212,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class InstanceInfo(msgspec.Struct, frozen=True):
     """One instance of a model, or one of its standby workers.
 
-    `lanes` counts the attached proxies; `restarts` the replaced workers; `batches` those answered by the current
-    worker; `busy_s` is how long its current batch has been running.
+    `lanes` is the number of attached proxies, `restarts` that of replaced workers, and `batches` that of batches
+    answered by the current worker. `busy_s` is how long the current batch has been running, in seconds.
     """
 
     index: int
@@ -224,7 +224,7 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     restarts: int = 0
     #: Why the last worker exited, if not on request.
     last_exit: Optional[str] = None
-    #: A standby worker beyond the model's instances, kept to take over.
+    #: It is a standby worker beyond the model's instances, ready to take over.
     standby: bool = False
     batches: int = 0
     busy_s: Optional[float] = None
@@ -234,15 +234,15 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     version: Optional[int] = None
     #: Number of workers in a row that exited without answering a batch; 0 once the current one has.
     consecutive_exits: int = 0
-    #: When the next worker is started, seconds since the epoch; None: no back-off in progress.
+    #: When the next worker is started, in seconds since the epoch; None if no back-off is in progress.
     next_try_at: Optional[float] = None
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """The unrequested exit of a worker.
+    """An exit of a worker that nobody requested.
 
-    `at` is seconds since the epoch, `peak_memory` bytes, `lines` its last output, including traces
-    of Python's faulthandler.
+    `at` is in seconds since the epoch, `peak_memory` in bytes. `lines` is the last output of the worker, including
+    traces of Python's faulthandler.
     """
 
     at: float
@@ -258,11 +258,11 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Ask for Status."""
+    """Request for the state of the daemon, its tritonserver and its models, answered with Status."""
 
 
 class Status(Message, frozen=True):
-    """Answer to GetStatus. Times are seconds since the epoch."""
+    """Answer to GetStatus. Times are in seconds since the epoch."""
 
     version: str
     pid: int
@@ -276,11 +276,11 @@ class Status(Message, frozen=True):
     state_dir: str = ""
     #: Problems that need attention.
     problems: list[str] = msgspec.field(default_factory=list)
-    #: The address where clients with a key may control the daemon; empty: none.
+    #: The TCP address on which clients with a key can control the daemon; empty if there is none.
     control_tcp: str = ""
-    #: The address of the management server; empty: none.
+    #: The addresses of the management server.
     management_urls: list[str] = msgspec.field(default_factory=list)
-    #: The base URL of the OpenAI API, ending in "/v1"; empty: no model uses it.
+    #: The base URL of the OpenAI API, ending in "/v1"; empty if no model uses it.
     openai_url: str = ""
     #: The memory budgets, if any.
     memory: list[MemoryInfo] = msgspec.field(default_factory=list)
@@ -303,10 +303,10 @@ class RetiringServer(msgspec.Struct, frozen=True):
     """A replaced tritonserver that is finishing its in-flight requests.
 
     Attributes:
-        since: when it was replaced, seconds since the epoch
+        since: when it was replaced, in seconds since the epoch
         until: when it is terminated, even with requests in flight
-        connections: open client connections
-        requests: in-flight requests
+        connections: number of open client connections
+        requests: number of in-flight requests
     """
 
     pid: int
@@ -317,22 +317,22 @@ class RetiringServer(msgspec.Struct, frozen=True):
 
 
 class GetLogs(Message, frozen=True):
-    """Ask for the newest `lines` log lines of a model, or of the daemon if `model` is None."""
+    """Request for the last `lines` log lines of a model, or of the daemon if `model` is None."""
 
     model: Optional[str] = None
     lines: int = 100
 
 
 class LogLines(Message, frozen=True):
-    """Answer to GetLogs: JSON lines, oldest first."""
+    """Answer to GetLogs: the log lines (JSON), oldest first."""
 
     lines: list[str]
 
 
 class GetRegistrations(Message, frozen=True):
-    """Ask for Registrations: those with these names (empty: all), with payloads on request.
+    """Request for the registrations with these names (empty: all), with their payloads if `payloads` is set.
 
-    If `known` is the `state` of an earlier answer, they are sent only if they have changed since.
+    If `known` is the `state` of an earlier answer, registrations are sent only if they have changed since.
     """
 
     names: list[str] = msgspec.field(default_factory=list)
@@ -343,8 +343,8 @@ class GetRegistrations(Message, frozen=True):
 class Registrations(Message, frozen=True):
     """Answer to GetRegistrations, in the order of registration, without ephemeral models.
 
-    `state` changes whenever a model is registered, unregistered or scaled. If it equals the client's `known` state,
-    the list is empty.
+    `state` changes whenever a model is registered, unregistered or scaled. If it equals `known` of the request, the
+    list is empty.
     """
 
     registrations: list[KeptRegistration]
@@ -354,8 +354,8 @@ class Registrations(Message, frozen=True):
 class KeptRegistration(msgspec.Struct, frozen=True):
     """A registration as persisted in the state directory.
 
-    `digest` is identical for identical registrations, whatever their number of instances. `payloads` are
-    included on request.
+    `digest` is the same for registrations that differ only in their number of instances. `payloads` are included
+    on request.
     """
 
     spec: ModelSpec
@@ -367,14 +367,14 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Explain(Message, frozen=True):
-    """Ask for Explanation: the reasons for a model's state, with at most `events` of its newest events."""
+    """Request for the reasons of a model's state and up to `events` of its most recent events."""
 
     model: str
     events: int = 100
 
 
 class Explanation(Message, frozen=True):
-    """Answer to Explain: a verdict in one sentence, the findings, worst first, and the events, oldest first."""
+    """Answer to Explain: a verdict in one sentence, the findings (worst first), and the events (oldest first)."""
 
     model: str
     verdict: str
@@ -383,14 +383,14 @@ class Explanation(Message, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One problem that was found.
+    """One finding about a model.
 
     Attributes:
         severity: "down": no requests are served; "degraded": something is missing or fails; "notice": worth knowing
         about: a keyword for programs, such as "crash_loop"
         text: a description with the reason
         advice: what to do
-        at: since when, seconds since the epoch
+        at: when it began, in seconds since the epoch
         instance: the affected instance
     """
 
@@ -403,13 +403,13 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GetEvents(Message, frozen=True):
-    """Ask for EventList: at most `limit` of the newest events.
+    """Request for up to `limit` of the most recent events.
 
     Attributes:
         model: only events about this model; None: events about all models and the daemon itself
-        kinds: only these kinds of events; empty: all
-        since: only events at or after this time, seconds since the epoch
-        after: only events with a higher serial
+        kinds: only events of these kinds; empty: all kinds
+        since: only events at or after this time, in seconds since the epoch
+        after: only events with a higher serial number
     """
 
     model: Optional[str] = None
@@ -420,24 +420,24 @@ class GetEvents(Message, frozen=True):
 
 
 class EventList(Message, frozen=True):
-    """Answer to GetEvents, oldest first."""
+    """Answer to GetEvents: the events, oldest first."""
 
     events: list[Event]
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One decision of the daemon. Its kind is one of `dispatcher/telemetry/events/kinds.py`.
+    """An event: one decision or observation of the daemon.
 
     Attributes:
-        serial: orders events, even simultaneous ones; keeps increasing across restarts of the daemon
-        at: seconds since the epoch
-        kind: the name of its kind
-        model: the model it is about; "": the daemon itself
+        serial: serial number, which orders even simultaneous events and increases across restarts of the daemon
+        at: time in seconds since the epoch
+        kind: name of its kind, declared in `dispatcher/telemetry/events/kinds.py`
+        model: the affected model; "": the daemon itself
         version: the model's version
         instance: the model's instance; None: the model as a whole
         worker: the worker's name, unique within one run of the daemon
-        who: who requested it: a user and process, the name of a key, or a part of the daemon
-        reason: the reason in words
+        who: who caused it: a user and process, the name of a key, or a part of the daemon
+        reason: the reason, in words
         numbers: values by name; the kind documents their meaning
     """
 
@@ -457,14 +457,14 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogRequests(Message, frozen=True):
-    """Enable or disable a model's access log."""
+    """Request to enable or disable a model's access log."""
 
     name: str
     on: bool
 
 
 class GetRequests(Message, frozen=True):
-    """Ask for Requests: a model's slowest and most recent failed requests, and the state of its access log."""
+    """Request for a model's slowest and most recent failed requests, and the state of its access log."""
 
     model: str
 
@@ -474,7 +474,7 @@ class Requests(Message, frozen=True):
 
     Attributes:
         access_log: whether every request is written to `file`, one JSON object per line.
-        logged, left_out: requests logged since the daemon's start, and those dropped for lack of space or time.
+        logged, left_out: numbers of requests logged since the daemon's start, and dropped for lack of space or time.
         slowest: the slowest sampled requests of the last hour, slowest first.
         failed: the most recent failed requests, newest first.
     """
@@ -492,11 +492,11 @@ class RequestEntry(msgspec.Struct, frozen=True):
     """One request that a worker has answered.
 
     Attributes:
-        time: when, seconds since the epoch.
+        time: when it was answered, in seconds since the epoch.
         id: from its client or its trace, or generated by the daemon.
         status: "ok", or why it failed: callable, input, result, timeout, unrecoverable.
-        queue_ns: from when tritonserver passed its batch on until the call began; None: unknown.
-        compute_ns: the duration of its call, including reading inputs and writing outputs; for a stream, until its end.
+        queue_ns: time from tritonserver passing its batch to the proxy until the start of the call; None: unknown.
+        compute_ns: duration of its call, including reading inputs and writing outputs; for a stream, until its end.
         batch_requests, batch_rows: totals of that call.
         bytes_out: size of the outputs; None: not counted.
         error: the name of the exception type that caused the failure, if any, without its text.
@@ -518,7 +518,7 @@ class RequestEntry(msgspec.Struct, frozen=True):
 
 
 class ProfileWorker(Message, frozen=True):
-    """Ask for Profiled: a profile of an instance's worker (default: the first that serves) over some seconds."""
+    """Request to profile the worker of an instance (default: the first that serves) for some seconds."""
 
     model: str
     seconds: float = 10.0
@@ -526,7 +526,7 @@ class ProfileWorker(Message, frozen=True):
 
 
 class Profiled(Message, frozen=True):
-    """Answer to ProfileWorker: `stacks` in py-spy's "raw" format, only the most common ones if there are too many."""
+    """Answer to ProfileWorker. `stacks` is in py-spy's "raw" format; of too many stacks, only the most common are sent."""
 
     instance: int
     worker: str
@@ -541,16 +541,16 @@ class Profiled(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """Stop the daemon as SIGTERM does. Answered before it stops."""
+    """Request to stop the daemon as SIGTERM does. Answered before the daemon stops."""
 
 
 class Drain(Message, frozen=True):
-    """Drain the daemon: become not ready, refuse registrations, keep serving for a while, then stop.
+    """Request to drain the daemon: it reports not ready, refuses registrations, keeps serving for `settle_s`, then stops.
 
     Attributes:
-        settle_s: how long requests are still accepted, until load balancers have noticed
-        timeout_s: how long to wait for in-flight requests after that; None: grace_period_s
-        stop: False: do not stop by itself; answered when settle_s have passed
+        settle_s: how long requests are still accepted, so that load balancers notice, in seconds
+        timeout_s: how long to wait for in-flight requests after that, in seconds; None: grace_period_s
+        stop: if False, the daemon does not stop; the request is answered after settle_s
     """
 
     settle_s: float = 5.0
@@ -559,14 +559,14 @@ class Drain(Message, frozen=True):
 
 
 class Upgrade(Message, frozen=True):
-    """Upgrade the daemon to the currently installed version of pytriton-daemon, while all models keep serving.
+    """Request to upgrade the daemon to the installed version of pytriton-daemon while all models keep serving.
 
-    Answered with Done, or a Failure, before the upgrade begins; the event "upgraded" or "upgrade_failed" reports its
-    outcome.
+    Answered with Done or a Failure before the upgrade begins. The event "upgraded" or "upgrade_failed" reports the
+    result.
 
     Attributes:
         python: the interpreter of another environment to upgrade to
-        wait_s: how long to wait for changes in progress
+        wait_s: how long to wait for changes in progress, in seconds
     """
 
     python: Optional[str] = None
@@ -574,11 +574,11 @@ class Upgrade(Message, frozen=True):
 
 
 class Reload(Message, frozen=True):
-    """Reload the settings as SIGHUP does. Answered with Reloaded."""
+    """Request to reload the settings as SIGHUP does. Answered with Reloaded."""
 
 
 class Reloaded(Message, frozen=True):
-    """Answer to Reload: the names of changed settings. If `problem` is set, nothing has changed."""
+    """Answer to Reload: the names of the changed settings. If `problem` is set, nothing was changed."""
 
     applied: list[str]
     needs_restart: list[str]
@@ -586,9 +586,9 @@ class Reloaded(Message, frozen=True):
 
 
 class ReplaceServer(Message, frozen=True):
-    """Replace the running tritonserver with a new one without losing a request.
+    """Request to replace the running tritonserver with a new one without losing a request.
 
-    Answered with ServerReplaced when the new one serves.
+    Answered with ServerReplaced once the new one serves.
 
     Attributes:
         force: replace even while sequences are in progress, whose next requests then fail
@@ -598,7 +598,7 @@ class ReplaceServer(Message, frozen=True):
 
 
 class ServerReplaced(Message, frozen=True):
-    """Answer to ReplaceServer: process `pid` serves in place of `former`, which may still be retiring."""
+    """Answer to ReplaceServer: process `pid` has replaced `former`, which may still be finishing its requests."""
 
     pid: int
     former: int

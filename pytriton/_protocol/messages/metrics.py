@@ -1,9 +1,9 @@
 """Metrics of the daemon, its models and their instances: one snapshot for all consumers.
 
-Counters grow as long as a model is served, across exits and replacements of its workers; durations are seconds, sizes
-bytes. A histogram is a sum and its buckets, whose bounds are in `pytriton._protocol.lanes.histograms` (`BOUNDS_S` for
-durations, `SIZE_BOUNDS` for rows), the last one for values above all bounds; trailing empty buckets are omitted.
-`histograms.quantile` returns a quantile of the buckets, or of the difference between two snapshots.
+Counters increase as long as a model is served, across exits and replacements of its workers. Durations are in seconds,
+sizes in bytes. A histogram is a sum and its buckets, whose bounds are in `pytriton._protocol.lanes.histograms`
+(`BOUNDS_S` for durations, `SIZE_BOUNDS` for rows); the last bucket is for values above all bounds, and trailing empty
+buckets are omitted. `histograms.quantile` computes quantiles of buckets, or of the difference between two snapshots.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pytriton._protocol.messages.base import Message
 
 
 class GetMetrics(Message, frozen=True):
-    """Ask for MetricsSnapshot."""
+    """Request for a snapshot of all metrics, answered with MetricsSnapshot."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """A sum of observations, and the number of observations in each bucket."""
+    """The sum of all observations, and the number of observations in each bucket."""
 
     sum: float = 0.0
     buckets: list[int] = []
@@ -35,16 +35,16 @@ class Work(msgspec.Struct, frozen=True):
     """The work done by an instance or a model.
 
     Attributes:
-        calls: calls of the callable, begun.
-        requests: in these calls.
-        rows: in these calls; a request without a batch axis counts as one.
-        merged: batches merged into another batch's call.
-        responses: responses of streams.
+        calls: number of calls of the callable that have begun.
+        requests: number of requests in these calls.
+        rows: number of rows in these calls; a request without a batch axis counts as one row.
+        merged: number of batches that were merged into another batch's call.
+        responses: number of responses of streams.
         busy_s: time with a call in progress.
-        failed: requests, by kind: those of `stats_page.FAILURES`; for models also "lost" and "hung" (their worker was).
+        failed: failed requests by kind: `stats_page.FAILURES`; of models also "lost" and "hung", for that of a worker.
         call_s: duration of calls.
-        wait_s: how long batches waited between tritonserver passing them on and the start of their call.
-        rows_per_call: the size of batches.
+        wait_s: time from tritonserver passing a batch to the proxy until the start of its call.
+        rows_per_call: number of rows per call.
         first_s: time from the start of a stream's call to its first response.
         between_s: time between consecutive responses of a stream.
     """
@@ -64,21 +64,21 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class InstanceMetrics(msgspec.Struct, frozen=True):
-    """One instance of a model (of one version), or one of its standby workers. `state` is "" if it was removed.
+    """One instance of a version of a model, or one of its standby workers. `state` is "" if it was removed.
 
     Attributes:
-        worker: the current one, as for all fields down to `memory_limit`; "" if there is none.
+        worker: name of the current worker, which all fields down to `memory_limit` describe; "" if there is none.
         batch_s: how long its current call has been running; None when idle.
-        resident: memory of its process; None if it does not have its own process.
-        shared: the part of it that other processes may share.
+        resident: resident memory of its process; None if it runs in another process.
+        shared: the part of `resident` that other processes may share.
         gpu: memory on GPUs; None if unknown.
-        arenas: shared memory for answers on its lanes.
-        memory_limit: the lower of the limits at which it is replaced or killed; None: no limit.
-        load_s, warmup_s: how long its callable took to load and to warm up.
-        starts: workers started for this instance.
-        exits: its workers that exited, by reason: see `worker.EXIT_REASONS`.
-        consecutive_exits: consecutive exits without an answered batch in between.
-        next_try_at: when the next worker is started (seconds since the epoch), if a start is pending.
+        arenas: shared memory for responses on its lanes.
+        memory_limit: the lower of the limits at which the worker is replaced or killed; None: no limit.
+        load_s, warmup_s: how long the callable took to load and to warm up.
+        starts: number of workers started for this instance.
+        exits: number of exits of its workers, by reason: see `worker.EXIT_REASONS`.
+        consecutive_exits: number of exits since the last answered batch.
+        next_try_at: when the next worker is started, in seconds since the epoch, if a start is pending.
     """
 
     version: int
@@ -107,7 +107,7 @@ class InstanceMetrics(msgspec.Struct, frozen=True):
 
 
 class QueueMetrics(msgspec.Struct, frozen=True):
-    """The queue of one version of a model, as reported by tritonserver: waiting requests, and counters of past ones."""
+    """The queue of one version of a model, from tritonserver's statistics: waiting requests and counters of past ones."""
 
     version: int
     pending: int = 0
@@ -118,18 +118,18 @@ class QueueMetrics(msgspec.Struct, frozen=True):
 
 
 class ModelMetrics(msgspec.Struct, frozen=True):
-    """One model.
+    """Metrics of one model.
 
     Attributes:
-        desired: the number of instances it should have.
-        standby_workers: standby workers beyond these.
-        retries: requests retried after their worker was lost.
-        poison: requests identified as the cause of worker exits.
-        resumes: how often it was resumed after a suspension.
-        logged, not_logged: requests written to its access log, and those dropped for lack of space or time.
-        work: the total of all its instances, plus failures that only the daemon sees.
-        queue: by version; empty if tritonserver was not asked, or did not answer in time.
-        memory: the estimated memory of one worker, with a memory_budget.
+        desired: the number of instances that the model should have.
+        standby_workers: number of standby workers beyond the instances.
+        retries: number of requests that were retried after their worker was lost.
+        poison: number of requests that were identified as the cause of worker exits.
+        resumes: number of times that the model was resumed after a suspension.
+        logged, not_logged: numbers of requests written to the access log, and dropped for lack of space or time.
+        work: the total of all instances, plus failures that only the daemon sees.
+        queue: the queue of each version; empty if tritonserver was not queried or did not answer in time.
+        memory: the estimated memory of one worker, if there is a memory budget.
     """
 
     name: str
@@ -152,7 +152,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """The budget of one resource, "memory" or a GPU: total and used bytes, and the number of models waiting for it."""
+    """The budget of one resource, "memory" or a GPU: its size and use in bytes, and the number of waiting models."""
 
     resource: str
     budget: int
@@ -161,7 +161,7 @@ class MemoryInfo(msgspec.Struct, frozen=True):
 
 
 class WebhookMetrics(msgspec.Struct, frozen=True):
-    """One webhook: events posted and dropped, failed requests, and events waiting."""
+    """Counters of one webhook: events sent and dropped, failed HTTP requests, and events that wait to be sent."""
 
     sent: int = 0
     dropped: int = 0
@@ -170,22 +170,22 @@ class WebhookMetrics(msgspec.Struct, frozen=True):
 
 
 class DaemonMetrics(msgspec.Struct, frozen=True):
-    """The daemon.
+    """Metrics of the daemon itself.
 
     Attributes:
-        registrations: models by state.
-        restored, restore_failures: models restored at startup, and failed attempts.
-        requests: control messages answered, by type, then by outcome ("done", "refused", or a kind of failure).
+        registrations: number of models, by state.
+        restored, restore_failures: numbers of models restored at startup, and of failed attempts.
+        requests: answered control messages, by type, then by outcome ("done", "refused", or a kind of failure).
         server_restarts: restarts of tritonserver, by reason: "exited", "planned", "replaced".
         loop_lag: delay of the event loop, measured every second.
-        lines_dropped: dropped log lines of child processes.
-        webhooks: by name.
-        disk_free, disk_size: of the file system of the state directory; None without persistence.
-        memory: the budgets, if any.
-        memory_suspended, memory_waits, memory_refusals: models suspended to free memory, loads that waited for memory,
-            and loads that were refused.
-        shared_weights: bytes that workers share.
-        events_lost: events missing from the files of the event log.
+        lines_dropped: number of dropped log lines of child processes.
+        webhooks: counters of each webhook, by its name.
+        disk_free, disk_size: space on the file system of the state directory; None without persistence.
+        memory: the memory budgets, if any.
+        memory_suspended, memory_waits, memory_refusals: numbers of models suspended to free memory, of loads that
+            waited for memory, and of loads that were refused.
+        shared_weights: size of the memory that workers share, in bytes.
+        events_lost: number of events missing from the files of the event log.
     """
 
     version: str
@@ -216,7 +216,7 @@ class DaemonMetrics(msgspec.Struct, frozen=True):
 
 
 class MetricsSnapshot(Message, frozen=True):
-    """Answer to GetMetrics; `at` is seconds since the epoch."""
+    """Answer to GetMetrics. `at` is in seconds since the epoch."""
 
     at: float
     daemon: DaemonMetrics

@@ -1,4 +1,4 @@
-"""The description of a model in its registration, without its callables; the digest of a registration."""
+"""The description of a model in its registration, without its callables, and the digest of a registration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 
 class WorkerEnvironment(msgspec.Struct, frozen=True):
-    """The environment a worker runs in, by default that of the registering process.
+    """The environment that a worker runs in, by default that of the registering process.
 
-    `python` is an interpreter; `sys_path` is its module search path in order (empty: the
-    interpreter's own); `cwd` the working directory; `env` the variables set on top of the daemon's
-    own environment; `argv` the worker's `sys.argv`, by default as in Triton's python backend. `stayed`
-    lists the registrant's variables that were not forwarded.
+    `python` is the interpreter; `sys_path` its module search path, in order (empty: the interpreter's own); `cwd` the
+    working directory; `env` the variables that are set in addition to the daemon's own; `argv` the worker's `sys.argv`,
+    by default as in Triton's python backend. `stayed` lists the registrant's variables that were not forwarded.
     """
 
     python: str
@@ -29,12 +28,12 @@ class WorkerEnvironment(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The resource limits of one worker; None means no limit. Sizes are bytes.
+    """The resource limits of one worker. None means no limit. Sizes are in bytes.
 
-    When its own memory (resident, not shared) exceeds `recycle_above`, the worker is replaced after the current batch.
+    A worker whose own memory (resident, not shared) exceeds `recycle_above` is replaced after its current batch.
     `memory_limit` cannot be exceeded: allocations fail, and if the worker and its child processes together exceed it,
-    they are killed. `processes` limits the child processes. `cpus` are the CPUs it runs on (empty: all), `nice` is added to the
-    daemon's niceness.
+    they are killed. `processes` limits the number of child processes. `cpus` are the CPUs that the worker runs on
+    (empty: all). `nice` is added to the daemon's niceness.
     """
 
     recycle_above: Optional[int] = None
@@ -46,9 +45,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class WarmupTensor(msgspec.Struct, frozen=True):
-    """One input of a warm-up request: `source` says where its values come from.
+    """One input of a warm-up request. `source` is where its values come from.
 
-    `shape` excludes the batch axis; `npy` is the content of the user's file (source "file").
+    `shape` excludes the batch axis. `npy` is the content of the user's file, for source "file".
     """
 
     name: str
@@ -70,11 +69,11 @@ class Warmup(msgspec.Struct, frozen=True):
 class PythonModel(msgspec.Struct, frozen=True):
     """A Triton Python model: a class `TritonPythonModel` with the interface of Triton's python backend.
 
-    `folder` is the model's folder in a model repository, whose `VERSION/FILE` is imported in the
-    worker; if empty, the payload is the class. `model_config` is Triton's full configuration, JSON,
-    as passed to `initialize`. `names`, `kinds` and `device_ids` hold each instance's
-    `model_instance_name` and so on. `streams`: answers may arrive after `execute`
-    has returned, or between batches.
+    `folder` is the model's folder in a model repository, whose `VERSION/FILE` the worker imports; if empty,
+    the payload is the class. `model_config` is Triton's full configuration (JSON), which `initialize` gets.
+    `names`, `kinds` and `device_ids` are the `model_instance_name`, `model_instance_kind` and
+    `model_instance_device_id` of each instance. With `streams`, responses may be sent after `execute` has
+    returned, or between batches.
     """
 
     model_config: str
@@ -89,10 +88,11 @@ class PythonModel(msgspec.Struct, frozen=True):
 class Autoscale(msgspec.Struct, frozen=True):
     """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are seconds.
 
-    The number stays between `least` and `most`; it is right if the load is `target` of its capacity. The model scales up
-    after the number has been too low for `up_after_s`, and down after fewer would have sufficed for `down_after_s`. If
-    `least` is 0, all instances are removed after `idle_after_s` without requests. `concurrency` is how many batches, or
-    streams, keep an instance busy. If the machine is too small for all models, each gets instances by its `weight`.
+    The number stays between `least` and `most`, with a load of about `target` (a share) of the capacity. The model scales
+    up once the number has been too low for `up_after_s`, and down once a lower number would have sufficed for
+    `down_after_s`. If `least` is 0, all instances are removed after `idle_after_s` without requests. `concurrency` is how
+    many batches or streams keep an instance busy. If the machine is too small for all models, instances are divided
+    according to `weight`.
     """
 
     least: int = 1
@@ -106,9 +106,9 @@ class Autoscale(msgspec.Struct, frozen=True):
 
 
 class OpenAICard(msgspec.Struct, frozen=True):
-    """The part of the OpenAI API that a model serves, and its entry in `/v1/models`.
+    """The parts of the OpenAI API that a model serves, and its entry in `/v1/models`.
 
-    `serves` contains "chat", "completions", "responses" or "embeddings"; `aliases` are further ids of the model.
+    `serves` lists "chat", "completions", "responses" or "embeddings"; `aliases` are additional ids of the model.
     """
 
     serves: list[str]
@@ -119,11 +119,11 @@ class OpenAICard(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A provisional registration, which the daemon rolls back unless its client confirms it in time.
+    """The lease of a provisional registration, which the daemon rolls back unless its client confirms it in time.
 
-    A rollback leaves nothing of it: the model that it replaced serves again, or no model of that name. `id` is chosen by
-    the client. The time limit starts with the answer to Register, and restarts with each RenewLease and each start of the
-    daemon. `share` is the share of requests that load balancers should send to it; 0: the same as elsewhere.
+    After a rollback, the model that it replaced serves again; without one, no model of that name. The client chooses `id`.
+    The time limit starts with the answer to Register, and restarts with each RenewLease and each start of the daemon.
+    `share` is the share of requests that load balancers should send to it; 0: the same as to any other node.
     """
 
     id: str
@@ -134,9 +134,9 @@ class Lease(msgspec.Struct, frozen=True):
 class ModelSpec(msgspec.Struct, frozen=True):
     """The description of a model, without its callables.
 
-    `config` is Triton's model configuration in its JSON form, without backend and instance group,
-    which the dispatcher adds. `payloads[i]` of the Register message belongs to instance i; a single
-    payload is used for all.
+    `config` is Triton's model configuration as JSON, without backend and instance group, which the
+    dispatcher adds. Payload i of the Register message belongs to instance i; a single payload is used
+    for all instances.
     """
 
     name: str
@@ -146,7 +146,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     instances: int = 1
     #: CUDA_VISIBLE_DEVICES for each instance; None leaves it unchanged.
     devices: list[Optional[str]] = []
-    #: The payload is called once in the worker and returns the callable to serve.
+    #: The payload is a factory: each worker calls it once, and serves the callable that it returns.
     factory: bool = False
     #: Outputs must have exactly the declared dtype and shape.
     strict: bool = False
@@ -163,7 +163,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: Number of batches after which a worker is replaced.
     max_batches: Optional[int] = None
     limits: Limits = Limits()
-    #: The last payload is a function that is called with the loaded callable and raises if the callable must not serve.
+    #: The last payload is a function that gets the loaded callable, and raises an exception if it must not serve.
     check: bool = False
     #: BYTES inputs that are passed to the callable as str.
     text_inputs: list[str] = []
@@ -182,9 +182,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: All versions served, if there are several. Each version of a Python model has its own workers; for other models,
     #: each request names its version.
     versions: list[int] = []
-    #: The model is also served by the daemon's OpenAI frontend.
+    #: The model is also served by the daemon's OpenAI API.
     openai: Optional[OpenAICard] = None
-    #: Bounds of the number of instances, which follows the load; None: a fixed number.
+    #: The number of instances follows the load within these bounds; None: it is fixed.
     autoscale: Optional[Autoscale] = None
     #: The model is loaded on its first request.
     lazy: bool = False
@@ -195,17 +195,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
     gpu_memory_request: Optional[int] = None
     #: Workers complete `config` from the model's file when they load it, and report the result with WorkerReady.
     completed_by_workers: bool = False
-    #: It serves, but is not there to stay yet.
+    #: Set while the registration is provisional.
     lease: Optional[Lease] = None
 
 
-# ── the digest of a registration: the same for identical ones, whatever their number of instances ────
+# ── the digest of a registration, which does not depend on the number of instances ───────────────────
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
-    """Return the digest. Ignores the number of instances and their devices, which differ by node, and a lease."""
+    """Return the digest of a registration. Ignore instances and devices, which differ between nodes, and the lease."""
     return digest_of(spec, payload_hashes(payloads))
 
 

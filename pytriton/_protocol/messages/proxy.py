@@ -1,4 +1,4 @@
-"""The messages between proxies and the dispatcher. Both also receive `Failure`."""
+"""Messages between proxies and the dispatcher, which also answers with `Failure`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pytriton._protocol.messages.worker import AskReadiness, Readiness
 
 
 class Attach(Message, frozen=True):
-    """A proxy instance asks for a lane. `lost` names the worker it could not reach, if any.
+    """Request of a proxy instance for a lane. `lost` is the worker that it could not reach, if any.
 
-    `batch`: a batch is waiting. That resumes a suspended model; without it, the proxy of a suspended model gets no
-    lane.
+    `batch` says that a batch is waiting, which resumes a suspended model. Without a batch, the proxy of a suspended
+    model gets no lane.
 
-    `registration` is what the dispatcher wrote into the model's configuration: a model that
-    replaces another one of the same name has its own registration.
+    `registration` is the value that the dispatcher wrote into the model's configuration: a model that replaces
+    another one of the same name has a registration of its own.
     """
 
     registration: str
     instance: str
     pid: int = 0
     lost: Optional[str] = None
-    #: Workers that are waiting for this very batch.
+    #: Workers that wait for this batch to be answered, and so must not get it.
     avoid: list[str] = msgspec.field(default_factory=list)
     #: The model's version; relevant if each version has its own workers.
     version: int = 0
@@ -33,10 +33,11 @@ class Attach(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """Connect to the worker that listens at `lane_path`; "": the model is suspended, ask again when there is a batch.
+    """Answer to Attach: connect to the worker that listens at `lane_path`.
 
-    `execution_timeout_s`: report a batch as overdue after this time without an answer.
-    `tracing`: tritonserver traces with OpenTelemetry, so pass each request's trace to the worker.
+    An empty `lane_path` means that the model is suspended: ask again when there is a batch. A batch that is not answered
+    within `execution_timeout_s` must be reported as overdue. With `tracing`, tritonserver traces with OpenTelemetry: the
+    proxy must pass the trace of each request to the worker.
     """
 
     worker: str
@@ -46,12 +47,12 @@ class Attached(Message, frozen=True):
 
 
 class LaneLost(Message, frozen=True):
-    """The lane of a worker broke after the worker had received a batch. Ask what to do with the batch.
+    """Report that the lane of a worker broke after the worker had received a batch. Answered with a Verdict.
 
-    `losses` counts the workers lost with this batch, including this one; `requests` its unanswered requests.
-    After the first loss, its requests are retried one by one, each with its own LaneLost: `in_row`
-    counts those that lost a worker one after the other, including this one. `final`: it cannot be retried,
-    because a part of its answer has been sent to the client. `request_id` is set if there is only one request.
+    `losses` is the number of workers lost with this batch, including this one; `requests`, that of its unanswered
+    requests. After the first loss, its requests are retried one by one, each with its own LaneLost: `in_row` is the number
+    of consecutive requests that lost a worker, including this one. `final` means that the batch cannot be retried, because
+    a part of its response has been sent to the client. `request_id` is set if there is only one request.
     """
 
     registration: str
@@ -64,10 +65,10 @@ class LaneLost(Message, frozen=True):
 
 
 class BatchOverdue(Message, frozen=True):
-    """A batch was not answered in time; `taken`: the worker has read it from the lane.
+    """Report that a batch was not answered in time. Answered with a Verdict.
 
-    `taken_ms`: how long the dispatcher has known that. The other fields are as in LaneLost, but `losses` counts only
-    earlier losses.
+    `taken` means that the worker has read the batch from the lane; `taken_ms` is how long the dispatcher has known that.
+    The other fields are as in LaneLost, but `losses` counts only earlier losses.
     """
 
     registration: str
@@ -82,9 +83,10 @@ class BatchOverdue(Message, frozen=True):
 
 
 class MayCall(Message, frozen=True):
-    """A worker calls a model that is itself waiting for this call. Answered with a Verdict: "retry" or "fail".
+    """Question whether a worker may call a model that itself waits for this call.
 
-    `chain` lists the waiting models, oldest first, and `workers` those blocked by them.
+    Answered with a Verdict: "retry" (it may) or "fail". `chain` lists the waiting models, oldest first, and `workers`
+    the workers that they block.
     """
 
     model: str
@@ -93,9 +95,9 @@ class MayCall(Message, frozen=True):
 
 
 class CallsWait(Message, frozen=True):
-    """A worker's calls to `models`, made by the proxy `pid`, have been waiting for a while. Answered with StuckCalls.
+    """Report that a worker's calls to `models` have been waiting for some time. Answered with StuckCalls.
 
-    `proxy` distinguishes the proxies in one process (tritonserver).
+    The calls were made by the proxy `proxy` in process `pid` (tritonserver).
     """
 
     pid: int
@@ -105,29 +107,29 @@ class CallsWait(Message, frozen=True):
 
 
 class StuckCalls(Message, frozen=True):
-    """Calls to these models can never be answered; `text` says why."""
+    """Answer to CallsWait: the models whose calls can never be answered, and the reason (`text`)."""
 
     models: list[str]
     text: str
 
 
 class Detach(Message, frozen=True):
-    """A proxy instance exits: Triton has unloaded its model, and no batch is in flight."""
+    """Report that a proxy instance exits: Triton has unloaded its model, and no batch is in flight."""
 
     registration: str
     instance: str
 
 
-#: What a proxy does with a batch that was lost or is overdue: send it to another worker, answer it with the verdict's
-#: text, or keep waiting.
+#: What a proxy does with a batch that was lost or is overdue: retry it with another worker, fail it with the text of the
+#: verdict, or wait longer.
 Action = Literal["retry", "fail", "wait"]
 
 
 class Verdict(Message, frozen=True):
-    """Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` is how long to wait.
+    """Answer to LaneLost, BatchOverdue and MayCall. `text` is the error for clients, `wait_s` how long to wait.
 
-    A batch that its worker had received is retried request by request. `whole`: fail not only this request, but the rest
-    of its batch.
+    A batch that its worker had received is retried request by request. With `whole`, not only this request must fail,
+    but also the rest of its batch.
     """
 
     action: Action

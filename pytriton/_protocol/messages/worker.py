@@ -1,4 +1,4 @@
-"""The messages between the dispatcher and workers, including hosted workers and Triton Python models in workers."""
+"""Messages between the dispatcher and workers, including those of hosted workers and of Triton Python models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton._protocol.messages.model_spec import ModelSpec
 
 
 class WorkerHello(Message, frozen=True):
-    """A worker process has started and asks for its model."""
+    """First message of a worker: it has started and requests its model."""
 
     worker: str
     pid: int
@@ -20,18 +20,18 @@ class WorkerHello(Message, frozen=True):
 
 
 class LoadModel(Message, frozen=True):
-    """The model of this worker. Payload frames: the pickled callable, and its check if it has one."""
+    """Answer to WorkerHello: the model to load. Payload frames: the pickled callable, and its check if it has one."""
 
     spec: ModelSpec
     instance: int
     #: The path of the unix socket on which the worker listens for lanes.
     lane_path: str
-    #: tritonserver traces with OpenTelemetry: prepare to create spans.
+    #: tritonserver traces with OpenTelemetry, so the worker must create spans.
     tracing: bool = False
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """The part of a configuration that a model's file may supply, as the worker that loaded the file completed it."""
+    """The part of a model configuration that a worker has completed from the model's file."""
 
     input: list[dict[str, Any]]
     output: list[dict[str, Any]]
@@ -39,14 +39,14 @@ class Completion(msgspec.Struct, frozen=True):
     dynamic_batching: Optional[dict[str, Any]] = None
 
     def applied_to(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return a configuration with these entries in the place of its own."""
+        """Return a copy of a configuration in which these entries replace its own."""
         entries = msgspec.structs.asdict(self)
         rest = {name: value for name, value in config.items() if name not in entries}
         return {**rest, **{name: value for name, value in entries.items() if value is not None}}
 
 
 class WorkerReady(Message, frozen=True):
-    """The callable is loaded and the worker listens for lanes.
+    """Report of a worker that the callable is loaded and that it listens for lanes.
 
     `completion` is set by workers of a model with `ModelSpec.completed_by_workers`.
     """
@@ -56,7 +56,7 @@ class WorkerReady(Message, frozen=True):
 
 
 class WorkerFailed(Message, frozen=True):
-    """The callable could not be loaded; the worker exits."""
+    """Report of a worker that the callable could not be loaded. The worker exits."""
 
     worker: str
     text: str
@@ -64,29 +64,29 @@ class WorkerFailed(Message, frozen=True):
 
 
 class WorkerUnrecoverable(Message, frozen=True):
-    """A callable raised PyTritonUnrecoverableError: the daemon must stop."""
+    """Report of a worker that its callable raised PyTritonUnrecoverableError. The daemon must stop."""
 
     worker: str
     text: str
 
 
-#: Start of a `WorkerRecycleDue.text`: no descriptor is left for another proxy.
+#: Start of `WorkerRecycleDue.text` if the worker has no free descriptor for another proxy.
 NO_LANE = "it cannot take another lane"
 
 
 class WorkerRecycleDue(Message, frozen=True):
-    """A worker keeps serving, but should be replaced: it has exceeded a limit of its model."""
+    """Request of a worker to be replaced, because it has exceeded a limit of its model. It keeps serving until then."""
 
     worker: str
     text: str
 
 
 class WithdrawLane(Message, frozen=True):
-    """Close one lane between batches, so that its proxy can move to a worker without a lane."""
+    """Request to close one lane between batches, so that its proxy can attach to a worker that has none."""
 
 
 class WorkerEnded(Message, frozen=True):
-    """A hosted worker has exited, which a process would report by its exit status. `how` completes "worker w1 …"."""
+    """Report that a hosted worker has exited, which has no exit status. `how` completes the sentence "worker w1 …"."""
 
     worker: str
     how: str
@@ -96,10 +96,10 @@ class WorkerEnded(Message, frozen=True):
 
 
 class StartWorker(Message, frozen=True):
-    """Run a worker in a thread. Combines a process start, its arguments and LoadModel.
+    """Request to run a worker in a thread. It replaces the start of a process, its arguments, and LoadModel.
 
-    `lane_path` is where it listens for lanes; `gauge_path` is the file of its stats page, removed after
-    its hello.
+    `lane_path` is where the worker listens for lanes. `gauge_path` is the file of its stats page, which is removed
+    after its WorkerHello.
     """
 
     worker: str
@@ -109,13 +109,13 @@ class StartWorker(Message, frozen=True):
 
 
 class EndWorker(Message, frozen=True):
-    """Make a worker exit after its batch, as SIGTERM does for a process."""
+    """Request to stop a worker after its current batch, as SIGTERM does for a process."""
 
     worker: str
 
 
 class Released(Message, frozen=True):
-    """The registration is over, for whatever reason; no more workers are started."""
+    """Notice that the registration has ended; no more workers are started. `why` is the reason."""
 
     why: str
 
@@ -124,7 +124,7 @@ class Released(Message, frozen=True):
 
 
 class WorkerReadiness(Message, frozen=True):
-    """The result of a model's own `is_ready` has changed; `why` is the reason for people."""
+    """Report that the result of a model's own `is_ready` has changed. `why` is the reason, for people."""
 
     worker: str
     ready: bool
@@ -132,22 +132,22 @@ class WorkerReadiness(Message, frozen=True):
 
 
 class LoadOther(Message, frozen=True):
-    """A model requests to load or reload another one (pb_utils.load_model). Payload frames: the `files`.
+    """Request of a model to load or reload another one (pb_utils.load_model). Payload frames: the content of `files`.
 
-    `config` is JSON; empty selects the one in the model's folder. Answered with Done when the model is served.
+    `config` is JSON; if empty, the configuration in the model's folder is used. Answered with Done once the model serves.
     """
 
     worker: str
     name: str
     config: str = ""
-    #: "file:VERSION/NAME", as in Triton's repository API; the complete content of the model's folder.
+    #: The complete content of the model's folder, named "file:VERSION/NAME" as in Triton's repository API.
     files: list[str] = msgspec.field(default_factory=list)
 
 
 class UnloadOther(Message, frozen=True):
-    """A model requests to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
+    """Request of a model to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
 
-    `dependents`: also unload the models that an ensemble consists of.
+    With `dependents`, the models that an ensemble consists of are unloaded, too.
     """
 
     worker: str
@@ -156,14 +156,14 @@ class UnloadOther(Message, frozen=True):
 
 
 class AskReadiness(Message, frozen=True):
-    """Ask whether a model is ready; without a version, whether any version is. Answered with Readiness."""
+    """Question whether a version of a model is ready; without a version, whether any is. Answered with Readiness."""
 
     name: str
     version: str = ""
 
 
 class Readiness(Message, frozen=True):
-    """Answer to AskReadiness."""
+    """Answer to AskReadiness: whether the model is ready."""
 
     ready: bool
 

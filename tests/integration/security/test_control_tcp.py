@@ -187,10 +187,10 @@ def test_no_start_without_a_server_key(tmp_path: Path) -> None:
 
 def test_commands_report_errors(folder: Path, key_file: Path, tmp_path: Path) -> None:
     for arguments, said in [
-        (("init",), "exists already. To replace it"),
+        (("init",), "already exists. To replace it"),
         (("add", "../x"), "is not a valid name"),
-        (("add", "alice", "-o", str(tmp_path / "a")), "exists already"),
-        (("add", "eve", "-o", str(key_file)), "exists already"),
+        (("add", "alice", "-o", str(tmp_path / "a")), "already exists"),
+        (("add", "eve", "-o", str(key_file)), "already exists"),
     ]:
         done = run_keys(folder, *arguments)
         assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr

@@ -15,5 +15,5 @@ def test_folder_that_others_may_write_is_refused(tmp_path: Path, name: str) -> N
     store.make_server_key()
     assert len(store.server_keys()) == 2
     (tmp_path / "keys" / name).chmod(0o777)
-    with pytest.raises(KeyStoreError, match=r"users other than this one can write .*chmod 700"):
+    with pytest.raises(KeyStoreError, match=r"other users can write .*chmod 700"):
         store.server_keys()

@@ -46,9 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 def test_no_gpu_at_all(machine: Machine, device: str) -> None:
     why = gpus.missing(device)
     assert why is not None
-    assert why.startswith(
-        f"{device.partition(',')[0]}: this machine has no GPU that CUDA could use"
-    )
+    assert why.startswith(f"{device.partition(',')[0]}: this machine has no GPU for CUDA")
     assert "/dev/nvidia0" in why
     assert gpus.missing("") is None
 

@@ -72,7 +72,7 @@ def test_a_slot_holds_a_tensor_and_is_used_again(
     for value in range(3):
         slot = slots.take()
         array = np.full(3, value, np.float32)
-        ref = slot.placed(tensors.write(slot, "x", "FP32", array, array.dtype))
+        ref = slot.reference(tensors.write(slot, "x", "FP32", array, array.dtype))
         worker.send(Answer(1, [ref], False))
         received = proxy.receive()
         assert isinstance(received, Answer)

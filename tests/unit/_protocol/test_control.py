@@ -184,7 +184,7 @@ def test_nobody_there_is_a_timeout(short_dir: Path) -> None:
 
 def test_end_of_the_dispatcher_is_noticed_without_a_timeout(short_dir: Path) -> None:
     signs = iter([True, True, False])
-    with talking(short_dir, silent) as (client, _), pytest.raises(ControlTimeout, match="ended"):
+    with talking(short_dir, silent) as (client, _), pytest.raises(ControlTimeout, match="exited"):
         client.ask(
             messages.Shutdown(), timeout_s=None, life_sign_s=0.01, is_alive=lambda: next(signs)
         )

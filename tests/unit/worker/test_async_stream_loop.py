@@ -267,10 +267,10 @@ def test_parts_of_several_streams_that_cannot_be_sent_end_them_all(
         loop.outbox.put(BatchPart(number, [long]))
     monkeypatch.setattr("pytriton._protocol.linux.available_memory", lambda: 0)
     if flushes == "part":
-        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+        with pytest.raises(LaneClosed, match="could not be sent: cannot allocate"):
             loop.outbox.put(BatchPart(31, [long]))
     elif flushes == "end":
-        with pytest.raises(LaneClosed, match="could not be sent: cannot get"):
+        with pytest.raises(LaneClosed, match="could not be sent: cannot allocate"):
             loop.outbox.send(BatchDone(1, []))
     loop.end()
     assert [type(fault) for fault in loop.faults] == [ArenaError]

@@ -88,7 +88,7 @@ def test_a_call_travels_with_its_inputs_and_comes_back_with_outputs(worker: Work
         "ä".encode(), b"b",
     ]  # fmt: skip
     slot = Slots(proxy).take()
-    y = slot.placed(tensors.write(slot, "y", "INT8", np.array([4], np.int8), np.dtype(np.int8)))
+    y = slot.reference(tensors.write(slot, "y", "INT8", np.array([4], np.int8), np.dtype(np.int8)))
     proxy.send(Answer(call.id, [y], True, parameters="{}"))
     delivery = pending.wait(60)
     assert delivery is not None

@@ -362,7 +362,7 @@ def test_an_input_of_str_arrives_as_text(proxies: Proxies) -> None:
     answers: list[Any] = list(proxies.receive(lanes[0]))
     first, wrong = answers
     assert first == [[3, 0]]
-    assert "input `x` takes text (dtype=str), and b'\\xff\\xfe' in it is not UTF-8" in wrong
+    assert "input `x` must be text (dtype=str), but b'\\xff\\xfe' is not UTF-8" in wrong
     assert "[request id: 0-1-1]" in wrong
     assert proxies.receive(lanes[1]) == [[[2, 1], [1, 3]]]
 

@@ -98,7 +98,7 @@ def test_a_state_directory_is_tried(
     path = tmp_path / "not" / "there"
     check = by_name(run_checks(choice, state_dir=path))["state directory"]
     assert check.status == "ok"
-    assert check.detail.startswith(f"{path}, ")
+    assert check.detail.startswith(f"{path}: ")
 
     def refuse(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -219,7 +219,7 @@ def test_a_missing_proxy_python_affects_only_models_that_need_it(
     check = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))["proxy Python"]
     assert check.status == status
     assert check.detail.startswith(
-        "none was found, and none is needed" if status == "ok" else "no Python for the proxy"
+        "not found, and not needed" if status == "ok" else "no Python for the proxy"
     )
 
 

@@ -128,7 +128,7 @@ def test_pip_ends_with_the_process_that_started_it(environment: Environment) -> 
         text=True,
     )
     assert done.returncode == 1
-    assert "the process that started pip is gone" in done.stderr
+    assert "the process that started pip has exited" in done.stderr
 
 
 def test_an_environment_that_cannot_be_made_is_reported(tmp_path: Path) -> None:

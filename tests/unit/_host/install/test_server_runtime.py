@@ -104,7 +104,7 @@ def test_the_files_around_a_server_are_found(tmp_path: Path) -> None:
     ("missing", "text"),
     [
         ("", "does not exist"),
-        ("bin/tritonserver", "holds no bin/tritonserver"),
+        ("bin/tritonserver", "has no bin/tritonserver"),
     ],
 )
 def test_a_setting_that_names_no_server_is_an_error(
@@ -160,7 +160,7 @@ def test_the_library_alone_is_enough_for_the_native_frontend(
     backends = lay_out_backends(runtime, tmp_path / "run")
     assert sorted(one.name for one in backends.iterdir()) == ["pytriton", "pytriton_native"]
     with pytest.raises(
-        ServerRuntimeError, match=r"holds no bin/tritonserver, which frontend = triton"
+        ServerRuntimeError, match=r"has no bin/tritonserver, which the setting frontend = triton"
     ):
         find_or_install_server(replace(choice, frontend="triton"), print)
 

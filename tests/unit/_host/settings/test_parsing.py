@@ -112,14 +112,14 @@ def test_a_name_that_is_misspelt_gets_the_nearest_one() -> None:
 
 def test_a_relative_path_starts_where_its_source_stands() -> None:
     base = Path("/etc/pytriton")
-    assert values.path().placed("keys", base) == "/etc/pytriton/keys"
-    assert values.path().placed("/keys", base) == "/keys"
+    assert values.path().resolve_paths("keys", base) == "/etc/pytriton/keys"
+    assert values.path().resolve_paths("/keys", base) == "/keys"
     many = values.several(values.path())
-    assert many.placed(("models", "s3://bucket/x"), base) == (
+    assert many.resolve_paths(("models", "s3://bucket/x"), base) == (
         "/etc/pytriton/models",
         "s3://bucket/x",
     )
-    assert values.text().placed("keys", base) == "keys"
+    assert values.text().resolve_paths("keys", base) == "keys"
 
 
 @given(

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.start_flags import StartFlags
-from pytriton._protocol.files.private_files import open_private, remove, strangers
+from pytriton._protocol.files.private_files import files_of_others, open_private, remove
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.models.persistence.state_dir import Store, StoreError
 from pytriton.dispatcher.runtime.worker_library import lay_out_library
@@ -48,10 +48,12 @@ def test_strangers_are_found_below(tmp_path: Path) -> None:
         file.touch()
         if file.name == "theirs":
             os.chown(file, 65534, -1)
-    assert strangers(tmp_path, passing_over=frozenset({"passed"})) == [tmp_path / "a/b/theirs"]
+    assert files_of_others(tmp_path, passing_over=frozenset({"passed"})) == [
+        tmp_path / "a/b/theirs"
+    ]
     os.symlink("a", tmp_path / "link")
     os.lchown(tmp_path / "link", 65534, -1)
-    assert tmp_path / "link" in strangers(tmp_path)
+    assert tmp_path / "link" in files_of_others(tmp_path)
 
 
 def test_workers_library_is_rebuilt(short_dir: Path) -> None:

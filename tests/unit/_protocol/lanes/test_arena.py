@@ -194,7 +194,7 @@ def test_more_memory_than_the_machine_has_is_refused_before_it_is_taken(arena: A
 
 def test_refusal_of_the_kernel_leaves_the_arena_usable(arena: Arena) -> None:
     kept = put(arena, b"kept")
-    with largest_file(1 << 20), pytest.raises(ArenaError, match=r"cannot get .* bytes"):
+    with largest_file(1 << 20), pytest.raises(ArenaError, match=r"cannot allocate .* bytes"):
         arena.allocate(1 << 24)
     late = put(arena, bytes(LARGE) + b"late")
     assert arena.writable()[kept : kept + 4] == b"kept"
@@ -242,7 +242,7 @@ def test_without_descriptors_it_cannot_be_passed_on(monkeypatch: pytest.MonkeyPa
     with closing(Arena("test")) as arena, monkeypatch.context() as patched:
         patched.setattr(os, "open", spent)
         with pytest.raises(
-            ArenaError, match=r"cannot pass shared memory on: .*Too many open files"
+            ArenaError, match=r"cannot open shared memory for the peer: .*Too many open files"
         ):
             arena.open_readonly()
 

@@ -180,8 +180,8 @@ def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
 
 def test_libraries_with_fork_handlers_are_recognized() -> None:
     line = "7f2a4c000000-7f2a4c021000 r-xp 00000000 08:01 123 /opt/conda/lib/libiomp5.so\n"
-    assert fork_protocol.in_need_of_handlers(line) == "libiomp5"
-    assert fork_protocol.in_need_of_handlers(line.replace("libiomp5", "libm")) == ""
+    assert fork_protocol.library_with_fork_handlers(line) == "libiomp5"
+    assert fork_protocol.library_with_fork_handlers(line.replace("libiomp5", "libm")) == ""
 
 
 @pytest.mark.parametrize(
