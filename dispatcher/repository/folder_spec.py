@@ -69,7 +69,7 @@ class WorkerSetup:
     def environment(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
         """Return the workers' environment. The daemon's variables are forwarded like a registrant's."""
         own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
-        variables = {**own, **rules.wanted(os.environ, self.env)}
+        variables = {**own, **rules.selected_variables(os.environ, self.env)}
         if packages:
             variables[_PACKAGES_VARIABLE] = packages
         stayed = rules.local_variables(os.environ, variables)
@@ -110,7 +110,7 @@ async def _of_python(
         "python": setup.interpreter,
         "requirements": requirements_of(model) if setup.install else None,
         "install": setup.install,
-        "env": rules.wanted(os.environ, setup.env),
+        "env": rules.selected_variables(os.environ, setup.env),
     }
     answer = await inspect(model, request, setup.library, "reading its configuration")
     return msgspec.convert(answer["spec"], messages.ModelSpec), pack(Header((3, 9), True), b"")

@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun, while modules are still being imported."""
+"""Handling of Ctrl-C before a command has begun, while modules are still being imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start of a daemon: in this process, or in a separate process until that is ready."""
+"""Starting of the daemon, in this process or in the background."""
 
 from __future__ import annotations
 

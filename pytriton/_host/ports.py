@@ -227,7 +227,9 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise PortError(f"the address {host!r} to listen on is unknown: {error}") from error
+        raise PortError(
+            f"cannot listen on {host!r}, which is not a known address: {error}"
+        ) from error
     return family, address
 
 
@@ -240,7 +242,9 @@ def _explain(error: OSError, host: str, port: int, setting: str) -> str:
             "use 0 for a free port"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"this user may not listen on port {port}{setting} on {host}; choose one above 1023"
+        return (
+            f"this user cannot listen on port {port}{setting} on {host}; choose a port above 1023"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine, so nothing can listen on it"
     return f"cannot listen on port {port}{setting} of {host}: {error.strerror}"

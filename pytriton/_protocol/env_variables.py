@@ -53,12 +53,12 @@ def forwarded_variables(
     """
     return {
         name: value
-        for name, value in whole(environ, own_interpreter=own_interpreter).items()
+        for name, value in usable_variables(environ, own_interpreter=own_interpreter).items()
         if not _is_of_a_session(name) and not looks_secret(name, value)
     }
 
 
-def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
+def usable_variables(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[str, str]:
     """Return all variables that a process without a terminal can use, including secrets."""
     return {
         name: value
@@ -69,13 +69,13 @@ def whole(environ: Mapping[str, str], *, own_interpreter: bool = True) -> dict[s
     }
 
 
-def wanted(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+def selected_variables(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
     """Return the variables selected by a list: NAME copies a variable, NAME=VALUE sets one, `*` copies all."""
     found: dict[str, str] = {}
     for pattern in patterns:
         name, equals, value = pattern.partition("=")
         if pattern == ALL:
-            found.update(whole(environ))
+            found.update(usable_variables(environ))
         elif equals:
             found[name] = value
         elif name in environ:

@@ -166,7 +166,7 @@ class Forker:
         arguments = [ctypes.byref(address), *[ctypes.c_ulong(0)] * 3]
         done = self._libc.prctl(ctypes.c_int(_PR_GET_TID_ADDRESS), *arguments)
         if done != 0 or not address.value:
-            raise CannotFork("the kernel does not say where the C library stores the thread id")
+            raise CannotFork("cannot determine where the C library stores the thread id")
         if ctypes.c_int.from_address(address.value).value != os.getpid():
             raise CannotFork(
                 "the C library does not store the thread id at the address the kernel reports"

@@ -92,7 +92,7 @@ class BoundModel:
 
             # Nothing of it persists after the script, so secret variables may be forwarded, too.
             own = said.get("python") is None and said.get("requirements") is None
-            everything = env_variables.whole(environment(), own_interpreter=own)
+            everything = env_variables.usable_variables(environment(), own_interpreter=own)
             options["env"] = {**everything, **select_variables(said.get("env"))}
         served = client.register(
             list(self.infer_func) if self._several else self.infer_func,

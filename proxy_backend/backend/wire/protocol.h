@@ -51,43 +51,43 @@ enum {
     TENSOR_REF_SIZE = 6, TENSOR_REF_LEAST = 6, TENSOR_REF_name = 0, TENSOR_REF_datatype = 1, TENSOR_REF_shape = 2,
     TENSOR_REF_memory = 3, TENSOR_REF_offset = 4, TENSOR_REF_nbytes = 5
 };
-/* One request of a batch. `parameters` is JSON; `requested` lists the outputs that the client wants. */
+/* One request of a batch. `parameters` is JSON; `requested` lists the requested outputs. */
 enum {
     REQUEST_REF_SIZE = 5, REQUEST_REF_LEAST = 3, REQUEST_REF_inputs = 0, REQUEST_REF_parameters = 1,
     REQUEST_REF_requested = 2, REQUEST_REF_request_id = 3, REQUEST_REF_details = 4
 };
-/* Request details that only Triton Python models (`model.py`) use. */
+/* Request properties that only Triton Python models (`model.py`) use. */
 enum {
     REQUEST_DETAILS_SIZE = 4, REQUEST_DETAILS_LEAST = 0, REQUEST_DETAILS_correlation_id = 0,
     REQUEST_DETAILS_flags = 1, REQUEST_DETAILS_timeout = 2, REQUEST_DETAILS_trace = 3
 };
-/* The answer to one request: its outputs, or an error for this request only. */
+/* The response to one request: its outputs, or an error that affects only this request. */
 enum {
     RESPONSE_REF_SIZE = 3, RESPONSE_REF_LEAST = 1, RESPONSE_REF_outputs = 0, RESPONSE_REF_error = 1,
     RESPONSE_REF_details = 2
 };
-/* Response details that only Triton Python models set. */
+/* Response properties that only Triton Python models set. */
 enum {
     RESPONSE_DETAILS_SIZE = 5, RESPONSE_DETAILS_LEAST = 0, RESPONSE_DETAILS_code = 0,
     RESPONSE_DETAILS_parameters = 1, RESPONSE_DETAILS_final = 2, RESPONSE_DETAILS_empty = 3,
     RESPONSE_DETAILS_reschedule = 4
 };
-/* The traces of a batch. `contexts` has one entry per request, "" for an untraced one. */
+/* The trace contexts of a batch, one for each request; "" for an untraced request. */
 enum { BATCH_TRACE_SIZE = 2, BATCH_TRACE_LEAST = 2, BATCH_TRACE_begun_ns = 0, BATCH_TRACE_contexts = 1 };
-/* A part of one batch in a `BatchParts`, like a `BatchPart`. */
+/* An element of `BatchParts` with the content of one `BatchPart`. */
 enum { PART_REF_SIZE = 2, PART_REF_LEAST = 2, PART_REF_id = 0, PART_REF_responses = 1 };
-/* One change of a metric: `change` is "" (made), "increment", "set" or "observe", by `value`, or `DELETE`. */
+/* One change of a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`. */
 enum {
     METRIC_UPDATE_SIZE = 7, METRIC_UPDATE_LEAST = 4, METRIC_UPDATE_family = 0, METRIC_UPDATE_description = 1,
     METRIC_UPDATE_kind = 2, METRIC_UPDATE_labels = 3, METRIC_UPDATE_buckets = 4, METRIC_UPDATE_change = 5,
     METRIC_UPDATE_value = 6
 };
-/* A model that waits for a call, and the worker that is blocked by it. */
+/* One link of a call chain: a model that waits for the answer to a call, and its blocked worker. */
 enum { LINK_SIZE = 2, LINK_LEAST = 2, LINK_model = 0, LINK_worker = 1 };
 
 /* ── Messages on a lane: pytriton/_protocol/lanes/lane_messages.py ─────────────────────────────────────── */
 
-/* The descriptor in the next packet refers to memory number `memory`. */
+/* Announcement of memory segment `memory`, whose descriptor is in the next packet. */
 #define ANNOUNCE_NAME "Announce"
 enum { ANNOUNCE_SIZE = 2, ANNOUNCE_LEAST = 2, ANNOUNCE_memory = 1 };
 /* proxy → worker: run the callable on these requests. */
@@ -96,34 +96,34 @@ enum {
     BATCH_SIZE = 8, BATCH_LEAST = 3, BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4,
     BATCH_alone = 5, BATCH_taken_ns = 6, BATCH_rows = 7
 };
-/* worker → proxy: one response per request, in order. */
+/* worker → proxy: the responses of a batch, one for each request, in order. */
 #define BATCH_DONE_NAME "BatchDone"
 enum { BATCH_DONE_SIZE = 3, BATCH_DONE_LEAST = 3, BATCH_DONE_id = 1, BATCH_DONE_responses = 2 };
-/* worker → proxy: like `BatchDone`, with outputs in the worker's own memory, or large ones in its arena. */
+/* worker → proxy: like `BatchDone`, with outputs in the worker's own memory or large outputs in its arena. */
 #define BATCH_LENT_NAME "BatchLent"
 enum { BATCH_LENT_SIZE = 3, BATCH_LENT_LEAST = 3, BATCH_LENT_id = 1, BATCH_LENT_responses = 2 };
 /* worker → proxy: the whole batch failed; `text` is the error for the client. */
 #define BATCH_FAILED_NAME "BatchFailed"
 enum { BATCH_FAILED_SIZE = 3, BATCH_FAILED_LEAST = 3, BATCH_FAILED_id = 1, BATCH_FAILED_text = 2 };
-/* worker → proxy: one response each to some of the requests; more may follow. */
+/* worker → proxy: one response each for some of a batch's requests; more may follow. */
 #define BATCH_PART_NAME "BatchPart"
 enum { BATCH_PART_SIZE = 3, BATCH_PART_LEAST = 3, BATCH_PART_id = 1, BATCH_PART_responses = 2 };
 /* worker → proxy: several `BatchPart`s in order. Each counts separately for `Credit`. */
 #define BATCH_PARTS_NAME "BatchParts"
 enum { BATCH_PARTS_SIZE = 2, BATCH_PARTS_LEAST = 2, BATCH_PARTS_parts = 1 };
-/* worker → proxy: the inputs have been copied; another batch may be sent if there is room. */
+/* worker → proxy: the inputs have been copied; the next batch may be sent if `Room` allows it. */
 #define BATCH_BEGUN_NAME "BatchBegun"
 enum { BATCH_BEGUN_SIZE = 2, BATCH_BEGUN_LEAST = 2, BATCH_BEGUN_id = 1 };
 /* worker → proxy: the maximum number of batches in flight (decoupled models). */
 #define ROOM_NAME "Room"
 enum { ROOM_SIZE = 2, ROOM_LEAST = 2, ROOM_batches = 1 };
-/* worker → proxy: `execute` of a Triton Python model has returned; its answers may follow later. */
+/* worker → proxy: `execute` of a Triton Python model has returned; its responses may follow later. */
 #define BATCH_RETURNED_NAME "BatchReturned"
 enum { BATCH_RETURNED_SIZE = 3, BATCH_RETURNED_LEAST = 2, BATCH_RETURNED_id = 1, BATCH_RETURNED_reschedule = 2 };
-/* worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a part. */
+/* worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`. */
 #define METRICS_NAME "Metrics"
 enum { METRICS_SIZE = 2, METRICS_LEAST = 2, METRICS_updates = 1 };
-/* proxy → worker: the memory of this many parts, or of a `BatchLent`, may be reused. */
+/* proxy → worker: the memory of the oldest `parts` parts, or of a `BatchLent`, may be reused. */
 #define CREDIT_NAME "Credit"
 enum { CREDIT_SIZE = 2, CREDIT_LEAST = 2, CREDIT_parts = 1 };
 /* proxy → worker: the client of this request is gone; `request` is its position in the batch. */
@@ -135,7 +135,7 @@ enum { HOLD_SIZE = 3, HOLD_LEAST = 3, HOLD_id = 1, HOLD_request = 2 };
 /* proxy → worker: the client of this stream has read; resume the stream. */
 #define GO_NAME "Go"
 enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
-/* The actual message lies in the sender's arena. */
+/* Replacement for a message that is too large for a packet and lies in the sender's arena. */
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 
@@ -163,19 +163,19 @@ enum {
     ANSWER_SIZE = 7, ANSWER_LEAST = 4, ANSWER_id = 1, ANSWER_outputs = 2, ANSWER_final = 3, ANSWER_error = 4,
     ANSWER_code = 5, ANSWER_parameters = 6
 };
-/* proxy → worker: this proxy is retiring. Calls in flight are still answered. */
+/* proxy → worker: this proxy accepts no new calls. Calls in flight are still answered. */
 #define RETIRING_NAME "Retiring"
 enum { RETIRING_SIZE = 1, RETIRING_LEAST = 1 };
-/* The descriptor in this packet refers to memory `number` of the sender. */
+/* Announcement of the sender's memory segment `number`, whose descriptor is in the same packet. */
 #define MEMORY_NAME "Memory"
 enum { MEMORY_SIZE = 2, MEMORY_LEAST = 2, MEMORY_number = 1 };
-/* The sender has released its memory `number`. */
+/* Notice that the sender has released its memory segment `number`. */
 #define FORGET_NAME "Forget"
 enum { FORGET_SIZE = 2, FORGET_LEAST = 2, FORGET_number = 1 };
 
 /* ── Messages of the control socket: pytriton/_protocol/messages/proxy.py ──────────────────────────────── */
 
-/* A proxy instance asks for a lane. `lost` names the worker it could not reach, if any. */
+/* Request for a lane, from a proxy instance. `lost` is the worker that it could not reach, if any. */
 #define ATTACH_NAME "Attach"
 enum { ATTACH_FIELDS = 8 };
 #define ATTACH_registration "registration"
@@ -186,14 +186,14 @@ enum { ATTACH_FIELDS = 8 };
 #define ATTACH_version "version"
 #define ATTACH_batch "batch"
 #define ATTACH_protocol "protocol"
-/* Connect to the worker that listens at `lane_path`; "": the model is suspended, ask again when there is a batch. */
+/* Answer to Attach: connect to the worker that listens at `lane_path`. */
 #define ATTACHED_NAME "Attached"
 enum { ATTACHED_FIELDS = 4 };
 #define ATTACHED_worker "worker"
 #define ATTACHED_lane_path "lane_path"
 #define ATTACHED_execution_timeout_s "execution_timeout_s"
 #define ATTACHED_tracing "tracing"
-/* The lane of a worker broke after the worker had received a batch. Ask what to do with the batch. */
+/* Report that the lane of a worker broke after the worker had received a batch. Answered with a Verdict. */
 #define LANE_LOST_NAME "LaneLost"
 enum { LANE_LOST_FIELDS = 7 };
 #define LANE_LOST_registration "registration"
@@ -203,7 +203,7 @@ enum { LANE_LOST_FIELDS = 7 };
 #define LANE_LOST_requests "requests"
 #define LANE_LOST_in_row "in_row"
 #define LANE_LOST_request_id "request_id"
-/* A batch was not answered in time; `taken`: the worker has read it from the lane. */
+/* Report that a batch was not answered in time. Answered with a Verdict. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
 enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_registration "registration"
@@ -215,46 +215,46 @@ enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_in_row "in_row"
 #define BATCH_OVERDUE_taken_ms "taken_ms"
 #define BATCH_OVERDUE_request_id "request_id"
-/* A worker calls a model that is itself waiting for this call. Answered with a Verdict: "retry" or "fail". */
+/* Query whether a worker may call a model that itself waits for this call. */
 #define MAY_CALL_NAME "MayCall"
 enum { MAY_CALL_FIELDS = 3 };
 #define MAY_CALL_model "model"
 #define MAY_CALL_chain "chain"
 #define MAY_CALL_workers "workers"
-/* A worker's calls to `models`, made by the proxy `pid`, have been waiting for a while. Answered with StuckCalls. */
+/* Report that a worker's calls to `models` have been waiting for some time. Answered with StuckCalls. */
 #define CALLS_WAIT_NAME "CallsWait"
 enum { CALLS_WAIT_FIELDS = 4 };
 #define CALLS_WAIT_pid "pid"
 #define CALLS_WAIT_worker "worker"
 #define CALLS_WAIT_models "models"
 #define CALLS_WAIT_proxy "proxy"
-/* Calls to these models can never be answered; `text` says why. */
+/* Answer to CallsWait: the models whose calls can never be answered, and the reason (`text`). */
 #define STUCK_CALLS_NAME "StuckCalls"
 enum { STUCK_CALLS_FIELDS = 2 };
 #define STUCK_CALLS_models "models"
 #define STUCK_CALLS_text "text"
-/* A proxy instance exits: Triton has unloaded its model, and no batch is in flight. */
+/* Report that a proxy instance exits: Triton has unloaded its model, and no batch is in flight. */
 #define DETACH_NAME "Detach"
 enum { DETACH_FIELDS = 2 };
 #define DETACH_registration "registration"
 #define DETACH_instance "instance"
-/* Answer to LaneLost, BatchOverdue and MayCall. `text` is for the clients, `wait_s` is how long to wait. */
+/* Answer to LaneLost, BatchOverdue and MayCall. `text` is the error for clients, `wait_s` how long to wait. */
 #define VERDICT_NAME "Verdict"
 enum { VERDICT_FIELDS = 4 };
 #define VERDICT_action "action"
 #define VERDICT_text "text"
 #define VERDICT_wait_s "wait_s"
 #define VERDICT_whole "whole"
-/* Ask whether a model is ready; without a version, whether any version is. Answered with Readiness. */
+/* Query whether a version of a model is ready; without a version, whether any is. Answered with Readiness. */
 #define ASK_READINESS_NAME "AskReadiness"
 enum { ASK_READINESS_FIELDS = 2 };
 #define ASK_READINESS_name "name"
 #define ASK_READINESS_version "version"
-/* Answer to AskReadiness. */
+/* Answer to AskReadiness: whether the model is ready. */
 #define READINESS_NAME "Readiness"
 enum { READINESS_FIELDS = 1 };
 #define READINESS_ready "ready"
-/* The request failed. `kind` is one of `errors.ErrorKind`. */
+/* Answer to a request that failed. `kind` is one of `errors.ErrorKind`. */
 #define FAILURE_NAME "Failure"
 enum { FAILURE_FIELDS = 3 };
 #define FAILURE_kind "kind"

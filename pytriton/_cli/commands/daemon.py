@@ -192,7 +192,7 @@ def restart(
         _replace_server(rundir, force)
         return
     if force:
-        raise CliError(ExitCode.USAGE, "--force needs restart --server")
+        raise CliError(ExitCode.USAGE, "--force needs --server")
     pinned = {**flags, "runtime_dir": str(rundir.path)}
     start_flags = StartFlags(pinned, config).merged_over(saved_flags(rundir))
     # Load them before the stop, so that the old daemon keeps running if they are invalid.

@@ -101,9 +101,7 @@ def register(
     options.update(replace=replace or None, factory=factory or None, access_log=access_log or None)
     given = {key: value for key, value in options.items() if value is not None}
     if (target is None) == (model_dir is None):
-        raise typer.BadParameter(
-            "use one of MODULE:ATTRIBUTE, a model file, and --model-dir FOLDER"
-        )
+        raise typer.BadParameter("use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER")
     is_callable = model_dir is None and not is_file(target or "")
     act = register_target if is_callable else register_folder
     if is_callable and requirement:

@@ -258,7 +258,7 @@ def _check_frontend(choice: ServerChoice) -> Check:
 
 
 def _native_frontend(choice: ServerChoice) -> str:
-    """Describe whether the native frontend is available; "" if NVIDIA's executable is used."""
+    """Return a remark on the availability of the native frontend; "" if NVIDIA's executable is used."""
     if choice.frontend == "triton":
         return ""
     return _comes_from(
@@ -267,14 +267,14 @@ def _native_frontend(choice: ServerChoice) -> str:
 
 
 def _compiled_proxy(choice: ServerChoice) -> str:
-    """Describe whether the compiled proxy is available; "" if the Python proxy is used."""
+    """Return a remark on the availability of the compiled proxy; "" if the Python proxy is used."""
     if choice.proxy == "python":
         return ""
     return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
 
 
 def _comes_from(what: str, is_built: bool) -> str:
-    """Describe whether a compiled program is available or will be built; "" if neither."""
+    """Return the remark that a compiled program is available or will be built; "" if neither is the case."""
     if is_built:
         return f"{what} is available"
     command = compiler()

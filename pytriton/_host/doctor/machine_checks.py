@@ -133,7 +133,7 @@ def check_state_dir(path: Path) -> Check:
     mend = "free some space, or choose another one with --state-dir; --ephemeral persists nothing"
     parent = nearest_existing(path)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        return Check(name, "problem", f"{path}: this user may not write to {parent}", mend)
+        return Check(name, "problem", f"{path}: this user cannot write to {parent}", mend)
     try:
         with tempfile.TemporaryFile(dir=parent) as file:
             file.write(b"\0" * _STATE_BYTES)

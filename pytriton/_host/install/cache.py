@@ -137,7 +137,7 @@ def explain_os_error(error: OSError, where: Path, folder: str = CACHE_DIR_VARIAB
     if error.errno in NO_ROOM:
         return f"no space left on the disk while writing {place}; free some space there, or {elsewhere}"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"this user may not use {place} ({error.strerror}); {elsewhere}"
+        return f"this user has no access to {place} ({error.strerror}); {elsewhere}"
     return f"cannot use {place} ({error.strerror or error}); fix that, or {elsewhere}"
 
 

@@ -113,7 +113,7 @@ class ServerChoice:
 def choice_of(
     config: DaemonConfig, wheel: Path | None = None, *, python_backend: bool = False
 ) -> ServerChoice:
-    """Return the settings about tritonserver of a daemon, with a local wheel or the python backend in addition."""
+    """Create a `ServerChoice` from a daemon's settings, a local wheel, and whether the python backend is needed."""
     return ServerChoice(
         tritonserver=_optional_path(config.tritonserver),
         proxy_python=_optional_path(config.proxy_python),

@@ -131,7 +131,7 @@ def _find_binary(path: Path) -> Path | NoServer:
     elif not path.exists():
         return NoServer(f"{path} does not exist")
     if not os.access(path, os.X_OK):
-        return NoServer(f"this user may not execute {path}")
+        return NoServer(f"this user cannot execute {path}")
     return path.resolve()
 
 

@@ -51,7 +51,7 @@ def numbers(environ: Mapping[str, str]) -> range:
         return range(0)
     count = environ.get("LISTEN_FDS", "")
     if not re.fullmatch("[0-9]{1,3}", count):
-        raise SocketActivationError(f"LISTEN_FDS is {count[:20]!r}, not a number up to 999")
+        raise SocketActivationError(f"LISTEN_FDS is {count[:20]!r}, but must be a number up to 999")
     return range(_FIRST, _FIRST + int(count))
 
 

@@ -71,7 +71,7 @@ _MAX_NS = 1 << 62
 
 
 class Exemplar(NamedTuple):
-    """A traced call: its duration in seconds, its trace id (32 hexadecimal digits), and its end since the epoch."""
+    """A traced call: its duration, its trace id (32 hexadecimal digits), and when it ended, in seconds since the epoch."""
 
     seconds: float
     trace: str

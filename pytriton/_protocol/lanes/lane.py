@@ -336,7 +336,7 @@ class Lane:
     def _spilled(self, where: Spilled) -> memoryview:
         end = where.offset + where.nbytes
         if where.offset < 0 or where.nbytes < 0:
-            raise ArenaError("negative position")
+            raise ArenaError("negative offset or size")
         return memoryview(self.memory(ARENA, end))[where.offset : end]
 
 

@@ -38,7 +38,7 @@ class TensorRef(_Descriptor, frozen=True):
 
 
 class RequestDetails(_Descriptor, frozen=True):
-    """The properties of a request that only Triton Python models (`model.py`) use.
+    """Request properties that only Triton Python models (`model.py`) use.
 
     `timeout` is in microseconds; `trace` is the context of a traced request, JSON.
     """
@@ -60,7 +60,7 @@ class RequestRef(_Descriptor, frozen=True):
 
 
 class ResponseDetails(_Descriptor, frozen=True):
-    """The properties of a response that only Triton Python models set.
+    """Response properties that only Triton Python models set.
 
     `code` is the name of a Triton error code, such as "NOT_FOUND"; empty means INTERNAL. `parameters` is
     JSON. `final` marks the last response to the request. With `empty`, there is no response, only the final

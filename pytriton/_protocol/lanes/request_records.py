@@ -65,7 +65,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CollectedRecords(NamedTuple):
-    """Records collected from a worker, as encoded messages, and the number of records dropped since the last time."""
+    """Records collected from a worker, as encoded messages, and the number of records dropped since the last collection."""
 
     messages: Sequence[bytes] = ()
     left_out: int = 0

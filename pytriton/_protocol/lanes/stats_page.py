@@ -5,8 +5,8 @@ updates it around every batch, so the dispatcher can distinguish a busy worker f
 it no longer responds, and can read its counters after it has exited::
 
     [ batches begun ][ batches answered ][ requests begun ][ begun at, 0: idle ][ ending ]     8 bytes each
-    [ counters, see Counter ] … [ failed requests, one for each of FAILURES ]
-    [ histograms, see Histogram: the sum, then the buckets ] …
+    [ counters ] … [ failed requests, one number for each of FAILURES ]
+    [ histograms: the sum, then the buckets ] …
     [ exemplars of traced calls, see histograms.py ]
     [ records of single requests, see request_records.py ]
     [ only of worker processes: the callable's own metrics, see user_metrics.py ]
@@ -388,7 +388,7 @@ class WorkerStatsPage:
         )
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return the number of requests begun, and that of failed requests for each of FAILURES. Faster than `counts`."""
+        """Return the number of requests begun, and the number of failed requests of each kind in FAILURES."""
         words = self._words
         return words[_REQUESTS], tuple(words[_FIRST_FAILED:_AFTER_FAILED].tolist())
 

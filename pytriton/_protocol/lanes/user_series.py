@@ -228,7 +228,7 @@ def _sum(before: Values, values: Values) -> Values:
 
 
 def bounded(families: Families, most: int = MAX_VALUES) -> tuple[Families, int]:
-    """Return the first families that have at most `most` values in total, and the number of omitted values."""
+    """Truncate families to `most` values in total; return them, and the number of omitted values."""
     found: dict[str, Family] = {}
     left_out = 0
     for name, family in families.items():

@@ -212,8 +212,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class InstanceInfo(msgspec.Struct, frozen=True):
     """One instance of a model, or one of its standby workers.
 
-    `lanes` is the number of attached proxies, `restarts` that of replaced workers, and `batches` that of batches
-    answered by the current worker. `busy_s` is how long the current batch has been running, in seconds.
+    `lanes` is the number of attached proxies, `restarts` the number of replaced workers, and `batches` the number of
+    batches that the current worker has answered. `busy_s` is how long its current batch has been running, in seconds.
     """
 
     index: int
@@ -239,7 +239,7 @@ class InstanceInfo(msgspec.Struct, frozen=True):
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """An exit of a worker that nobody requested.
+    """An unrequested exit of a worker.
 
     `at` is in seconds since the epoch, `peak_memory` in bytes. `lines` is the last output of the worker, including
     traces of Python's faulthandler.
@@ -367,7 +367,7 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Explain(Message, frozen=True):
-    """Request for the reasons of a model's state and up to `events` of its most recent events."""
+    """Request for the reasons for a model's state, and up to `events` of its most recent events."""
 
     model: str
     events: int = 100
@@ -526,7 +526,7 @@ class ProfileWorker(Message, frozen=True):
 
 
 class Profiled(Message, frozen=True):
-    """Answer to ProfileWorker. `stacks` is in py-spy's "raw" format; of too many stacks, only the most common are sent."""
+    """Answer to ProfileWorker. `stacks` is in py-spy's "raw" format, without rare stacks if there are too many."""
 
     instance: int
     worker: str

@@ -41,7 +41,8 @@ class Work(msgspec.Struct, frozen=True):
         merged: number of batches that were merged into another batch's call.
         responses: number of responses of streams.
         busy_s: time with a call in progress.
-        failed: failed requests by kind: `stats_page.FAILURES`; of models also "lost" and "hung", for that of a worker.
+        failed: failed requests, by reason: see `stats_page.FAILURES`; for models also "lost" and "hung", when their
+            worker was lost or hung.
         call_s: duration of calls.
         wait_s: time from tritonserver passing a batch to the proxy until the start of its call.
         rows_per_call: number of rows per call.

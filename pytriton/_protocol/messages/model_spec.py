@@ -86,7 +86,7 @@ class PythonModel(msgspec.Struct, frozen=True):
 
 
 class Autoscale(msgspec.Struct, frozen=True):
-    """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are seconds.
+    """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are in seconds.
 
     The number stays between `least` and `most`, with a load of about `target` (a share) of the capacity. The model scales
     up once the number has been too low for `up_after_s`, and down once a lower number would have sufficed for
@@ -121,8 +121,8 @@ class OpenAICard(msgspec.Struct, frozen=True):
 class Lease(msgspec.Struct, frozen=True):
     """The lease of a provisional registration, which the daemon rolls back unless its client confirms it in time.
 
-    After a rollback, the model that it replaced serves again; without one, no model of that name. The client chooses `id`.
-    The time limit starts with the answer to Register, and restarts with each RenewLease and each start of the daemon.
+    A rollback restores the model that the registration replaced, if any. The client chooses `id`. The time limit starts
+    with the answer to Register, and restarts with each RenewLease and each start of the daemon.
     `share` is the share of requests that load balancers should send to it; 0: the same as to any other node.
     """
 

@@ -11,7 +11,7 @@ from pytriton._protocol.messages.worker import AskReadiness, Readiness
 
 
 class Attach(Message, frozen=True):
-    """Request of a proxy instance for a lane. `lost` is the worker that it could not reach, if any.
+    """Request for a lane, from a proxy instance. `lost` is the worker that it could not reach, if any.
 
     `batch` says that a batch is waiting, which resumes a suspended model. Without a batch, the proxy of a suspended
     model gets no lane.
@@ -49,7 +49,7 @@ class Attached(Message, frozen=True):
 class LaneLost(Message, frozen=True):
     """Report that the lane of a worker broke after the worker had received a batch. Answered with a Verdict.
 
-    `losses` is the number of workers lost with this batch, including this one; `requests`, that of its unanswered
+    `losses` is the number of workers lost with this batch, including this one. `requests` is the number of its unanswered
     requests. After the first loss, its requests are retried one by one, each with its own LaneLost: `in_row` is the number
     of consecutive requests that lost a worker, including this one. `final` means that the batch cannot be retried, because
     a part of its response has been sent to the client. `request_id` is set if there is only one request.
@@ -83,7 +83,7 @@ class BatchOverdue(Message, frozen=True):
 
 
 class MayCall(Message, frozen=True):
-    """Question whether a worker may call a model that itself waits for this call.
+    """Query whether a worker may call a model that itself waits for this call.
 
     Answered with a Verdict: "retry" (it may) or "fail". `chain` lists the waiting models, oldest first, and `workers`
     the workers that they block.

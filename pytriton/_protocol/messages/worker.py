@@ -46,7 +46,7 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class WorkerReady(Message, frozen=True):
-    """Report of a worker that the callable is loaded and that it listens for lanes.
+    """A worker's report that its callable is loaded and that it listens for lanes.
 
     `completion` is set by workers of a model with `ModelSpec.completed_by_workers`.
     """
@@ -56,7 +56,7 @@ class WorkerReady(Message, frozen=True):
 
 
 class WorkerFailed(Message, frozen=True):
-    """Report of a worker that the callable could not be loaded. The worker exits."""
+    """A worker's report that its callable could not be loaded. The worker then exits."""
 
     worker: str
     text: str
@@ -64,7 +64,7 @@ class WorkerFailed(Message, frozen=True):
 
 
 class WorkerUnrecoverable(Message, frozen=True):
-    """Report of a worker that its callable raised PyTritonUnrecoverableError. The daemon must stop."""
+    """A worker's report that its callable raised PyTritonUnrecoverableError. The daemon must stop."""
 
     worker: str
     text: str
@@ -75,7 +75,7 @@ NO_LANE = "it cannot take another lane"
 
 
 class WorkerRecycleDue(Message, frozen=True):
-    """Request of a worker to be replaced, because it has exceeded a limit of its model. It keeps serving until then."""
+    """A worker's request to be replaced, because it has exceeded a limit of its model. It keeps serving until then."""
 
     worker: str
     text: str
@@ -86,7 +86,7 @@ class WithdrawLane(Message, frozen=True):
 
 
 class WorkerEnded(Message, frozen=True):
-    """Report that a hosted worker has exited, which has no exit status. `how` completes the sentence "worker w1 …"."""
+    """Report that a hosted worker has exited; it has no exit status. `how` completes the sentence "worker w1 …"."""
 
     worker: str
     how: str
@@ -132,7 +132,7 @@ class WorkerReadiness(Message, frozen=True):
 
 
 class LoadOther(Message, frozen=True):
-    """Request of a model to load or reload another one (pb_utils.load_model). Payload frames: the content of `files`.
+    """A model's request to load or reload another one (pb_utils.load_model). Payload frames: the content of `files`.
 
     `config` is JSON; if empty, the configuration in the model's folder is used. Answered with Done once the model serves.
     """
@@ -145,7 +145,7 @@ class LoadOther(Message, frozen=True):
 
 
 class UnloadOther(Message, frozen=True):
-    """Request of a model to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
+    """A model's request to unload another one (pb_utils.unload_model). Answered with Done when unloading has begun.
 
     With `dependents`, the models that an ensemble consists of are unloaded, too.
     """
@@ -156,7 +156,7 @@ class UnloadOther(Message, frozen=True):
 
 
 class AskReadiness(Message, frozen=True):
-    """Question whether a version of a model is ready; without a version, whether any is. Answered with Readiness."""
+    """Query whether a version of a model is ready; without a version, whether any is. Answered with Readiness."""
 
     name: str
     version: str = ""

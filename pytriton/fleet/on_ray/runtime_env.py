@@ -93,7 +93,7 @@ def with_environment(
         return planned
     spec = planned.message.spec
     said = {key: value for key, value in select_variables(options.get("env")).items() if value}
-    env = {**rules.whole(spec.world.env, own_interpreter=False), **said}
+    env = {**rules.usable_variables(spec.world.env, own_interpreter=False), **said}
     first = [os.path.abspath(os.path.expanduser(one)) for one in options.get("sys_path") or ()]
     world = msgspec.structs.replace(spec.world, env=env, sys_path=first)
     message = msgspec.structs.replace(

@@ -107,7 +107,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("start", "--triton-option", "log-verbos=1"), "did you mean log-verbose?"),
         (("start", "--config", "gone.toml"), "gone.toml, which does not exist"),
         (("start", "--model-repository", "gone"), "/gone cannot be read: No such file or directory"),
-        (("restart", "--model-repository", "gone"), "Use a directory that contains a directory for each model"),
+        (("restart", "--model-repository", "gone"), "Use a directory that has a subdirectory for each model"),
         (("doctor", "--model-repository", "gone"), "model_repository: "),
         (("restart", "--log-level", "loud"), "flag --log-level: 'loud' is not one of debug"),
         (("doctor", "--log-format", "xml"), "flag --log-format: 'xml' is not one of"),
@@ -119,7 +119,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("register", "no_such_module:x"), "module 'no_such_module' not found"),
         (("register", "os:no_such"), "has no attribute 'no_such'"),
         (("register", "os:getcwd"), "@pytriton.declare"),
-        (("install-server", "--wheel", "gone.whl"), "gone.whl, which does not exist"),
+        (("install-server", "--wheel", "gone.whl"), "--wheel: gone.whl does not exist"),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_ends_with_2_and_says_why(

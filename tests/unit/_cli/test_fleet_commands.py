@@ -95,7 +95,7 @@ def test_the_asked_node_is_named_once(asked: Asked) -> None:
         "pytriton-daemon: use either --fleet, or --nodes and --key-file\n",
     )
     code, output = run("unregister", "m")
-    assert (code, "no nodes given" in output) == (2, True)
+    assert (code, "no nodes are given" in output) == (2, True)
     assert asked.connected == []
 
 
@@ -161,7 +161,7 @@ def test_the_shell_shows_ray_s_resources(
         (("--resources", "[1]"), "--resources must be an object of names and values, not list"),
         (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both set num_gpus"),
         (("--runtime-env", "nowhere.yaml"), "nowhere.yaml cannot be read"),
-        (("--runtime-env", '{"pip": []}'), "--runtime-env-json takes the text itself"),
+        (("--runtime-env", '{"pip": []}'), "--runtime-env-json with the text itself"),
         (("--runtime-env", "bad.yaml"), "neither JSON nor YAML"),
         (("--runtime-env", "text.yaml"), "must be an object of names and values, not str"),
         (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "use either"),

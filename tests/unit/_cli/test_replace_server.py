@@ -59,7 +59,7 @@ def test_one_that_has_ended_already_is_no_success(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, pid: int | None
 ) -> None:
     with pytest.raises(
-        CliError, match=r"replaced \(pid 2\), but the new one has already exited"
+        CliError, match=r"replaced \(pid 2\), but the new process has already exited"
     ) as caught:
         _replace(monkeypatch, RuntimeDir(tmp_path), _server(pid))
     assert caught.value.code is ExitCode.ERROR

@@ -9,8 +9,8 @@ import pytest
 from pytriton._protocol.env_variables import (
     forwarded_variables,
     local_variables,
-    wanted,
-    whole,
+    selected_variables,
+    usable_variables,
     with_direct_loopback,
 )
 
@@ -58,8 +58,8 @@ def test_everything_travels_but_secrets_and_what_belongs_to_a_session() -> None:
 
 def test_all_of_it_is_all_that_is_of_use() -> None:
     of_use = {**TRAVELS, **OF_THE_INTERPRETER, **SECRETS, **OF_A_SESSION, "_": "/bin/sh"}
-    assert whole(ALL) == of_use
-    assert whole(ALL, own_interpreter=False) == {
+    assert usable_variables(ALL) == of_use
+    assert usable_variables(ALL, own_interpreter=False) == {
         name: value for name, value in of_use.items() if name not in OF_THE_INTERPRETER
     }
 
@@ -79,10 +79,10 @@ def test_local_variables_are_known_by_name() -> None:
 
 def test_a_list_copies_sets_or_takes_all() -> None:
     environ = {"HF_TOKEN": "t", "A": "1"}
-    assert wanted(environ, ["HF_TOKEN", "GONE", "B=2=3", "C="]) == {
+    assert selected_variables(environ, ["HF_TOKEN", "GONE", "B=2=3", "C="]) == {
         "HF_TOKEN": "t", "B": "2=3", "C": "",
     }  # fmt: skip
-    assert wanted(environ, ["*", "A=2"]) == {"HF_TOKEN": "t", "A": "2"}
+    assert selected_variables(environ, ["*", "A=2"]) == {"HF_TOKEN": "t", "A": "2"}
 
 
 @pytest.mark.parametrize(

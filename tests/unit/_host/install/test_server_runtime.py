@@ -252,7 +252,7 @@ except ServerRuntimeError as error:
         (tmp_path / "closed").chmod(0o700)
     lines = done.stdout.splitlines()
     assert "closed/server cannot be read (Permission denied)" in lines[0]
-    assert lines[1].startswith("this user may not use ")
+    assert lines[1].startswith("this user has no access to ")
 
 
 @pytest.fixture
