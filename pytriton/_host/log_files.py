@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _BLOCK = 1 << 16
-#: Polled, because change notifications need inotify, which the standard library lacks.
+#: Interval between checks for new lines: notifications of changes need inotify, which the standard library lacks.
 _POLL_S = 0.2
 
 

@@ -227,9 +227,7 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[object, ...
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise PortError(
-            f"cannot listen on {host!r}, which is not a known address: {error}"
-        ) from error
+        raise PortError(f"cannot resolve the address to listen on, {host!r}: {error}") from error
     return family, address
 
 

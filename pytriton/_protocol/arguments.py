@@ -117,7 +117,7 @@ def closest_keywords(cls: type[_T]) -> type[_T]:
             unknown = next((name for name in kwargs if name not in known), None)
             if unknown is None:
                 raise
-            import difflib  # takes 2 ms, which would slow down the start of every worker
+            import difflib  # takes 2 ms, which every worker would pay at its start
 
             near = difflib.get_close_matches(unknown, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Valid names: {', '.join(known)}."

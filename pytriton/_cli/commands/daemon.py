@@ -94,7 +94,7 @@ def drain(
             "--settle",
             min=0,
             max=86400,
-            help="Time to keep accepting requests, so that load balancers can notice, in seconds.",
+            help="Time to keep accepting requests, so that load balancers can react, in seconds.",
         ),
     ] = 5.0,
     timeout: Annotated[

@@ -56,7 +56,8 @@ def events(
     since: Annotated[
         Optional[str],
         typer.Option(
-            metavar="TIME", help="Only events since then: 30m, 2h or 7d ago, or 2026-11-22T10:00."
+            metavar="TIME",
+            help="Only events since: 30m, 2h or 7d (ago), or a time such as 2026-11-22T10:00.",
         ),
     ] = None,
     lines: LinesFlag = 100,

@@ -348,7 +348,10 @@ def balance(
     ] = "",
     node_name: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Name in the certificates of nodes with IP addresses."),
+        typer.Option(
+            metavar="NAME",
+            help="Host name in the certificates of nodes that are given by IP address.",
+        ),
     ] = "",
     timeout: Annotated[
         float,

@@ -68,7 +68,7 @@ def check_shared_memory() -> Check:
             "/dev/shm",
             "warning",
             f"{detail}; requests with large tensors will fail",
-            "remount it larger; for a container: docker run --shm-size=1g",
+            "remount it with a larger size; for a container: docker run --shm-size=1g",
         )
     return Check("/dev/shm", "ok", detail)
 
@@ -194,7 +194,7 @@ def check_gpus() -> Check:
     if done.returncode != 0:
         mend = "check whether nvidia-smi works; models run on the CPU until then"
         return Check("GPUs", "warning", f"nvidia-smi fails: {said[:300]}", mend)
-    return Check("GPUs", "ok", said or "the driver shows no GPU; models run on the CPU")
+    return Check("GPUs", "ok", said or "the driver reports no GPU; models run on the CPU")
 
 
 # ── The result of one check of `pytriton-daemon doctor` ──

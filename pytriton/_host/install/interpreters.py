@@ -146,9 +146,8 @@ def _judge(
         name = library_name((major, minor))
         return Refusal(
             found,
-            f"it has no shared library {name}: a Debian or Ubuntu Python gets it with "
-            f"'apt install libpython{major}.{minor}', one built from source with "
-            "'./configure --enable-shared'",
+            f"it has no shared library {name}: on Debian or Ubuntu, run 'apt install "
+            f"libpython{major}.{minor}'; to build it from source, use './configure --enable-shared'",
         )
     return Interpreter(executable, (major, minor), library)
 

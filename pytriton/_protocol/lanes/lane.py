@@ -80,7 +80,7 @@ from pytriton._protocol.lanes.lane_messages import (
 #: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8
-#: Maximum number of memories a peer may announce on one lane: each holds a descriptor of this process.
+#: Maximum number of memory segments that a peer may announce on one lane: each takes a descriptor of this process.
 MAX_MEMORIES = 16
 #: Timeout in seconds for the descriptor that follows an announcement: the peer sends it immediately.
 _ANNOUNCED_S = 20.0

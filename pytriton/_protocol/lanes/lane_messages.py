@@ -11,9 +11,9 @@ from typing import Optional, Union
 
 import msgspec
 
-#: The memory number of a sender's own arena.
+#: The segment number of a sender's own arena.
 ARENA = 0
-#: The worker's own memory: the offset is an address in its process.
+#: The segment number of the worker's own memory, in which an offset is an address in its process.
 OWN = -1
 
 

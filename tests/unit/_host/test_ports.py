@@ -107,7 +107,7 @@ def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
     [
         ("127.0.0.1", 65536, "not between 0 and 65535"),
         ("192.0.2.1", 0, "not an address of this machine"),  # RFC 5737: nobody's
-        ("not a host", 0, "is unknown"),
+        ("not a host", 0, "cannot resolve the address"),
     ],
 )
 def test_an_unusable_address_is_reported(host: str, port: int, text: str) -> None:
