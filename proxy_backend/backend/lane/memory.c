@@ -127,7 +127,7 @@ static char *grow(Arena *arena, uint64_t needed)
     uint64_t available = memory_available();
     if (size - arena->backed > available) {
         char text[128];
-        snprintf(text, sizeof text, "%lu are held and only %lu more are available on this machine", arena->backed,
+        snprintf(text, sizeof text, "%lu are allocated and only %lu more are available on this machine", arena->backed,
             available);
         return memory_error(size, text);
     }

@@ -1,4 +1,4 @@
-"""The daemon's settings: declared once, read from file, environment and flags, checked, shown, reloaded.
+"""The daemon's settings: declarations, validation, sources (file, environment, flags), output, reload.
 
-Belongs here: the meaning of settings, and the sources of their values. May import: nothing of the dispatcher's.
+Belongs here: the meaning of settings, and the sources of their values. May import: pytriton._protocol.
 """

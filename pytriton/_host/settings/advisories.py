@@ -66,9 +66,9 @@ def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str |
     """Return a warning if other machines can reach an affected tritonserver, else None.
 
     Args:
-        config: the ports, and the addresses they are served on
-        version: tritonserver's version, such as "2.51.0"; an unknown version causes no warning
-        native: the native frontend serves, which does not have the vulnerabilities of NVIDIA's frontends
+        config: the settings, with the served ports and their addresses
+        version: tritonserver's version, such as "2.51.0"; None if it is unknown, which causes no warning
+        native: whether the native frontend is used, which lacks the vulnerabilities of NVIDIA's frontends
     """
     ports = exposed(config)
     if native or not ports or not is_faulty(version):
@@ -81,12 +81,12 @@ def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str |
 
 
 def is_faulty(version: str | None) -> bool:
-    """Return whether the bulletins list a vulnerability of this version of tritonserver."""
+    """Return True if the bulletins list a vulnerability of a version of tritonserver."""
     return bool(faults(version))
 
 
 def faults(version: str | None) -> list[Advisory]:
-    """Return the published vulnerabilities of a version of tritonserver, most severe first; none if it is unknown."""
+    """Return the published vulnerabilities of a version of tritonserver, most severe first; [] if it is unknown."""
     found = _parsed(version or "")
     if found is None:
         return []
@@ -100,13 +100,13 @@ def faults(version: str | None) -> list[Advisory]:
 
 
 def named(found: list[Advisory]) -> str:
-    """Return the names of the most severe vulnerabilities, and the number of the others, as text."""
+    """Return text with the names of the most severe vulnerabilities and the number of the others."""
     names = ", ".join(one.id for one in found[:_NAMED])
     return f"{names} and {len(found) - _NAMED} others" if len(found) > _NAMED else names
 
 
 def exposed(config: DaemonConfig) -> list[str]:
-    """Return the ports that other machines can reach, each as "http_address 0.0.0.0"."""
+    """Return the endpoints that other machines can reach, each as "http_address 0.0.0.0"."""
     found = [
         f"{name}_address {address}"
         for name in ("http", "grpc", "metrics")

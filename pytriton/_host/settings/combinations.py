@@ -44,6 +44,6 @@ def _of_management(config: DaemonConfig) -> list[str]:
         problems.append("management_certificate and management_key go together: set both or none")
     if config.management_certificate is not None and config.management_unix_socket is not None:
         problems.append(
-            "management_unix_socket has no TLS: remove either it or management_certificate"
+            "management_unix_socket does not support TLS: remove either it or management_certificate"
         )
     return problems

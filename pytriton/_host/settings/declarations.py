@@ -1,4 +1,4 @@
-"""All settings of the daemon: name, type, default, help and validator of each.
+"""Declarations of all settings of the daemon: the name, type, default, help text and validator of each.
 
 Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/configuration.md are derived from
 `DaemonConfig`. sources.py reads the values that users set. The daemon process receives the result as one object.
@@ -33,14 +33,14 @@ SECONDS = values.number(0)
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of a setting, beside its type and default.
+    """The metadata of a setting, in addition to its type and default.
 
     Args:
         help: what the setting does
         kind: the validator of its values
-        live: whether `reload` applies it to the running daemon; those of workers apply to models registered afterwards
-        of_server: whether `restart --server` applies it to the new tritonserver. Ports, addresses and sockets are
-            not: the daemon owns them and passes them on.
+        live: whether `reload` applies it to the running daemon; a setting of workers applies to models registered later
+        of_server: whether `restart --server` applies it to the new tritonserver; not so for ports, addresses and
+            sockets, which the daemon owns and passes on
     """
 
     help: str
@@ -61,7 +61,7 @@ class Option:
 
 
 class ConfigError(Exception):
-    """Invalid settings. The text names each source, key, value and the allowed values."""
+    """Invalid settings. The text names the source, key, value and allowed values of each."""
 
 
 _LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
@@ -100,7 +100,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
     ephemeral: Annotated[
         bool,
-        Option("Do not persist registrations, and restore none at startup.", values.boolean()),
+        Option("Neither persist registrations nor restore them at startup.", values.boolean()),
     ] = False
 
     # ── endpoints ────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +118,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_client_shm: Annotated[
         bool,
         Option(
-            "Let clients register shared memory for tensors. Registering needs the access token by default.",
+            "Allow clients to register shared memory for tensors. By default, that requires the access token.",
             values.boolean(),
             of_server=True,
         ),
@@ -133,21 +133,21 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     management_address: Annotated[
         Optional[str],
         Option(
-            "Address and port of /metrics and the dashboard. Port 0 picks a free port, shown by `status`.",
+            "Address and port to serve /metrics and the dashboard on. Port 0 picks a free port, shown by `status`.",
             values.optional(values.address()),
         ),
     ] = None
     management_unix_socket: Annotated[
         Optional[str],
         Option(
-            "Unix socket on which the daemon also serves `management_address`, for its own user only.",
+            "Unix socket on which the daemon serves /metrics and the dashboard, for its own user only.",
             values.optional(values.path()),
         ),
     ] = None
     management_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate (PEM) for `management_address` over HTTPS instead of HTTP.",
+            "Certificate (PEM) for serving `management_address` over HTTPS instead of HTTP.",
             values.optional(values.path()),
         ),
     ] = None
@@ -167,16 +167,16 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     control_group: Annotated[
         Optional[str],
         Option(
-            "Group whose members may also control the daemon, and so run code as its user. Default: only that user "
-            "and root.",
+            "Group whose members may also control the daemon, and thereby run code as its user. Default: only that "
+            "user and root may.",
             values.optional(values.text()),
         ),
     ] = None
     control_tcp: Annotated[
         Optional[str],
         Option(
-            "Address and port on which clients with a key may control the daemon. Port 0 picks a free port. Needs "
-            "`pytriton-daemon keys init`.",
+            "Address and port on which clients with a key may control the daemon. Port 0 picks a free port. Needs a "
+            "key, created with `pytriton-daemon keys init`.",
             values.optional(values.address()),
         ),
     ] = None
@@ -199,7 +199,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     openai_port: Annotated[
         int,
         Option(
-            "Port of the OpenAI API, opened with the first model that uses it. 0 picks a free port.",
+            "Port of the OpenAI API, opened once a model uses it. 0 picks a free port.",
             PORT,
         ),
     ] = 8003
@@ -247,9 +247,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     frontend: Annotated[
         str,
         Option(
-            "Server around Triton's core. `native` is pytriton-daemon's own; a checkout needs a C compiler once. "
-            "`triton` is NVIDIA's tritonserver. `auto` uses the native one, or NVIDIA's if the native one is "
-            "unavailable (see the log) or does not support one of tritonserver_options.",
+            "Server around Triton's core. `native` is pytriton-daemon's own server; a checkout builds it once with a C "
+            "compiler. `triton` is NVIDIA's tritonserver. `auto` uses the native server, or NVIDIA's if the native one "
+            "is unavailable (the log says why) or does not support one of tritonserver_options.",
             values.choice("auto", "native", "triton"),
         ),
     ] = "auto"
@@ -265,8 +265,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Option(
             "Limit of the native frontend, as NAME=VALUE. May be repeated. Defaults: "
-            f"`{_LIMITS}`. `_s`: seconds. `total_*` default to these values or to a quarter of the memory of the "
-            "machine (or of the daemon's control group), whichever is more.",
+            f"`{_LIMITS}`. `_s` means seconds. The `total_*` limits default to these values or to a quarter of the "
+            "memory of the machine (or of the daemon's control group), whichever is more.",
             limits(),
             of_server=True,
         ),
@@ -288,8 +288,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     http_certificate: Annotated[
         Optional[str],
         Option(
-            "Certificate chain (PEM) for HTTPS instead of HTTP, with the native frontend. For gRPC, "
-            "use grpc-use-ssl of tritonserver_options.",
+            "Certificate chain (PEM) with which the native frontend serves HTTPS instead of HTTP. For TLS with gRPC, "
+            "use grpc-use-ssl in tritonserver_options.",
             values.optional(values.path()),
             of_server=True,
         ),
@@ -305,7 +305,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     http_client_authorities: Annotated[
         Optional[str],
         Option(
-            "CA certificates (PEM) of HTTPS clients. Default: no client certificate is required.",
+            "CA certificates (PEM) for verifying HTTPS clients. Default: clients need no certificate.",
             values.optional(values.path()),
             of_server=True,
         ),
@@ -324,15 +324,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Optional[str],
         Option(
             "Python 3.9 to 3.12 with a shared libpython, for the `python` proxy and for models of Triton's own "
-            "python backend. Default: searched for when needed.",
+            "python backend. Default: a suitable one is searched for when needed.",
             values.optional(values.path()),
         ),
     ] = None
     proxy: Annotated[
         str,
         Option(
-            "Program that connects tritonserver to the workers. `native` is faster; a checkout needs a C compiler "
-            "once. `python` needs none. `auto` uses native if available.",
+            "Proxy that connects tritonserver to the workers. `native` is faster; a checkout builds it once with a C "
+            "compiler. `python` needs no compiler. `auto` uses the native proxy if it is available.",
             values.choice("auto", "native", "python"),
         ),
     ] = "auto"
@@ -356,7 +356,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tritonserver_options: Annotated[
         Options,
         Option(
-            "Any other tritonserver option, by its name without dashes. As a flag: --triton-option NAME=VALUE.",
+            "Any other option of tritonserver, by its name without leading dashes. As a flag: --triton-option NAME=VALUE.",
             _OPTIONS,
             of_server=True,
         ),
@@ -373,8 +373,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_control_mode: Annotated[
         str,
         Option(
-            "Which models of model_repository to load. `none`: all, at startup. `explicit`: those of load_model. "
-            "`poll`: all, and reload a model when its files change.",
+            "Which models of model_repository to load. `none`: all models, at startup. `explicit`: the models in "
+            "load_model. `poll`: all models; a model is reloaded when its files change.",
             values.choice("none", "explicit", "poll"),
         ),
     ] = "none"
@@ -395,8 +395,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_python: Annotated[
         Optional[str],
         Option(
-            "Interpreter for workers that serve models of model_repository, with the frameworks of those models. "
-            "Default: the daemon's interpreter.",
+            "Interpreter for workers that serve models of model_repository. Its environment must have the frameworks of "
+            "these models. Default: the daemon's interpreter.",
             values.optional(values.path()),
         ),
     ] = None
@@ -414,7 +414,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Option(
             "Python model in model_repository to serve with tritonserver's own python backend instead of workers. "
-            "May be repeated. `*` is all.",
+            "May be repeated. `*` means all.",
             values.several(values.text()),
         ),
     ] = ()
@@ -439,8 +439,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     access_token: Annotated[
         Optional[str],
         Option(
-            "Token for the restricted endpoints. Default: a random token per start, shown by `pytriton-daemon "
-            "token`. Do not pass it as a flag: other users can see flags.",
+            "Token for the restricted endpoints. Default: a new random token at each start, shown by `pytriton-daemon "
+            "access-token`. Do not pass it as a flag: other users can see flags.",
             values.optional(values.secret()),
         ),
     ] = None
@@ -470,9 +470,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     readiness: Annotated[
         str,
         Option(
-            "When /v2/health/ready succeeds after a start of tritonserver. `all_loaded`: all persisted models and all "
-            "models of model_repository are loaded. `all_attempted`: each of them is loaded or has failed to load. `server_up`: "
-            "models can be registered.",
+            "When /v2/health/ready first succeeds after a start of tritonserver. `all_loaded`: once all persisted models "
+            "and all models of model_repository are loaded. `all_attempted`: once each of them is loaded or has failed to "
+            "load. `server_up`: once models can be registered.",
             values.choice("all_loaded", "all_attempted", "server_up"),
         ),
     ] = "all_loaded"
@@ -526,9 +526,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     resume_timeout_s: Annotated[
         float,
         Option(
-            "Time that requests wait for a suspended model to resume, in seconds from the first request. Requests "
-            "fail after that, until the model is ready. With the native frontend, requests also wait this long for "
-            "models that are being restored.",
+            "Time that requests wait for a suspended model to resume, in seconds since the first request. After that, "
+            "requests fail until the model is ready. With the native frontend, requests also wait this long for models "
+            "that are being restored.",
             SECONDS,
         ),
     ] = 60.0
@@ -547,8 +547,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Optional[str],
         Option(
             "Memory that all workers may use together, in bytes or as a share of the memory of the machine or its "
-            "control group. A model that does not fit waits until enough idle models are suspended (those with "
-            "min=0, lazy ones, or any with suspend_any_idle_model). A model that can never fit is refused. Default: no limit.",
+            "control group. A model that does not fit waits until enough idle models are suspended (models with min=0 and "
+            "lazy ones; with suspend_any_idle_model, any). A model that can never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None
@@ -597,7 +597,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     webhooks: Annotated[
         Optional[str],
         Option(
-            "TOML file with the webhooks that receive signed events.",
+            "TOML file with the webhooks to which signed events are sent.",
             values.optional(values.path()),
         ),
     ] = None
@@ -607,18 +607,18 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     server_probe_interval_s: float = 5.0  #: between liveness probes of tritonserver
     #: Maximum delay before a restart of tritonserver: calls of gRPC clients fail after 20 s.
     server_backoff_max_s: float = 10.0
-    #: how long register, scale and rollback wait for a starting tritonserver or a restoring model
+    #: how long register, scale and rollback wait until tritonserver has started or a model is restored
     server_wait_timeout_s: float = 600.0
     #: how long a worker process may take to start, without the loading of the model
     worker_start_timeout_s: float = 120.0
-    #: before the second consecutive restart of a worker; then it doubles
+    #: delay before the second consecutive restart of a worker; it doubles with each further one
     worker_backoff_s: float = 0.5
     worker_backoff_max_s: float = 30.0  #: maximum delay before a restart of a worker
-    #: without a worker, until a model is reported as not ready and its requests fail at once
+    #: how long a model may have no worker before it is reported as not ready and its requests fail immediately
     not_ready_after_s: float = 5.0
-    #: requests queued for a suspended model; beyond it, the oldest fail
+    #: maximum number of requests queued for a suspended model; beyond it, the oldest ones fail
     resume_queue_size: int = 1000
-    #: Suspended models, the latest first, for which a worker process (30 MB) keeps running without the model.
+    #: Number of models, the last suspended first, for which a worker process (30 MB) without the model keeps running.
     prestarted_workers: int = 4
     #: bytes of the event log in the state directory; 0 keeps events in memory only
     event_log_size: int = 8_000_000
@@ -639,12 +639,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def rundir(self) -> RuntimeDir:
-        """The runtime directory with the paths inside."""
+        """The runtime directory, with the paths in it."""
         return RuntimeDir(Path(self.runtime_dir))
 
     @property
     def state_path(self) -> Path:
-        """The state directory."""
+        """The state directory, or a temporary one in the runtime directory with `ephemeral`."""
         if self.ephemeral:
             return self.rundir.path / "ephemeral"
         if self.state_dir is not None:
@@ -652,23 +652,21 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return default_state_dir(self.rundir.path)
 
     def to_json(self) -> bytes:
-        """Return the settings as JSON, for `from_json` in another process."""
+        """Encode the settings as JSON, for `from_json` in another process."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes) -> DaemonConfig:
-        """Return the settings in `data`.
+        """Decode settings that `to_json` has encoded.
 
         Raises:
-            ConfigError: `data` was not written by `to_json`.
+            ConfigError: `data` are not valid settings.
         """
         try:
             return msgspec.json.decode(data, type=cls)
         # msgspec does not wrap Python's own errors for invalid UTF-8 and too deep nesting.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(
-                f"the daemon received settings that it cannot read: {error}"
-            ) from error
+            raise ConfigError(f"the daemon has received invalid settings: {error}") from error
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""The choice of the frontend: the configured one, else the native one if it supports all options in use."""
+"""The choice of the frontend: the configured one, else the native frontend if it supports all options in use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def only_native(config: DaemonConfig) -> list[str]:
 
 
 def only_triton(config: DaemonConfig) -> list[str]:
-    """Return the tritonserver_options in use that the native frontend lacks and clients would miss, or that are unknown."""
+    """Return the tritonserver_options in use that the native frontend does not support, or that are unknown."""
     return [
         name
         for name in config.tritonserver_options
@@ -73,9 +73,9 @@ def only_triton(config: DaemonConfig) -> list[str]:
 
 
 def chosen(config: DaemonConfig) -> str:
-    """Return the frontend to serve with.
+    """Return the frontend to use: "native", "triton" (NVIDIA's executable), or "auto".
 
-    "native" must be available, "auto" is the native one if available, and "triton" is NVIDIA's executable.
+    With "auto", the native frontend is used if it is available, else NVIDIA's executable.
     """
     if config.frontend != "auto":
         return config.frontend
@@ -95,14 +95,14 @@ def problems(config: DaemonConfig) -> list[str]:
     if triton and chosen(config) == "native":
         asked = "frontend = native" if config.frontend == "native" else ", ".join(native)
         found.append(
-            f"{', '.join(triton)} of tritonserver_options: not supported by the native frontend, which {asked} "
-            "requires; remove one or the other"
+            f"{', '.join(triton)} of tritonserver_options: not supported by the native frontend, but {asked} "
+            "requires it; remove one or the other"
         )
     if (config.http_certificate is None) != (config.http_key is None):
         found.append("http_certificate and http_key go together: set both or none")
     if config.http_client_authorities is not None and config.http_certificate is None:
         found.append(
-            "http_client_authorities needs http_certificate: HTTP is served without TLS otherwise"
+            "http_client_authorities needs http_certificate: without it, HTTP is served without TLS"
         )
     found += [
         f"{name}_unix_socket is set, but allow_{name} is false"

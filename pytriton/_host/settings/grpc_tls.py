@@ -1,8 +1,8 @@
 """TLS for the daemon's own gRPC client of tritonserver; `tritonserver_options` enable it.
 
 tritonserver reads its certificate from the file of `grpc-server-cert`, so the client trusts exactly that
-certificate (or the chain in the file), no matter who signed it and which name it is issued to: it names the host as
-clients know it, but the daemon connects to an address of this machine.
+certificate (or the chain in the file). It ignores the issuer and the name in the certificate: that is the host name
+that clients use, but the daemon connects to an address of this machine.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PARTIAL_CHAIN = 0x80000
 
 
 def uses_tls(config: DaemonConfig) -> bool:
-    """Return whether gRPC is served with TLS."""
+    """Return True if gRPC is served with TLS."""
     return config.allow_grpc and (_is_on(config, "grpc-use-ssl") or is_mutual(config))
 
 
 def is_mutual(config: DaemonConfig) -> bool:
-    """Return whether clients must present a certificate."""
+    """Return True if gRPC clients must present a certificate."""
     return config.allow_grpc and _is_on(config, "grpc-use-ssl-mutual")
 
 
 def problems(config: DaemonConfig) -> list[str]:
-    """Return the problems of the TLS options, as text; empty if gRPC is served without TLS."""
+    """Return descriptions of invalid TLS options; [] if all are valid or gRPC is served without TLS."""
     if not uses_tls(config):
         return []
     needed = ["grpc-server-cert", "grpc-server-key"]
@@ -57,11 +57,11 @@ def problems(config: DaemonConfig) -> list[str]:
 
 
 def client_context(config: DaemonConfig) -> ssl.SSLContext:
-    """Return the TLS context of a client that trusts exactly tritonserver's certificate.
+    """Return the TLS context of a client that trusts only tritonserver's certificate.
 
     Raises:
         OSError: a file cannot be read.
-        ssl.SSLError: a file holds no certificate or key.
+        ssl.SSLError: a file contains no certificate or key.
     """
     import ssl  # here because every command of pytriton-daemon imports this module
 

@@ -1,4 +1,4 @@
-"""Whether tritonserver traces with OpenTelemetry, and where workers send their spans."""
+"""Settings of OpenTelemetry: whether tritonserver traces with it, and where workers export their spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
 
 
 def uses_opentelemetry(config: DaemonConfig) -> bool:
-    """Return whether tritonserver traces with OpenTelemetry; its trace mode cannot change while it runs."""
+    """Return True if tritonserver traces with OpenTelemetry. Its trace mode cannot change while it runs."""
     return trace_config.mode(_given(config)) == trace_config.OPENTELEMETRY
 
 
@@ -28,9 +28,9 @@ def worker_environment(config: DaemonConfig, environ: Mapping[str, str]) -> dict
 
 
 def exports_elsewhere(environ: Mapping[str, str]) -> bool:
-    """Return whether a registrant's variables name an export destination of their own.
+    """Return True if a registrant's variables name an export destination.
 
-    The daemon's variables do not apply then: its credentials must not be sent to that destination.
+    The daemon's variables then do not apply: its credentials must not be sent to that destination.
     """
     return any(name.startswith(_EXPORTER) and name.endswith(_ENDPOINT) for name in environ)
 

@@ -1,6 +1,6 @@
-"""Validators that parse a setting's value from any source: text or a TOML value.
+"""Validators of settings, which parse values from any source: text or a TOML value.
 
-A `Kind` converts the value of a source into the value of the setting, or raises ValueError with a text
+A `Kind` converts the value from a source to the value of the setting, or raises ValueError with a text
 that completes "http_port = 'x': ...". Parsing a parsed value returns it unchanged.
 """
 
@@ -37,11 +37,11 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def toml_table(file: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
+    """Parse a TOML file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not TOML, or not in UTF-8.
+        ValueError: its content is not TOML, or not UTF-8.
     """
     # The parser takes 4 ms to import, and most daemons and commands read no TOML file.
     if sys.version_info >= (3, 11):
@@ -54,7 +54,7 @@ def toml_table(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A validator. `allowed` describes the valid values."""
+    """A validator of one kind of value. `allowed` describes the valid values."""
 
     allowed: str
     _read: Callable[[object], Any]
@@ -68,7 +68,7 @@ class Kind:
     is_list: bool = False
 
     def read(self, raw: object) -> Any:
-        """Return the parsed value of `raw` (text, or a TOML value).
+        """Parse a value (text, or a TOML value).
 
         Raises:
             ValueError: the value is not allowed; the text contains it.
@@ -84,7 +84,7 @@ class Kind:
         return str(base / value)
 
     def refusal(self, raw: object) -> ValueError:
-        """Return the error for `raw`, which describes the allowed values."""
+        """Return the error for an invalid value. It describes the allowed values."""
         given = "the value (not shown)" if self.is_secret else repr(raw)
         return ValueError(f"{given} is not {self.allowed}")
 
@@ -109,7 +109,7 @@ def _no_bool(raw: object) -> Any:
 
 
 def boolean() -> Kind:
-    """Return a validator for booleans; text may also be yes, no, on, off, 1 and 0."""
+    """Return a validator for booleans. Text may also be yes, no, on, off, 1 or 0."""
 
     def read(raw: object) -> bool:
         if isinstance(raw, bool):
@@ -155,12 +155,12 @@ def number(low: float) -> Kind:
 
 
 def size() -> Kind:
-    """Return a validator for byte counts: 4096, 64MiB, 1.5GB; kB is 1000 bytes, KiB 1024."""
+    """Return a validator for sizes in bytes, such as 4096, 64MiB or 1.5GB. kB is 1000 bytes, KiB is 1024."""
     return _kind(arguments.ALLOWED, arguments.parse_size)
 
 
 def budget() -> Kind:
-    """Return a validator for byte counts and percentages: 8GiB, 60%."""
+    """Return a validator for sizes in bytes and percentages, such as 8GiB or 60%."""
 
     def read(raw: object) -> str:
         text = str(_no_bool(raw)).strip()
@@ -182,7 +182,7 @@ def budget_of(text: str, whole: int) -> int:
 
 
 def choice(*names: str) -> Kind:
-    """Return a validator for one of several words, in any case."""
+    """Return a validator for one of several words, regardless of case."""
 
     def read(raw: object) -> str:
         word = str(raw).strip().lower()
@@ -205,7 +205,7 @@ def text() -> Kind:
 
 
 def variable() -> Kind:
-    """Return a validator for environment variables: NAME, NAME=VALUE, or * for all."""
+    """Return a validator for selections of environment variables: NAME, NAME=VALUE, or * for all."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or raw[:1] in ("", "=") or "\0" in raw:
@@ -227,7 +227,7 @@ def secret() -> Kind:
 
 
 def names(*known: str) -> Kind:
-    """Return a validator for lists of known names; in text, commas or spaces separate them."""
+    """Return a validator for lists of known names, which are separated by commas or spaces in text."""
 
     def read(raw: object) -> tuple[str, ...]:
         words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
@@ -245,7 +245,7 @@ def names(*known: str) -> Kind:
 
 
 def address() -> Kind:
-    """Return a validator for HOST:PORT, where HOST is an IP address (version 6 in brackets), or * for all."""
+    """Return a validator for HOST:PORT. HOST is an IP address (IPv6 in brackets), or * for every interface."""
 
     def read(raw: object) -> str:
         host, colon, port = str(raw).strip().rpartition(":")
@@ -260,7 +260,7 @@ def address() -> Kind:
 
 
 def origin() -> Kind:
-    """Return a validator for origins of web pages, as browsers write them: in lower case, without the default port.
+    """Return a validator for origins of web pages. The result is as browsers send it: in lower case, without default port.
 
     * allows all origins, null is the origin of local files.
     """
@@ -291,7 +291,7 @@ def path() -> Kind:
 
 
 def several(kind: Kind) -> Kind:
-    """Return a validator for lists of such values; text is split as a shell would."""
+    """Return a validator for lists of values that `kind` accepts. Text is split as by a shell."""
 
     def read(raw: object) -> tuple[Any, ...]:
         words = shlex.split(raw) if isinstance(raw, str) else raw

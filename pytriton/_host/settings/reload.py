@@ -1,4 +1,4 @@
-"""Reload of the settings while the daemon runs: some apply at once, the others are reported."""
+"""Reload of the settings while the daemon runs: some apply immediately, the others are reported."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = structlog.get_logger(__name__)
 
 
 def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
-    """Return the settings for a replacement tritonserver: the current ones, with the changes to those `of_server`.
+    """Return the settings for a replacement tritonserver: the current settings, with changes to those `of_server`.
 
-    Settings of a daemon that no command started are not reloaded, since its flags are not known.
+    If no command started the daemon, its flags are unknown, and the current settings are returned.
 
     Raises:
         ConfigError: the settings are invalid.
@@ -41,7 +41,7 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
     if missing:
         raise ConfigError(
             f"{', '.join(missing)} of tritonserver_options: not supported by the running native frontend; "
-            "use pytriton-daemon restart, which starts NVIDIA's"
+            "use `pytriton-daemon restart`, which switches to NVIDIA's frontend"
         )
     return merged
 
@@ -50,8 +50,8 @@ def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, mess
     """Read all sources again, with the flags of the start.
 
     Returns:
-        The settings in effect, and the report for the client. Invalid settings change nothing and are reported
-        as `problem`. The environment is that of this process's start.
+        The settings now in effect, and the report for the client. Invalid settings change nothing and are reported
+        as `problem`. Environment variables are those with which this process was started.
     """
     try:
         wanted = _load(rundir)

@@ -1,4 +1,4 @@
-"""Settings as text: `start --print-config`, and docs/reference/configuration.md."""
+"""Settings as text, for `start --print-config` and docs/reference/configuration.md."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _line(key: str, value: Any, source: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML, whose strings, numbers, booleans and flat lists are the same as JSON's."""
+    """Return a value as TOML. Its strings, numbers, booleans and flat lists are written as in JSON."""
     text = json.dumps(value)
     # DEL is the exception: JSON allows it unescaped.
     return text.replace("\x7f", "\\u007f")
@@ -127,7 +127,7 @@ _KINDS = {
 
 
 def configuration_page() -> str:
-    """Return docs/reference/configuration.md."""
+    """Return the text of docs/reference/configuration.md."""
     parts = [_HEAD]
     parts += [_section(name) for name in options()]
     parts += [_TRITON]
@@ -155,7 +155,7 @@ def _section(name: str) -> str:
 
 
 def _default(name: str) -> str:
-    """Return a default as text; empty if the help text states it."""
+    """Return the default of a setting as text; "" if it has none or its help text states it."""
     if name == "runtime_dir":
         return ""
     value = getattr(DaemonConfig(runtime_dir="/"), name)

@@ -1,4 +1,4 @@
-"""The sources of settings: defaults < settings file < environment < flags; later ones override earlier ones.
+"""Loading of the settings from their sources: defaults, settings file, environment, flags. Later ones win.
 
 `load` reads only the settings file; the caller passes flags and environment.
 """
@@ -37,7 +37,7 @@ _MERGED = "tritonserver_options"
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """Settings and their origins."""
+    """The settings, and the source of each."""
 
     config: DaemonConfig
     #: Setting -> "default", "file PATH", "environment NAME" or "flag --NAME". Each option
@@ -48,14 +48,14 @@ class LoadedSettings:
 
 @dataclass
 class _Draft:
-    """Settings while the sources are read, lowest precedence first."""
+    """The values read so far, from the sources in order of increasing precedence, and the problems found."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def set(self, name: str, raw: object, where: str, source: str, base: Path) -> None:
-        """Parse one value; `where` is its name in error texts, relative paths start from `base`."""
+        """Parse and add one value. `where` names it in error texts; its relative paths start from `base`."""
         kind = options()[name].kind
         try:
             value = kind.read(raw)
@@ -85,16 +85,16 @@ def load(
     cwd: Path | None = None,
     file: str | None = None,
 ) -> LoadedSettings:
-    """Read all sources.
+    """Load the settings from all sources.
 
     Args:
-        flags: setting to text or value; None means that the flag was not given.
+        flags: name of a setting -> text or value; None means that the flag was not given.
         env: the environment; an empty variable counts as not set.
         cwd: the directory where relative paths start, and the first one searched for a settings file.
-        file: the settings file to read (`--config`), instead of searching for one.
+        file: the settings file to read (`--config`); without one, the default locations are searched.
 
     Raises:
-        ConfigError: lists all problems, one a line: source, key and the allowed values.
+        ConfigError: settings are invalid. The text lists all problems, one per line: source, key, allowed values.
     """
     cwd = (cwd or Path.cwd()).absolute()
     draft = _Draft()
@@ -185,9 +185,9 @@ def _flags(names: Iterable[str]) -> list[str]:
 
 
 def find_runtime_dir(flag: Path | None, env: Mapping[str, str], cwd: Path) -> Path:
-    """Return only the runtime directory, for commands that need no other setting.
+    """Return the runtime directory, for commands that need no other setting.
 
-    Errors in other settings are ignored, so that a daemon can be stopped in spite of them.
+    Invalid values of other settings are ignored, so that a daemon can be stopped despite them.
 
     Raises:
         ConfigError: the settings file cannot be read, or its runtime_dir is not a path.

@@ -17,7 +17,7 @@ _FILE = "start.json"
 
 @dataclass(frozen=True)
 class StartFlags:
-    """The command-line flags only; the settings file and the environment are read again."""
+    """The flags of a start. The settings file and the environment are not saved, but read again."""
 
     flags: Mapping[str, Any]
     config: str | None = None  #: the file named by --config
@@ -55,7 +55,7 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
     """Return the saved flags, or None if there are none.
 
     Raises:
-        ConfigError: the file cannot be read or has other content.
+        ConfigError: the file cannot be read, or its content is invalid.
     """
     try:
         content = json.loads(path(rundir).read_text())
@@ -65,7 +65,7 @@ def read(rundir: RuntimeDir) -> StartFlags | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"cannot read {path(rundir)}, which holds the flags of the last start ({error!r}). "
+            f"cannot read {path(rundir)}, which contains the flags of the last start ({error!r}). "
             "Delete it, then run `pytriton-daemon stop` and `start` with all flags."
         ) from None
 

@@ -1,4 +1,4 @@
-"""tritonserver's own options: all of them, and those that the daemon sets itself.
+"""The options of tritonserver, and which of them the daemon sets itself.
 
 Source: `tritonserver --help` of Triton 2.51, the version that the daemon downloads
 (docs/contributing/triton-notes.md). A user's own tritonserver of another version may have more options. Those are passed
@@ -49,7 +49,7 @@ REPEATABLE = frozenset(_REPEATABLE.split())
 
 _SETTING = "use the setting {}"
 _RESTRICTED = "use the settings restricted_endpoints and access_token"
-_COMPLETE = "Triton's own defaults apply to what a registered model leaves out"
+_COMPLETE = "Triton's own defaults apply to whatever a registered model's configuration omits"
 #: Options that the daemon sets itself -> what to use instead.
 OURS: Mapping[str, str] = {
     "allow-http": _SETTING.format("allow_http"),
@@ -86,7 +86,7 @@ _REGIONS = re.compile(r"\s*python\s*,\s*shm-region-prefix-name\s*(=|$)")
 
 
 def read_options(raw: object) -> Options:
-    """Return the options in `raw`.
+    """Parse options of tritonserver.
 
     Args:
         raw: a TOML table (name to value or list of values), text that is split as a shell would
@@ -131,7 +131,7 @@ def _split(raw: str) -> list[str]:
     try:
         return shlex.split(raw)
     except ValueError as error:
-        raise ValueError(f"{raw!r} cannot be split as a shell would: {error}") from None
+        raise ValueError(f"{raw!r} cannot be split like a shell command: {error}") from None
 
 
 def _checked_name(name: str) -> str:
@@ -151,10 +151,10 @@ def beyond_pinned(options: Options) -> list[str]:
 
 
 def refuse_unknown(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise if a tritonserver lacks an option, according to its own `--help`.
+    """Check that a tritonserver supports all these options.
 
     Raises:
-        ValueError: an option is missing; the text names it.
+        ValueError: an option is not supported; the text names it.
     """
     has = set(known)
     for name in options:
@@ -186,7 +186,7 @@ def _text(name: str, value: object) -> str:
     if name == "backend-config" and _REGIONS.match(text):
         raise ValueError(
             "the daemon sets the prefix of the Python backend's shared memory (shm-region-prefix-name) and removes "
-            "everything in /dev/shm with that prefix; leave the option out"
+            "everything in /dev/shm with that prefix; remove the option"
         )
     _check_path(name, text)
     return text

@@ -102,7 +102,7 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", "log-verbose", "'log-verbose' is not NAME=VALUE"),
         ("tritonserver_options", "id=", "the value of id is empty"),
         ("tritonserver_options", "disable-auto-complete-config=true", "is set by the daemon"),
-        ("tritonserver_options", "log-verbose='1", "cannot be split as a shell would"),
+        ("tritonserver_options", "log-verbose='1", "cannot be split like a shell command"),
         ("tritonserver_options", {"log-verbose": {"a": 1}}, "must be text, a number"),
         ("tritonserver_options", "cache-config=local,size=1", "the setting response_cache_size"),
         ("tritonserver_options", "backend-config=python,shm-region-prefix-name=x", "the daemon sets the prefix"),
