@@ -262,7 +262,7 @@ def test_the_daemon_process_gets_the_same_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"http_prt": 1}', b'{"http_port": -1}', b"[]"])
 def test_settings_that_cannot_be_read_are_reported(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="settings that it cannot read"):
+    with pytest.raises(ConfigError, match="has received invalid settings"):
         DaemonConfig.from_json(data)
 
 

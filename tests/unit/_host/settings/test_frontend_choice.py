@@ -40,8 +40,8 @@ def test_the_frontend_has_what_the_settings_ask_for(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"frontend": "native", **_OLD}, "grpc-max-connection-age of .* which frontend = native requires"),
-        ({"grpc_unix_socket": "/s", **_OLD}, "grpc-max-connection-age of .* which grpc_unix_socket requires"),
+        ({"frontend": "native", **_OLD}, "grpc-max-connection-age of .* but frontend = native requires it"),
+        ({"grpc_unix_socket": "/s", **_OLD}, "grpc-max-connection-age of .* but grpc_unix_socket requires it"),
         ({"frontend": "triton", "http_unix_socket": "/s"}, "http_unix_socket: not supported by NVIDIA's executable"),
         ({"frontend": "triton", "frontend_limit": ("streams=2",)}, "frontend_limit: not supported by NVIDIA's executable"),
     ],
