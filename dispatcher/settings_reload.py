@@ -9,7 +9,7 @@ from pytriton._host.install.cache import NO_ROOM, explain_os_error
 from pytriton._host.service_manager.systemd import Notifier
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._host.settings.opentelemetry import uses_opentelemetry
-from pytriton._host.settings.reload import for_another_server, reread
+from pytriton._host.settings.reload import reload_settings, settings_for_replacement
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import ENV_RUNTIME_DIR, RuntimeDir
@@ -75,7 +75,7 @@ class SettingsReloader:
                 [], [], f"the daemon is {self._status.phase}; try again when ready"
             )
         self._notifier.reloading()
-        config, answer = reread(self.config, self._rundir)
+        config, answer = reload_settings(self.config, self._rundir)
         emit_reload(self._events, answer)  # before the log level changes, which might hide it
         logs.set_level(config.log_level)
         self._apply(config)
@@ -102,7 +102,7 @@ class SettingsReloader:
             RemoteFailure: this failed; the running tritonserver keeps serving.
         """
         try:
-            config = for_another_server(self.config, self._rundir)
+            config = settings_for_replacement(self.config, self._rundir)
             self._server.use(config)
             pid = await self._watch.replace(why, force=force)
         except ConfigError as error:

@@ -162,7 +162,7 @@ class Loop:
     def _welcome(self, lane: Lane) -> None:
         """Allow a new proxy to read this process's memory, if this is the worker's own process."""
         if self._model.own_process:  # in a registrant's process, its owner decides who may read it
-            linux.let_read(lane.peer_pid())
+            linux.allow_reading(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
         """Answer the batch on the first of these lanes, merged with others where possible.

@@ -19,7 +19,7 @@ from pytriton._protocol.lanes.request_records import (
     RequestRecord,
     given_id,
     id_at,
-    object_of,
+    parse_json_object,
     trace_id,
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
@@ -162,7 +162,7 @@ def _outcomes(parts: Sequence[Part], answers: Answers, kind: str, error: str) ->
 def _version(ref: RequestRef) -> int:
     if VERSION_PARAMETER not in ref.parameters:
         return 0
-    value = object_of(ref.parameters).get(VERSION_PARAMETER)
+    value = parse_json_object(ref.parameters).get(VERSION_PARAMETER)
     # For a model with one version, a client may have set a parameter of this name to anything.
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0
 

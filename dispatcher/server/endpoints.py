@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pytriton._host.ports import PortError, listening, settle_ports
+from pytriton._host.ports import PortError, assign_ports, listening
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
 
@@ -52,7 +52,7 @@ class Endpoints:
             f"{name}_port": (one.address, getattr(config, f"{name}_port"))
             for name, one in self._all.items()
         }
-        for setting, port in settle_ports(wanted).items():
+        for setting, port in assign_ports(wanted).items():
             name = setting.partition("_")[0]
             self._all[name] = self._all[name]._replace(port=port)
 

@@ -185,7 +185,7 @@ def skip_conversion(param: Any) -> None:
     by_typer = param.process_value
 
     def process_value(context: Any, value: Any) -> Any:
-        taken = _as_it_is(param, descriptor, value)
+        taken = _unconverted(param, descriptor, value)
         if taken is _BY_TYPER or (param.required and not taken):
             return by_typer(context, value)
         return taken if param.callback is None else param.callback(context, param, taken)
@@ -193,7 +193,7 @@ def skip_conversion(param: Any) -> None:
     param.process_value = process_value
 
 
-def _as_it_is(param: Any, descriptor: Any, value: Any) -> Any:
+def _unconverted(param: Any, descriptor: Any, value: Any) -> Any:
     """Return the value that typer would convert a value to; `_BY_TYPER` if typer itself must convert it."""
     kind, wanted = descriptor.annotation, descriptor.parameter_info
     several = param.multiple or param.nargs == -1

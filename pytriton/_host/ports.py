@@ -53,7 +53,7 @@ def free_ports(host: str, count: int) -> list[int]:
         return [held.enter_context(held_port(host, 0)) for _ in range(count)]
 
 
-def settle_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+def assign_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
     """Return the port for each setting. Replace 0 by a free port; check that others are free.
 
     Args:

@@ -160,7 +160,7 @@ def is_readable(start: int, nbytes: int) -> bool:
     return size == 2
 
 
-def let_read(pid: int) -> None:
+def allow_reading(pid: int) -> None:
     """Allow a process of the same user to read this one's memory, even if Yama would forbid it (prctl(2)).
 
     With Yama's usual setting (ptrace_scope 1), only ancestors may read it. Without Yama, this has no effect.

@@ -72,7 +72,7 @@ class Row:
 
 
 #: Reasons for requested exits, which are not a sign of a problem.
-_ASKED_FOR = ("recycle", "scale", "replace", "stop")
+_REQUESTED_EXITS = ("recycle", "scale", "replace", "stop")
 
 
 def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
@@ -138,7 +138,7 @@ def _model(before: ModelMetrics | None, now: ModelMetrics, seconds: float) -> It
         instances=(sum(one.state == "ready" for one in serving), now.desired),
         waiting=sum(one.pending for one in now.queue) if now.queue else None,
         resident=sum(resident) if resident else None,
-        exits=sum(map(_unasked, now.instances)),
+        exits=sum(map(_unrequested_exits, now.instances)),
         last_exit=now.error or (ends[-1].last_exit or "" if ends else ""),
     )
     old = {_key(one): one.work for one in (before.instances if before else [])}
@@ -162,13 +162,13 @@ def _instance(model: ModelMetrics, one: InstanceMetrics, done: Rates) -> Row:
         device=one.device or "",
         pid=one.pid,
         resident=one.resident,
-        exits=_unasked(one),
+        exits=_unrequested_exits(one),
         last_exit=one.last_exit or "",
     )
 
 
-def _unasked(one: InstanceMetrics) -> int:
-    return sum(count for reason, count in one.exits.items() if reason not in _ASKED_FOR)
+def _unrequested_exits(one: InstanceMetrics) -> int:
+    return sum(count for reason, count in one.exits.items() if reason not in _REQUESTED_EXITS)
 
 
 #: Name of a sort order -> key function for the rows of models.
@@ -183,7 +183,7 @@ SORTING = {
 }
 
 
-def arranged(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
+def sort_rows(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
     """Sort the rows of the models whose names contain a text; each is followed by its instances.
 
     Raises:

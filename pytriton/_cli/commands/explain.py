@@ -69,7 +69,7 @@ def events(
     from pytriton._cli import daemon_connection
 
     rundir, begun = daemon_connection.runtime_dir(runtime_dir), time.time()
-    after = 0.0 if since is None else moment(since, begun)
+    after = 0.0 if since is None else parse_since(since, begun)
     asked = messages.GetEvents(model, kind or [], after, 0, lines)
     answer: Any = daemon_connection.ask(rundir, asked)
     _print(answer.events, as_json)
@@ -103,7 +103,7 @@ def event_line(event: messages.Event) -> str:
     )
 
 
-def moment(text: str, now: float) -> float:
+def parse_since(text: str, now: float) -> float:
     """Parse the value of `--since`, and return it in seconds since the epoch.
 
     Raises:

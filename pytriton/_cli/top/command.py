@@ -20,7 +20,7 @@ from pytriton._cli.top.cells import columns_for, full_width, room_for_last_exit,
 from pytriton._cli.top.feed import Feed
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
-from pytriton._protocol.rates import SORTING, Row, arranged, headline
+from pytriton._protocol.rates import SORTING, Row, headline, sort_rows
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
     feed.take()
     time.sleep(interval_s)  # the table shows what happens in this interval
     metrics, rows = feed.take()
-    found = arranged(rows, order, containing)
+    found = sort_rows(rows, order, containing)
     if containing and not found:
         there = ", ".join(sorted({row.model for row in rows})) or "none"
         raise CliError(

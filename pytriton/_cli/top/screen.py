@@ -20,7 +20,7 @@ from pytriton._cli.output import visible
 from pytriton._cli.top.cells import columns_for, explanation_lines, request_lines, room_for_names
 from pytriton._cli.top.feed import Feed
 from pytriton._protocol import messages
-from pytriton._protocol.rates import SORTING, Row, arranged, headline, total
+from pytriton._protocol.rates import SORTING, Row, headline, sort_rows, total
 
 _ORDERS = tuple(SORTING)
 #: Number of lines on the screen that are not table rows: the head with a problem, the titles, the message, the keys.
@@ -170,7 +170,7 @@ class TopApp(App[None]):
             head = Text(f"{self._silent}\nlast known state: ", style="red").append(head)
         head.append_text(self._problems(metrics.daemon.problems))
         self.query_one("#head", Static).update(head)
-        found = arranged(self._rows, self._order, self._containing)
+        found = sort_rows(self._rows, self._order, self._containing)
         shown = self._shows_instances(found)
         self._fill([one for one in found if shown or not one.instance])
 

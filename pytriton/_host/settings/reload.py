@@ -18,7 +18,7 @@ from pytriton._protocol.files.rundir import RuntimeDir
 _log = structlog.get_logger(__name__)
 
 
-def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
+def settings_for_replacement(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
     """Return the settings for a replacement tritonserver: the current settings, with changes to those `of_server`.
 
     If no command started the daemon, its flags are unknown, and the current settings are returned.
@@ -46,7 +46,9 @@ def for_another_server(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig
     return merged
 
 
-def reread(config: DaemonConfig, rundir: RuntimeDir) -> tuple[DaemonConfig, messages.Reloaded]:
+def reload_settings(
+    config: DaemonConfig, rundir: RuntimeDir
+) -> tuple[DaemonConfig, messages.Reloaded]:
     """Read all sources again, with the flags of the start.
 
     Returns:

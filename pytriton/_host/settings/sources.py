@@ -72,13 +72,6 @@ class _Draft:
             self.values[name] = kind.resolve_paths(value, base)
 
 
-def load_config(
-    flags: Mapping[str, object], env: Mapping[str, str], cwd: Path | None = None
-) -> DaemonConfig:
-    """Return the settings; see `load`."""
-    return load(flags, env, cwd).config
-
-
 def load(
     flags: Mapping[str, object],
     env: Mapping[str, str],

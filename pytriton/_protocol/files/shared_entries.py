@@ -36,7 +36,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
     fd: int
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Return True if the process is still running."""
         return started_at(self.pid) == self.started
 
@@ -49,11 +49,13 @@ class SharedEntry(msgspec.Struct, frozen=True):
     size: int
     holders: list[Holder]
 
-    def living(self) -> SharedEntry:
+    def without_exited(self) -> SharedEntry:
         """Return the entry without holders that have exited."""
-        return msgspec.structs.replace(self, holders=[one for one in self.holders if one.lives])
+        return msgspec.structs.replace(
+            self, holders=[one for one in self.holders if one.is_running]
+        )
 
-    def measured(self, digest: str) -> SharedEntry:
+    def with_measured_size(self, digest: str) -> SharedEntry:
         """Return the entry with the size that the kernel reports: the size in the file cannot be trusted.
 
         Pages of a mapped file do not count: the kernel drops them when it needs memory.
@@ -117,7 +119,7 @@ def read(folder: Path, digest: str) -> SharedEntry | None:
     try:
         return msgspec.json.decode(
             (folder / f"{digest}.json").read_bytes(), type=SharedEntry
-        ).living()
+        ).without_exited()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -154,7 +156,7 @@ def all_of(folder: Path) -> dict[str, SharedEntry]:
     for digest in digests:
         entry = read(folder, digest)
         if entry is not None and entry.holders:
-            found[digest] = entry.measured(digest)
+            found[digest] = entry.with_measured_size(digest)
         else:
             _remove(folder, digest)
     return found

@@ -218,10 +218,10 @@ def trace_id(context: str | None) -> str:
     """Return the trace id in a trace context, which is a JSON object of headers; "" if there is none."""
     if not context:
         return ""
-    return _of_traceparent(object_of(context).get("traceparent"))
+    return _of_traceparent(parse_json_object(context).get("traceparent"))
 
 
-def object_of(text: str) -> dict[str, Any]:
+def parse_json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object from a proxy or a client; return {} if the text is not one."""
     try:
         found = json.loads(text)
@@ -249,7 +249,7 @@ def _of_headers(parameters: str) -> str:
     lower = parameters.lower()
     if "x-request-id" not in lower and "traceparent" not in lower:
         return ""
-    headers = {name.lower(): value for name, value in object_of(parameters).items()}
+    headers = {name.lower(): value for name, value in parse_json_object(parameters).items()}
     given = headers.get("x-request-id")
     found = clean(given) if isinstance(given, str) else ""
     return found or _of_traceparent(headers.get("traceparent"))

@@ -41,7 +41,7 @@ def second(answer: Callable[[Lane, Batch], Any]) -> Work:
     """Return work that answers the first batch with `echo`, then the proxy knows what it may read."""
 
     def work(lane: Lane) -> None:
-        linux.let_read(lane.peer_pid())
+        linux.allow_reading(lane.peer_pid())
         first = lane.receive()
         assert isinstance(first, Batch)
         assert not first.reads

@@ -53,4 +53,4 @@ def test_where_nothing_was_shown_it_begins_now(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("text", ["0001-01-01", "x", "1e3s", "-5m", "5"])
 def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(CliError, match="use a duration"):
-        explain.moment(text, 1e9)
+        explain.parse_since(text, 1e9)

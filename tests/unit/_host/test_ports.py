@@ -16,12 +16,12 @@ from support.ports import lasting_port
 from pytriton._host import ports
 from pytriton._host.ports import (
     PortError,
+    assign_ports,
     check_port_free,
     free_port,
     free_ports,
     listening_at,
     port_holder,
-    settle_ports,
 )
 
 
@@ -85,21 +85,21 @@ def favourite(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_ports_that_are_chosen_together_differ(favourite: int) -> None:
     assert len(set(free_ports("127.0.0.1", 5))) == 5
-    free = settle_ports({name: ("127.0.0.1", 0) for name in "abc"})
+    free = assign_ports({name: ("127.0.0.1", 0) for name in "abc"})
     assert len(set(free.values())) == 3
-    mixed = settle_ports({"a": ("127.0.0.1", 0), "b": ("127.0.0.1", favourite)})
+    mixed = assign_ports({"a": ("127.0.0.1", 0), "b": ("127.0.0.1", favourite)})
     assert mixed["b"] == favourite != mixed["a"]
 
 
 def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
     with pytest.raises(PortError, match=rf"port {taken} \(grpc_port\).* in use by pid"):
-        settle_ports({"http_port": ("127.0.0.1", 0), "grpc_port": ("127.0.0.1", taken)})
+        assign_ports({"http_port": ("127.0.0.1", 0), "grpc_port": ("127.0.0.1", taken)})
     free = lasting_port()
     same = {"http_port": ("127.0.0.1", free), "grpc_port": ("0.0.0.0", free)}
     with pytest.raises(PortError, match=f"http_port and grpc_port are both {free}"):
-        settle_ports(same)
+        assign_ports(same)
     others = {"http_port": ("127.0.0.1", free), "grpc_port": ("127.0.0.2", free)}
-    assert settle_ports(others) == {"http_port": free, "grpc_port": free}
+    assert assign_ports(others) == {"http_port": free, "grpc_port": free}
 
 
 @pytest.mark.parametrize(

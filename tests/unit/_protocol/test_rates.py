@@ -8,13 +8,13 @@ from support.models.figures import model, snapshot, work
 
 from pytriton._protocol.messages.metrics import Histogram, InstanceMetrics, ModelMetrics, Work
 from pytriton._protocol.rates import (
-    arranged,
     duration,
     headline,
     milliseconds,
     rates,
     rows,
     size,
+    sort_rows,
     total,
 )
 
@@ -101,13 +101,13 @@ def test_versions_that_are_served_beside_each_other_are_distinguished() -> None:
 def test_rows_are_sorted_and_chosen_by_model() -> None:
     now = snapshot(1010, model("beta", work(10)), model("Alpha", work(20)), model("gamma", work(5)))
     found = rows(None, now)
-    assert [one.model for one in arranged(found) if not one.instance] == ["Alpha", "beta", "gamma"]
-    by_load = [one.model for one in arranged(found, "requests")]
+    assert [one.model for one in sort_rows(found) if not one.instance] == ["Alpha", "beta", "gamma"]
+    by_load = [one.model for one in sort_rows(found, "requests")]
     assert by_load == ["Alpha", "Alpha", "beta", "beta", "gamma", "gamma"]
-    assert [one.model for one in arranged(found, containing="BET")] == ["beta", "beta"]
+    assert [one.model for one in sort_rows(found, containing="BET")] == ["beta", "beta"]
     assert total(found) == (3.5, 0.0)
     with pytest.raises(KeyError):
-        arranged(found, "colour")
+        sort_rows(found, "colour")
 
 
 @pytest.mark.parametrize(

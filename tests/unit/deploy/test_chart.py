@@ -15,7 +15,7 @@ import yaml
 from support.charts.chart import CHART, HOW, Object, load_chart, only, pod_of, render, require_helm
 
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.sources import load_config
+from pytriton._host.settings.sources import load
 
 helm = require_helm()
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
@@ -185,7 +185,7 @@ def config_of(container: Object) -> DaemonConfig:
     """Return the settings that the daemon of a container takes from its command line and its environment."""
     words = (word[2:].partition("=") for word in container["command"][2:])
     flags = {name.replace("-", "_"): value for name, _, value in words}
-    return load_config(flags, environment(container))
+    return load(flags, environment(container)).config
 
 
 def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:

@@ -343,7 +343,9 @@ def test_settings_are_reread_when_the_daemon_is_ready(
 ) -> None:
     changed = msgspec.structs.replace(sim.config, grace_period_s=1.0)
     answer = messages.Reloaded(["grace_period_s"], [])
-    monkeypatch.setattr("pytriton.dispatcher.settings_reload.reread", lambda *_: (changed, answer))
+    monkeypatch.setattr(
+        "pytriton.dispatcher.settings_reload.reload_settings", lambda *_: (changed, answer)
+    )
     assert ask(sim, messages.Reload()) == answer
     assert sim.services.config is changed
     sim.served(sim.client.register("m"))

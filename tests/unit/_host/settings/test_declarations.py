@@ -24,7 +24,7 @@ from pytriton._host.settings.declarations import (
     options,
 )
 from pytriton._host.settings.rendering import config_as_toml, configuration_page
-from pytriton._host.settings.sources import load, load_config
+from pytriton._host.settings.sources import load
 from pytriton._host.settings.triton_options import KNOWN, OURS, REPEATABLE, SINGLE
 from pytriton.dispatcher.openai.server import cors_headers
 
@@ -73,7 +73,7 @@ ROOT = Path(__file__).parents[4]
     ],
 )  # fmt: skip
 def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) -> None:
-    assert getattr(load_config({name: raw}, EMPTY_ENV, tmp_path), name) == value
+    assert getattr(load({name: raw}, EMPTY_ENV, tmp_path).config, name) == value
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ TOKEN = "not-to-be-shown-anywhere"
 
 def test_no_restriction_in_the_settings_file(tmp_path: Path) -> None:
     write(tmp_path, "restricted_endpoints = []\n")
-    assert load_config({}, EMPTY_ENV, tmp_path).restricted_endpoints == ()
+    assert load({}, EMPTY_ENV, tmp_path).config.restricted_endpoints == ()
 
 
 @pytest.mark.parametrize("raw", ["trace,model-repo", ["trace", "model-repo"]])
@@ -256,7 +256,7 @@ def test_restrictions_of_tritonserver_are_settings_of_ours(name: str, tmp_path: 
 
 def test_the_daemon_process_gets_the_same_settings(tmp_path: Path) -> None:
     flags = {"http_port": "1", "tritonserver_options": ["trace-config=a=1", "id=é"]}
-    config = load_config(flags, EMPTY_ENV, tmp_path)
+    config = load(flags, EMPTY_ENV, tmp_path).config
     assert DaemonConfig.from_json(config.to_json()) == config
 
 

@@ -12,7 +12,7 @@ from support.setting_sources import EMPTY_ENV, error_of, write
 from support.users import NOBODY, needs_root
 
 from pytriton._host.settings.declarations import ConfigError, options
-from pytriton._host.settings.sources import find_runtime_dir, load, load_config
+from pytriton._host.settings.sources import find_runtime_dir, load
 
 # ── precedence ───────────────────────────────────────────────────────────────────────────────────
 
@@ -79,7 +79,7 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_kubernetes_service_variables_are_ignored(name: str, tmp_path: Path) -> None:
     env = {**EMPTY_ENV, f"PYTRITON_DAEMON_{name}": "tcp://10.0.0.1:8000"}
-    assert load_config({}, env, tmp_path).http_port == 8000
+    assert load({}, env, tmp_path).config.http_port == 8000
 
 
 # ── the settings file ────────────────────────────────────────────────────────────────────────────
@@ -101,7 +101,7 @@ def test_a_named_file_wins_over_a_found_one(tmp_path: Path) -> None:
     write(tmp_path, "http_port = 2\n", "two.toml")
     write(tmp_path, "http_port = 3\n", "three.toml")
     env = {**EMPTY_ENV, "PYTRITON_DAEMON_CONFIG": "two.toml"}
-    assert load_config({}, env, tmp_path).http_port == 2
+    assert load({}, env, tmp_path).config.http_port == 2
     assert load({}, env, tmp_path, "three.toml").config.http_port == 3
 
 
