@@ -149,17 +149,15 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
             if len(name) > column:  # its text starts on the next line
                 formatter.write(f"  {name}\n")
                 head = " " * (column + 4)
-            formatter.write(
-                textwrap.fill(
-                    text,
-                    formatter.width,
-                    initial_indent=head,
-                    subsequent_indent=" " * (column + 4),
-                    break_on_hyphens=False,  # do not break paths and flags
-                    break_long_words=False,
-                ).rstrip()
-                + "\n"
+            lines = textwrap.fill(
+                text,
+                formatter.width,
+                initial_indent=head,
+                subsequent_indent=" " * (column + 4),
+                break_on_hyphens=False,  # do not break paths and flags
+                break_long_words=False,
             )
+            formatter.write(f"{(lines or head).rstrip()}\n")  # no lines: no text, only a name
 
 
 def end_with_usage_error(error: Any) -> NoReturn:

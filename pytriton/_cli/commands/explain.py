@@ -49,7 +49,9 @@ def explain(
 
 @command
 def events(
-    model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
+    model: Annotated[
+        Optional[str], typer.Argument(metavar="MODEL", help="Only events about this model.")
+    ] = None,
     kind: Annotated[
         Optional[list[str]], typer.Option(help="Only events of this kind. May be repeated.")
     ] = None,

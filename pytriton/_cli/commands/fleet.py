@@ -272,7 +272,12 @@ def sync(
 @fleet.command()
 @command
 def logs(
-    model: Annotated[Optional[str], typer.Argument(metavar="MODEL")] = None,
+    model: Annotated[
+        Optional[str],
+        typer.Argument(
+            metavar="MODEL", help="Model whose logs are shown. Default: the logs of the daemons."
+        ),
+    ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines.")] = 100,
     nodes: NodesFlag = None,
     key_file: KeyFlag = None,

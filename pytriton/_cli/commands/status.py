@@ -61,7 +61,12 @@ def access_token(runtime_dir: RuntimeDirFlag = None) -> None:
 @command
 def logs(
     model: Annotated[
-        Optional[str], typer.Argument(metavar="MODEL", autocompletion=served_models)
+        Optional[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Model whose log is shown. Default: the log of the daemon.",
+            autocompletion=served_models,
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
