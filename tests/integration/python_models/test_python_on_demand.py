@@ -51,7 +51,9 @@ def test_it_is_made_when_the_first_model_needs_it(
             assert inference.infer("plus", {"x": ones})["y"].tolist() == [[2.0] * 4]
             assert not (cache / "proxy-env").exists()
 
-            with pytest.raises(RegistrationError, match=r"(?s)stock needs.*there is no Python for it: pip"):
+            with pytest.raises(
+                RegistrationError, match=r"(?s)stock needs.*there is no Python for it: pip"
+            ):
                 client.load_model("stock")
             assert inference.infer("plus", {"x": ones})["y"].tolist() == [[2.0] * 4]
 
