@@ -98,12 +98,12 @@ class KeyStore:
         return public, secret
 
     def _refuse_others_folders(self) -> None:
-        """Refuse directories that other users can write to: whoever adds a key there can control the daemon."""
+        """Refuse directories that other users can write to: anyone who adds a key there can control the daemon."""
         for folder in (self.folder, self._clients):
             info = folder.stat()
             if info.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(info.st_mode) & 0o022:
                 raise KeyStoreError(
-                    f"other users can write to {folder}, and whoever adds a key there can control the daemon. Check the "
+                    f"other users can write to {folder}, and anyone who adds a key there can control the daemon. Check the "
                     f"keys in it, then make it private (chmod 700 {folder})."
                 )
 

@@ -1,4 +1,4 @@
-"""Reading of log files that may be rotated meanwhile: PATH is the newest, PATH.1 is older, then PATH.2, …"""
+"""Reading of log files, even while they are rotated: PATH is the newest, PATH.1 is older, then PATH.2, …"""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ enum { METRICS_SIZE = 2, METRICS_LEAST = 2, METRICS_updates = 1 };
 /* proxy → worker: the memory of the oldest `parts` parts, or of a `BatchLent`, may be reused. */
 #define CREDIT_NAME "Credit"
 enum { CREDIT_SIZE = 2, CREDIT_LEAST = 2, CREDIT_parts = 1 };
-/* proxy → worker: the client of this request is gone; `request` is its position in the batch. */
+/* proxy → worker: the client no longer waits for this request; `request` is its position in the batch. */
 #define CANCEL_NAME "Cancel"
 enum { CANCEL_SIZE = 3, CANCEL_LEAST = 3, CANCEL_id = 1, CANCEL_request = 2 };
 /* proxy → worker: the client of this stream is not reading; pause the stream until `Go`. */
@@ -135,7 +135,7 @@ enum { HOLD_SIZE = 3, HOLD_LEAST = 3, HOLD_id = 1, HOLD_request = 2 };
 /* proxy → worker: the client of this stream has read; resume the stream. */
 #define GO_NAME "Go"
 enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
-/* Replacement for a message that is too large for a packet and lies in the sender's arena. */
+/* Reference to a message in the sender's arena that is too large for a packet. */
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 

@@ -119,7 +119,7 @@ def options_of_ray(
     runtime_env: Optional[str],
     runtime_env_json: Optional[str],
 ) -> dict[str, Any]:
-    """Return the arguments `resources` and `runtime_env` of `RayFleetClient.register`, as far as flags set them.
+    """Return those of the arguments `resources` and `runtime_env` of `RayFleetClient.register` that flags set.
 
     Args:
         num_cpus, num_gpus: resources for each instance

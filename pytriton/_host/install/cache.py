@@ -10,7 +10,7 @@
     */.NAME.tmp-*                                 incomplete; the holder of the lock may delete it
 ```
 
-An entry is created beside its final path and then renamed, so that it is either complete or absent, even
+An entry is created under a temporary name and then renamed, so that it is either complete or absent, even
 if a start is killed or two starts run concurrently.
 """
 

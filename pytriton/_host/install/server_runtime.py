@@ -423,7 +423,7 @@ def lay_out_backends(
 
 
 def python_link(backends: Path) -> Path:
-    """Return the path of the link to the proxy's Python environment, which is beside the backend directory."""
+    """Return the path of the link to the proxy's Python environment, a sibling of the backend directory."""
     return backends.parent / "proxy-python"
 
 

@@ -1,6 +1,6 @@
 """Published vulnerabilities of tritonserver, and a warning if other machines can reach an affected one.
 
-advisories.json beside this file lists NVIDIA's security bulletins for Triton Inference Server up to the date in it.
+advisories.json, in the same directory, lists NVIDIA's security bulletins for Triton Inference Server up to its date.
 Users who bring their own tritonserver must read later bulletins themselves. docs/operations/security.md has three
 requests that crash the downloaded version.
 """

@@ -55,7 +55,7 @@ class CallConnection:
         """Send one message. Blocks while the peer's receive buffer is full.
 
         Raises:
-            LaneClosed: the peer is gone.
+            LaneClosed: the peer has exited or closed the connection.
             LaneError: the message is too large.
         """
         self._send(encode(message))
@@ -76,7 +76,7 @@ class CallConnection:
         """Wait for the next message and return it. Messages about memory are handled here and not returned.
 
         Raises:
-            LaneClosed: the peer is gone.
+            LaneClosed: the peer has exited or closed the connection.
             LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`.
             LaneError: the peer violated the protocol.
         """
@@ -239,7 +239,7 @@ class Slots:
         """Return an empty slot.
 
         Raises:
-            LaneClosed: the peer is gone.
+            LaneClosed: the peer has exited or closed the connection.
             ArenaError: the maximum number of slots is in use, or this process has no free descriptors.
         """
         with self._lock:

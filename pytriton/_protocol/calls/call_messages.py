@@ -1,6 +1,6 @@
 """Messages with which a worker asks a proxy to call other models, and gets the answers.
 
-They have a connection of their own beside each lane, because calls are independent of batches. Any thread of a
+They have a connection of their own, in addition to each lane: calls are independent of batches. Any thread of a
 worker may call, many calls may be in flight at once, and answers arrive in any order::
 
     worker                                                   proxy
@@ -41,7 +41,7 @@ _SEAL_CHARS = 32
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One link of a call chain: a model that waits for the answer to a call, and its blocked worker.
 
-    `worker` is empty if that worker can process other batches meanwhile, so that it cannot cause a deadlock.
+    `worker` is empty if that worker can process other batches during the call, so that it cannot cause a deadlock.
     """
 
     model: str

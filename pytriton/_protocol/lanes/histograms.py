@@ -27,9 +27,9 @@ SIZE_BUCKETS = len(SIZE_BOUNDS) + 1
 
 
 def quantile(q: float, buckets: Sequence[int], bounds: Sequence[float] = BOUNDS_S) -> float | None:
-    """Return the value below which the share `q` of the observations lies; None without observations.
+    """Return the `q`-quantile of the observations, with `q` from 0 to 1; None if there are no observations.
 
-    Interpolates linearly within a bucket. Observations above all bounds count as the last bound.
+    Values are interpolated linearly within a bucket. Observations above all bounds count as the last bound.
     """
     total = sum(buckets)
     if total <= 0:

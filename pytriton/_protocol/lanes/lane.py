@@ -2,7 +2,7 @@
 
 A lane is an AF_UNIX SOCK_SEQPACKET connection: it preserves message boundaries, passes memory descriptors
 (SCM_RIGHTS), and reports the end of either process to the other at once, as end-of-file.
-Tensor bytes lie in shared memory; the lane carries only references to them::
+Tensor data is in shared memory; the lane carries only references to it::
 
     proxy                                                    worker
       │  Announce(memory), then a read-only descriptor          │   once per memory
@@ -178,7 +178,7 @@ class Lane:
         """Send one message, preceded by the arena's descriptor if the peer does not have it yet.
 
         Raises:
-            LaneClosed: the peer is gone.
+            LaneClosed: the peer has exited or closed the connection.
             LaneError: the peer does not read its messages.
             ArenaError: there is no memory for a message that must be spilled, or no descriptor for the arena.
         """
@@ -206,7 +206,7 @@ class Lane:
         """Return the next message except Announce, which is handled here. With `wait`, wait for it.
 
         Raises:
-            LaneClosed: the peer is gone.
+            LaneClosed: the peer has exited or closed the connection.
             LaneSilent: nothing arrived within the timeout set with `set_receive_timeout`, or, without `wait`,
                 no message is available.
             LaneError: the peer violated the protocol.

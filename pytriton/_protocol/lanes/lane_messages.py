@@ -229,7 +229,7 @@ class Credit(_LaneMessage, frozen=True):
 
 
 class Cancel(_LaneMessage, frozen=True):
-    """proxy → worker: the client of this request is gone; `request` is its position in the batch."""
+    """proxy → worker: the client no longer waits for this request; `request` is its position in the batch."""
 
     id: int
     request: int
@@ -250,7 +250,7 @@ class Go(_LaneMessage, frozen=True):
 
 
 class Spilled(_LaneMessage, frozen=True):
-    """Replacement for a message that is too large for a packet and lies in the sender's arena."""
+    """Reference to a message in the sender's arena that is too large for a packet."""
 
     offset: int
     nbytes: int
