@@ -1,14 +1,14 @@
-"""Serve Python callables through NVIDIA Triton Inference Server, from a daemon any process can use.
+"""Serve Python callables through NVIDIA Triton Inference Server, with a daemon that any process can use.
 
-Importing this package starts nothing and loads nothing: every public name is resolved on first use
-(PEP 562), so `import pytriton` costs the same in a worker, a command line and a notebook.
+Importing this package starts nothing and loads no other module: public names are imported on first use (PEP 562), so
+that `import pytriton` is cheap in workers, commands and notebooks.
 
     >>> import pytriton                                          # doctest: +SKIP
     >>> client = pytriton.connect()                              # doctest: +SKIP
     >>> client.register(infer_fn, model_name="linear", ...)      # doctest: +SKIP
 
-Inside tritonserver the proxy sees an empty file in this one's place, laid out by the dispatcher:
-nothing in `pytriton._protocol` or `pytriton.proxy_backend` may rely on a name defined here.
+Inside tritonserver, the proxy finds an empty file in place of this one, which the dispatcher has put there. Therefore
+nothing in `pytriton._protocol` or `pytriton.proxy_backend` may use a name defined here.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve a public name on its first use and cache it, so this runs once per name."""
+    """Import a public name on first use, and store it so that this function is called once per name."""
     if name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
     elif name in _MODULES:

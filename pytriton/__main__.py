@@ -1,4 +1,4 @@
-"""`python -m pytriton`: the check tool, same as `pytriton`."""
+"""`python -m pytriton`: runs the check tool, like the command `pytriton`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect `nvidia-pytriton` in the same environment. Both own the import name `pytriton`."""
+"""Detection of `nvidia-pytriton` in the same environment: both distributions install the package `pytriton`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ where WHAT is what it was installed from: a wheel file of a release, or the fold
 
 
 def clashing_distribution() -> str | None:
-    """Return a message with the two commands that repair the environment if `nvidia-pytriton` is installed too.
+    """Return an error message with the commands that repair the environment if `nvidia-pytriton` is installed, too.
 
-    Return None if it is not. Reads only the metadata of the distribution and imports no module of either,
-    so this works however badly their files are mixed.
+    Return None if it is not installed. Only metadata is read and no module is imported, so this works even if the two
+    distributions have overwritten each other's files.
     """
     try:
         found = version(OTHER_DISTRIBUTION)

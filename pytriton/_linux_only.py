@@ -1,6 +1,6 @@
-"""Raise ImportError on import where no daemon can run. Imported first by modules that need a local daemon.
+"""Import guard for modules that need a local daemon: raises ImportError on systems other than Linux.
 
-The daemon runs on Linux. The clients (`pytriton.client`) run on every system that has Python.
+The clients (`pytriton.client`) run on every system that has Python.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import sys
 
 
 def refusal() -> str | None:
-    """Return why the daemon cannot run on this system and what works instead; None on Linux."""
+    """Return an error message that says why the daemon cannot run on this system and what works instead; None on
+    Linux.
+    """
     if sys.platform.startswith("linux"):
         return None
     import platform  # takes 3 ms, and every command imports this module

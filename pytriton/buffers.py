@@ -1,4 +1,4 @@
-"""`empty_output`: an output array allocated in the memory that responses are sent from."""
+"""`empty_output`: allocates output arrays in the memory from which responses are sent."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _here = threading.local()
 
 
 def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Return a new, writable, C-contiguous array; an output computed into it is sent without a copy.
+    """Return a new, writable, C-contiguous array for an output, which is then sent without a copy.
 
-    Like `numpy.empty`, but allocated in memory that Triton's proxy reads. Return the array, or contiguous
-    pieces of it (such as those that ``@batch`` cuts), as outputs of exactly its dtype. Allocate a new
-    array in each call: its memory is reused once nothing refers to it.
+    Like `numpy.empty`, but the array is allocated in memory that Triton's proxy reads. Return the array from your
+    callable, or contiguous slices of it (such as those that ``@batch`` creates), as outputs of exactly its dtype.
+    Allocate a new array in each call: its memory is reused once nothing refers to it.
 
-    You may keep the array: its memory is then never reused for another call. But if it can still be
-    modified after the callable has returned, it is copied like any other array. Outside a call of a
-    model's callable (in a factory, in your tests), for strings, and below 256 KiB, where a copy is
-    cheaper, this is plain `numpy.empty`.
+    You may keep a reference to the array: its memory is not reused as long as you do. However, an array that can
+    still be modified after the callable has returned is copied like any other array. The function is plain
+    `numpy.empty` outside a call of a model's callable (in a factory, in your tests), for strings, and below 256 KiB,
+    where a copy is cheaper.
 
     Args:
-        shape: including the batch axis
-        dtype: dtype of the output; another dtype is cast, which copies
+        shape: shape of the array, including the batch axis
+        dtype: dtype of the output. If it differs from the declared dtype, the output is cast, which copies it.
 
     Raises:
         MemoryError: the machine does not have enough memory
-        ValueError, TypeError: invalid shape or dtype
+        ValueError, TypeError: the shape or dtype is invalid
 
     Example:
         >>> @batch                                                   # doctest: +SKIP
@@ -60,11 +60,11 @@ def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def set_output_source(source: Source) -> None:
-    """Make `empty_output` try this source first. Called by the worker."""
+    """Set the allocator that `empty_output` tries first. Called by the worker."""
     global _source
     _source = source
 
 
 def set_output_source_of_thread(source: Source) -> None:
-    """Make `empty_output` try this source first in this thread. Called by a worker that runs in a thread."""
+    """Set the allocator that `empty_output` tries first in this thread. Called by a worker that runs in a thread."""
     _here.source = source

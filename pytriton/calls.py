@@ -1,7 +1,7 @@
-"""`infer`, `async_infer`, `stream`, `async_stream`: call other models of the same Triton from a model's callable.
+"""Calls from a model's callable to other models of the same Triton: `infer`, `async_infer`, `stream`, `async_stream`.
 
-The worker sends the call to the proxy inside tritonserver, which makes it there: without a network, and with
-tensors in shared memory. Other parts of a worker (pb_utils) call `begin`.
+The worker sends a call to the proxy inside tritonserver, which calls the model there, so that the call needs no
+network and its tensors stay in shared memory. Other parts of a worker (pb_utils) use `begin`.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ SEQUENCE_END = 2
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A call to a model, passed to `begin`.
+    """A call to another model; the argument of `begin`.
 
     Args:
         model: name of the model
-        inputs: arrays by name; strings as arrays of bytes, str or object
+        inputs: arrays by name; strings in arrays of dtype bytes, str or object
         outputs: names of the requested outputs; empty: all
-        version: -1: the latest
+        version: version of the model; -1: the latest
         parameters: request parameters for the called model
-        request_id: appears in Triton's log and traces
-        correlation_id: ID of the sequence, for models with sequence batching; 0: none
+        request_id: ID of the request in Triton's log and traces
+        correlation_id: ID of the request's sequence, for models with sequence batching; 0: none
         flags: `SEQUENCE_START`, `SEQUENCE_END` or both
-        timeout_us: Triton's request timeout in microseconds. It applies while the request waits in the
-            model's queue, if the model's queue policy allows it; 0: none
-        stream: the model is decoupled
+        timeout_us: maximum wait in the model's queue, in microseconds; 0: none. Takes effect if the model's queue
+            policy allows requests to set a timeout.
+        stream: whether the model is decoupled
     """
 
     model: str
@@ -74,10 +74,10 @@ class ModelCall:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A response: outputs, or an error with the name of Triton's error code. `final` marks the last one.
+    """A response from a called model: outputs, or an error with the name of Triton's error code.
 
-    The final response of a decoupled model may have neither outputs nor an error. `parameters` holds the
-    response parameters as JSON, or "".
+    `final` marks the last response. The final response of a decoupled model may have neither outputs nor an error.
+    `parameters` contains the response parameters as JSON, or "".
     """
 
     outputs: dict[str, Array]
@@ -97,14 +97,14 @@ class Pending(Protocol):
         """Wait for the next response. Only one task may wait at a time."""
 
     def request_cancel(self) -> None:
-        """Ask the model to stop. Responses that it still sends are delivered."""
+        """Ask the model to stop. Responses that it sends nevertheless are delivered."""
 
     def cancel(self) -> None:
-        """Abandon the call: no more responses are delivered. Does nothing if the call has ended or is cancelled."""
+        """Abandon the call: no more responses are delivered. Does nothing if the call has already ended."""
 
 
 class Caller(Protocol):
-    """The interface of a worker that makes calls."""
+    """Interface of a worker that sends the calls of its callable."""
 
     def begin(self, call: ModelCall) -> Pending:
         """Send a call.
@@ -115,7 +115,7 @@ class Caller(Protocol):
         """
 
     def calls_for_this_thread(self) -> bool:
-        """Return whether this thread or task is serving a batch of the worker."""
+        """Return whether this thread or task is processing a batch of this worker."""
 
 
 _callers: list[Caller] = []
@@ -123,23 +123,23 @@ _pid = 0
 
 
 def add_caller(caller: Caller) -> None:
-    """Make calls through this worker of this process from now on."""
+    """Register a worker of this process, which sends calls from now on."""
     global _pid
     _pid = os.getpid()
     _callers.append(caller)
 
 
 def remove_caller(caller: Caller) -> None:
-    """Stop making calls through a worker that has ended."""
+    """Unregister a worker that has ended."""
     if caller in _callers:
         _callers.remove(caller)
 
 
 def begin(call: ModelCall) -> Pending:
-    """Send a call and return at once. Used by other parts of a worker.
+    """Send a call and return immediately. For other parts of a worker.
 
     Raises:
-        PyTritonInvalidOperationError: this process is not a serving worker.
+        PyTritonInvalidOperationError: this process is not a worker that serves a model.
         CallError: the call cannot be sent.
     """
     return _caller(call.model).begin(call)
@@ -159,23 +159,24 @@ def infer(
 ) -> dict[str, Array]:
     """Call another model from a model's callable and return its outputs.
 
-    Any thread of the callable may call, and several may call at once. The called model receives a request
-    like any client's: with a batch axis if it batches. The returned outputs are arrays of your own.
+    Any thread of the callable may make calls, and several may do so concurrently. The called model receives a request
+    like that of any client, so its inputs need a batch axis if it batches. You own the returned arrays.
 
     Args:
         model: name of the model
-        inputs: arrays by name, for names that are not Python identifiers or clash with arguments of this function
-        outputs: names of the requested outputs; none: all
-        timeout_s: seconds to wait; None: no limit. A timeout does not undo the called model's work
-        parameters: request parameters for the called model: str, int and bool
+        inputs: arrays by name; for names that are not Python identifiers, or are those of arguments of this function
+        outputs: names of the requested outputs; empty: all
+        timeout_s: maximum wait for the response, in seconds; None: no limit. After a timeout, the
+            called model may still process the request.
+        parameters: request parameters for the called model; values are str, int or bool
         version: version of the model; None: the latest
-        request_id: appears in Triton's log
+        request_id: ID of the request in Triton's log
         **named: inputs by name
 
     Raises:
-        CallError: the model does not exist, rejected the request, or failed; see `code`.
+        CallError: the model does not exist, rejected the request, or failed; see `CallError.code`
         CallTimeoutError: the model did not respond in time.
-        PyTritonInvalidOperationError: not called in a worker; use `pytriton.client.ModelClient` there.
+        PyTritonInvalidOperationError: this process is not a worker; use `pytriton.client.ModelClient` instead
 
     Example:
         >>> @batch                                                    # doctest: +SKIP
@@ -208,7 +209,7 @@ async def async_infer(
     request_id: str = "",
     **named: Any,
 ) -> dict[str, Array]:
-    """`infer` as a coroutine: `asyncio.gather` makes several calls at once.
+    """Call another model from a coroutine. Arguments, result and errors are those of `infer`.
 
     Example:
         >>> async def both(requests):                                  # doctest: +SKIP
@@ -232,9 +233,9 @@ async def async_infer(
 
 
 class StreamCall:
-    """Iterator and asynchronous iterator over the responses of a decoupled model.
+    """Iterator and asynchronous iterator over the responses of a decoupled model, each a dict of arrays by name.
 
-    Closing it, leaving its `with` block, or dropping the last reference to it ends the call.
+    The call is cancelled by `close`, at the end of a `with` block, and when the last reference is dropped.
     """
 
     def __init__(self, model: str, pending: Pending, timeout_s: float | None) -> None:
@@ -244,7 +245,9 @@ class StreamCall:
         self._ended = False
 
     def cancel(self) -> None:
-        """End the call: no more responses are delivered, and a model of this daemon is notified of the cancellation."""
+        """Cancel the call: no more responses are delivered, and the called model sees the cancellation if this daemon
+        serves it.
+        """
         self._ended = True
         self._pending.cancel()
 
@@ -314,10 +317,10 @@ def stream(
     request_id: str = "",
     **named: Any,
 ) -> StreamCall:
-    """Call a decoupled model from a model's callable; return an iterator over its responses.
+    """Call a decoupled model from a model's callable and return an iterator over its responses.
 
-    A model that is not decoupled gives one response. The arguments are those of `infer`; `timeout_s` applies
-    to each response. If the model responds with an error, the iterator raises `CallError` and ends.
+    A model that is not decoupled sends one response. The arguments are those of `infer`; `timeout_s` limits the wait
+    for each response. If the model responds with an error, the iterator raises `CallError` and ends.
 
     Example:
         >>> with pytriton.stream("llm", prompt=prompt) as tokens:      # doctest: +SKIP

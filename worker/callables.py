@@ -12,7 +12,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.errors import shown
 from pytriton._protocol.payload import unpack
-from pytriton.decorators.checking import misfit
+from pytriton.decorators.checking import signature_problem
 from pytriton.decorators.wrapping import ASYNCHRONOUS, Kind, kind_of
 from pytriton.worker import project_modules
 from pytriton.worker.memory_modules import load_payload
@@ -50,7 +50,7 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
             f"model {spec.name}: the registered object returned {with_article(type(loaded).__name__)}, which is not "
             "callable"
         )
-    why = misfit(loaded, [one["name"] for one in spec.config.get("input", ())])
+    why = signature_problem(loaded, [one["name"] for one in spec.config.get("input", ())])
     if why is not None:
         raise LoadError(f"model {spec.name}: {why}")
     return loaded  # type: ignore[no-any-return]

@@ -116,7 +116,7 @@ class WorkerModel:
 
     def close(self) -> None:
         """Remove the model from this process's `pytriton` context, and close its event loop."""
-        context.forget(self.produce, self._declared)
+        context.stop_serving_in_thread(self.produce, self._declared)
         if self.asynchronous:
             from pytriton.worker import event_loops
 

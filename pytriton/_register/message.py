@@ -23,7 +23,7 @@ from pytriton._register.environment import (
 from pytriton._register.pickling import pack_callable
 from pytriton.autoscale import autoscale_of
 from pytriton.declaration import declaration_of, validate_model_name
-from pytriton.decorators.checking import factory_misfit, misfit
+from pytriton.decorators.checking import factory_problem, signature_problem
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
 from pytriton.model_config.dtypes import to_triton_datatype
@@ -171,7 +171,7 @@ def _check_fit(targets: Sequence[Any], document: Mapping[str, Any], name: str) -
     """Raise if a callable's signature does not accept the inputs. Classes are skipped: the worker checks their instances."""
     inputs = [one["name"] for one in document["input"]]
     for target in targets:
-        why = None if inspect.isclass(target) else misfit(target, inputs)
+        why = None if inspect.isclass(target) else signature_problem(target, inputs)
         if why is not None:
             raise PyTritonValidationError(f"Model {name!r}: {why}")
 
@@ -199,7 +199,7 @@ def _behind_openai(
             f"openai=ModelCard({card.serves!r}, aliases=[{name!r}])."
         ) from None
     for target in [] if options["factory"] else targets:
-        if not inspect.isclass(target) and misfit(target, ()) is not None:
+        if not inspect.isclass(target) and signature_problem(target, ()) is not None:
             raise PyTritonValidationError(
                 f"Model {name!r}: {target!r} cannot be called with a request of the OpenAI API, or with a list of "
                 "texts, as its only argument. If it creates the callable, register it with factory=True."
@@ -247,7 +247,7 @@ def _check_callables(targets: Sequence[Any], *, factory: bool) -> None:
         raise PyTritonValidationError("infer_fn is an empty list: there is nothing to serve.")
     for target in targets:
         if callable(target):
-            why = factory_misfit(target) if factory else None
+            why = factory_problem(target) if factory else None
             if why is not None:
                 raise PyTritonValidationError(f"{why}.")
             continue

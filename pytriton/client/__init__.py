@@ -8,9 +8,9 @@
 | `AsyncioModelClient` | an awaitable of the outputs | HTTP, gRPC |
 | `AsyncioDecoupledModelClient` | an async iterator of responses | gRPC |
 
-They are a thin layer over tritonclient, which implements the protocols. The public names are in this folder.
-Two packages below it are private: `_inference` processes a request, from validation to its responses;
-`_transport` handles the connection to a server.
+The clients are a thin layer over tritonclient, which implements the protocols. Public names are in this folder. Its
+two subpackages are private: `_inference` processes a request, from its validation to its responses; `_transport`
+communicates with the servers.
 """
 
 from __future__ import annotations

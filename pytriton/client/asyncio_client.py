@@ -25,9 +25,9 @@ Self = TypeVar("Self", bound="AsyncClient[Any]")
 
 
 class AsyncClient(BaseClient[R]):
-    """A client for one model whose methods are awaited. For use in one event loop, by any number of tasks.
+    """A client for one model with awaitable methods. Any number of tasks of one event loop may use it concurrently.
 
-    It can be created outside the loop; no connection is opened before the first request.
+    It can be created outside the event loop, because no connection is opened before the first request.
     """
 
     _connect = staticmethod(aconnect)
@@ -39,7 +39,7 @@ class AsyncClient(BaseClient[R]):
 
     @property
     def model_config(self) -> Awaitable[TritonModelConfig]:
-        """The model's configuration, to be awaited; waits for the model if it was not seen ready yet."""
+        """Awaitable of the model's configuration. Waits for the model unless it has already been ready."""
         return self._initialise()
 
     async def wait_for_server(self, timeout_s: float) -> None:
@@ -129,7 +129,7 @@ class AsyncClient(BaseClient[R]):
 
 
 class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
-    """An asyncio client. Arguments are those of `ModelClient`.
+    """An asyncio client for one model. Its arguments are those of `ModelClient`.
 
     Example:
         >>> async with AsyncioModelClient("localhost", "linear") as client:      # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""`AsyncioDecoupledModelClient`: iterate over a decoupled model's responses in a coroutine."""
+"""`AsyncioDecoupledModelClient`: call a decoupled model from a coroutine and iterate over its responses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ __all__ = ["AsyncioDecoupledModelClient"]
 
 
 class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
-    """An asyncio client for one decoupled model, over gRPC. Arguments are those of `ModelClient`.
+    """An asyncio client for one decoupled model, over gRPC. Its arguments are those of `ModelClient`.
 
-    `infer_sample` and `infer_batch` return an async iterator over the responses; any number of requests may be
-    in flight. Leaving an iterator early cancels its request. `inference_timeout_s` limits the wait for each
-    response.
+    `infer_sample` and `infer_batch` return an async iterator over the responses. Any number of requests may be in
+    flight. Closing an iterator early cancels its request. `inference_timeout_s` limits the wait for each response.
 
     Example:
         >>> async with AsyncioDecoupledModelClient("grpc://localhost", "llm") as client:  # doctest: +SKIP

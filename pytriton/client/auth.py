@@ -1,4 +1,4 @@
-"""The access token of Triton's restricted endpoints, as sent by a client."""
+"""Headers that carry the access token for Triton's restricted endpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRPC_HEADER = next(iter(access_headers("", grpc=True)))
 
 
 def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
-    """Return the headers (HTTP) or the metadata (gRPC) that carry a token.
+    """Return the headers (HTTP) or metadata (gRPC) that carry an access token.
 
     Args:
         access_token: the token; see `DaemonClient.access_token` or `pytriton-daemon access-token`
@@ -36,7 +36,7 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
 
 
 def extract_access_token_from_headers(headers: Mapping[str, Any] | None) -> str | None:
-    """Return the token in HTTP headers or gRPC metadata; None if there is none.
+    """Return the access token in HTTP headers or gRPC metadata; None if there is none.
 
     Raises:
         ValueError: both header names are present, with different tokens

@@ -1,4 +1,4 @@
-"""The clients under the path from which PyTriton scripts import them. `pytriton.client` exports them, too."""
+"""Re-exports of the clients under the path from which PyTriton scripts import them. Prefer `pytriton.client`."""
 
 from __future__ import annotations
 

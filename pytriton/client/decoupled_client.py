@@ -1,4 +1,4 @@
-"""`DecoupledModelClient`: call a model that sends any number of responses, and iterate over them as they arrive."""
+"""`DecoupledModelClient`: call a decoupled model and iterate over its responses as they arrive."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["DecoupledModelClient"]
 
 
 class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
-    """A blocking client for one decoupled model, over gRPC. Arguments are those of `ModelClient`.
+    """A blocking client for one decoupled model, over gRPC. Its arguments are those of `ModelClient`.
 
-    `infer_sample` and `infer_batch` send the request and return an iterator over its responses. One request is in
-    flight at a time: exhaust or close the iterator before the next. Requests of several clients run in parallel.
-    Leaving the iterator early (``close()``, or dropping a partly read iterator) cancels the request.
-    `inference_timeout_s` limits the wait for each response.
+    `infer_sample` and `infer_batch` send the request and return an iterator over its responses. Only one request can
+    be in flight at a time: exhaust or close the iterator before you send the next one. Use several clients for
+    parallel requests. ``close()``, or dropping a partly read iterator, cancels the request. `inference_timeout_s`
+    limits the wait for each response.
 
     Example:
         >>> with DecoupledModelClient("grpc://localhost", "llm") as client:      # doctest: +SKIP
@@ -36,7 +36,7 @@ class DecoupledModelClient(SyncClient[Iterator[Outputs]]):
         super()._set_up()
 
     def close(self) -> None:
-        """Close all connections; a stream in flight ends with `PyTritonClientClosedError`."""
+        """Close all connections. A stream in flight ends with `PyTritonClientClosedError`."""
         self._core.closed = True  # before the reader wakes up
         if self._stream is not None:
             self._stream.close()

@@ -1,7 +1,7 @@
 """The exceptions of the inference clients, with PyTriton's names and meanings.
 
-`PyTritonClientModelUnavailableError` is a `PyTritonClientTimeoutError`: PyTriton documents the former and raises
-the latter when a model does not become ready; here both `except` clauses match.
+`PyTritonClientModelUnavailableError` is a subclass of `PyTritonClientTimeoutError`. If a model does not become ready,
+PyTriton documents the former but raises the latter; here, `except` clauses for both match.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PyTritonClientError(PyTritonError):
 
 
 class PyTritonClientValueError(PyTritonClientError):
-    """An argument of a client or of an inference is invalid; nothing was sent."""
+    """An argument of a client or an inference is invalid. Nothing was sent."""
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):
@@ -35,11 +35,11 @@ class PyTritonClientInvalidUrlError(PyTritonClientValueError):
 
 
 class PyTritonClientTimeoutError(PyTritonClientError):
-    """The server did not respond in time, or could not be reached at all."""
+    """The server did not respond in time or could not be reached."""
 
 
 class PyTritonClientModelUnavailableError(PyTritonClientTimeoutError):
-    """The server responds, but the model, or that version of it, is missing or not ready."""
+    """The server responds, but the model (or the requested version) is missing or not ready."""
 
 
 class PyTritonClientClosedError(PyTritonClientError):

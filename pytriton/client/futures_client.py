@@ -31,15 +31,15 @@ _UNLIMITED_WORKERS = 100_000
 
 
 class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
-    """A client whose methods return futures at once; its own threads wait for the responses.
+    """A client whose methods return futures immediately. Threads of the client wait for the responses.
 
     Args:
         url: see `ModelClient`
         model_name: name of the model
-        model_version: version of the model; None is the latest
-        max_workers: maximum number of requests in flight; None is without limit
-        max_queue_size: maximum number of requests queued in addition; None is without limit
-        non_blocking: when the queue is full, raise `PyTritonClientQueueFullError` instead of waiting
+        model_version: version of the model; None: the latest
+        max_workers: maximum number of requests in flight; None: no limit
+        max_queue_size: maximum number of additional requests in the queue; None: no limit
+        non_blocking: if the queue is full, raise `PyTritonClientQueueFullError` instead of waiting
         init_timeout_s: see `ModelClient`; time spent in the queue does not count towards the timeouts
         inference_timeout_s: see `ModelClient`
         ensure_model_is_ready: see `ModelClient`
@@ -101,11 +101,11 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         return self._submit(lambda: self._client.model_config)
 
     def wait_for_model(self, timeout_s: float) -> Future[None]:
-        """Wait up to `timeout_s` seconds for the model; raises as `ModelClient`."""
+        """Wait up to `timeout_s` seconds until the model is ready; see `ModelClient.wait_for_model`."""
         return self._submit(lambda: self._client.wait_for_model(timeout_s))
 
     def close(self, wait: bool = True) -> None:
-        """Accept no more requests. Does nothing if already closed.
+        """Stop accepting requests. Does nothing if already closed.
 
         Args:
             wait: wait until all requests are answered. Otherwise queued requests fail with

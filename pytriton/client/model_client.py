@@ -13,20 +13,20 @@ class ModelClient(SyncClient[Outputs]):
     """A blocking client for one model.
 
     Args:
-        url: server, such as ``"localhost"``, ``"host:8000"``, ``"grpc://host:8001"``,
-            ``"https://host"`` or ``"grpcs://host:8001"``. A list of servers that serve the same model
-            distributes requests in turn and skips unavailable servers
+        url: URL of the server, such as ``"localhost"``, ``"host:8000"``, ``"grpc://host:8001"``, ``"https://host"``
+            or ``"grpcs://host:8001"``. With a list of URLs of servers that serve the same model, requests go to the
+            servers in turn, and unavailable servers are skipped.
         model_name: name of the model
-        model_version: version of the model; None is the latest
-        lazy_init: False waits for the model at once, True before the first request
-        init_timeout_s: maximum wait for server and model, in seconds. None is 300 s, of which at most 10 s if
-            a running server does not know the model
-        inference_timeout_s: maximum wait for a response (of a decoupled model: for the next response), in
-            seconds; None is 60 s
-        model_config: the model's configuration, if known; saves a query
-        ensure_model_is_ready: False skips the readiness check before the first request
-        access_token: sent with every call; required for endpoints that the server restricts
-        tls: certificates for https and grpcs; None uses the system's trust store
+        model_version: version of the model; None: the latest
+        lazy_init: True: wait for the model before the first request; False: wait for it in the constructor
+        init_timeout_s: maximum wait for the server and the model, in seconds; None: 300 s, but at most 10 s if a
+            running server does not know the model
+        inference_timeout_s: maximum wait for the response, or for each response of a decoupled model, in seconds;
+            None: 60 s
+        model_config: the model's configuration, if known; saves a query to the server
+        ensure_model_is_ready: False: skip the readiness check before the first request
+        access_token: token sent with every call; required for endpoints that the server restricts
+        tls: certificates for https and grpcs; None: the system's trust store
 
     Raises:
         PyTritonClientInvalidUrlError: a URL cannot be parsed

@@ -1,4 +1,4 @@
-"""The options of a request: settings for Triton, parameters and headers."""
+"""The options of a request: `RequestOptions`, parameters and headers."""
 
 from __future__ import annotations
 
@@ -48,18 +48,19 @@ _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 @closest_keywords
 @dataclass(frozen=True)
 class RequestOptions:
-    """Settings of one request that Triton itself interprets. Passed as ``options=`` to `infer_*`.
+    """Settings of a request that Triton itself interprets. Pass them as ``options=`` to `infer_sample` or
+    `infer_batch`.
 
     Args:
-        priority: 1 is the highest of the model's `priority_levels`; 0 is the model's default
-        timeout_s: maximum wait in the server's queue, in seconds. Takes effect if the model's
-            `QueuePolicy` has `allow_timeout_override` and a longer `default_timeout_microseconds`.
-            The client's own timeout is `inference_timeout_s`
-        request_id: ID of the request in logs and traces; None counts "0", "1", … per client
-        sequence_id: sequence that the request belongs to; 0 is none
-        sequence_start: the request is the first of its sequence
-        sequence_end: the request is the last of its sequence
-        requested_outputs: names of the outputs to return; None returns all
+        priority: 1 (the highest) to the model's `priority_levels`; 0: the model's default
+        timeout_s: maximum wait in the server's queue, in seconds. Takes effect if the model's `QueuePolicy` has
+            `allow_timeout_override` and a longer `default_timeout_microseconds`. To limit the wait for the response,
+            use the client's `inference_timeout_s`.
+        request_id: ID of the request in logs and traces; None: "0", "1", … for each client
+        sequence_id: ID of the sequence that the request belongs to; 0: none
+        sequence_start: whether the request is the first of its sequence
+        sequence_end: whether the request is the last of its sequence
+        requested_outputs: names of the outputs to return; None: all
 
     Raises:
         PyTritonClientValueError: a field is out of range
@@ -115,7 +116,7 @@ class RequestOptions:
             )
 
     def as_arguments(self, request_id: str) -> dict[str, Any]:
-        """Return the arguments of tritonclient's `infer`, which takes the timeout in µs."""
+        """Return the options as arguments of tritonclient's `infer`, with the timeout in µs."""
         return {
             "request_id": request_id if self.request_id is None else self.request_id,
             "priority": self.priority,
@@ -127,10 +128,10 @@ class RequestOptions:
 
 
 def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
-    """Return the request's parameters for tritonclient.
+    """Validate a request's parameters and return them as a dict for tritonclient.
 
     Raises:
-        PyTritonClientValueError: Triton does not accept a name or a value
+        PyTritonClientValueError: Triton does not support a name or a value
     """
     if parameters is None:
         return None
@@ -155,7 +156,7 @@ def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
 
 
 def check_headers(headers: Headers) -> dict[str, str]:
-    """Return the request's headers as text.
+    """Validate a request's headers and return them as a dict of strings.
 
     Raises:
         PyTritonClientValueError: a name or a value is not valid in a header
@@ -177,10 +178,10 @@ def check_headers(headers: Headers) -> dict[str, str]:
 
 
 def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return checked headers as gRPC metadata, with lower-case names.
+    """Convert validated headers to gRPC metadata, with lower-case names.
 
     Raises:
-        PyTritonClientValueError: gRPC cannot carry a header that HTTP may
+        PyTritonClientValueError: gRPC does not support a header, although HTTP does
     """
     metadata = {name.lower(): value for name, value in headers.items()}
     for name, value in metadata.items():
@@ -224,7 +225,9 @@ def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether it is a string that can be encoded: a lone surrogate, as in an odd file name, cannot."""
+    """Return whether a value is a string that can be encoded; one with a lone surrogate, as in some file names,
+    cannot.
+    """
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

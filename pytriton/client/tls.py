@@ -1,4 +1,4 @@
-"""A client's TLS settings for https and grpcs: trusted servers, and its own certificate."""
+"""`TlsOptions`: a client's TLS settings for https and grpcs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _File = Union[str, "os.PathLike[str]", None]
 @closest_keywords
 @dataclass(frozen=True)
 class TlsOptions:
-    """The files of a TLS connection, all PEM.
+    """TLS settings of a client: certificates and keys in PEM files.
 
     Args:
-        ca_certificate: CA certificates to trust; None uses the system's trust store
-        client_certificate: the client's own certificate, if the server requires one
-        client_key: its private key
+        ca_certificate: file with the CA certificates to trust; None: the system's trust store
+        client_certificate: file with the client's certificate, if the server requires one
+        client_key: file with the private key of the client's certificate
 
     Raises:
         PyTritonClientValueError: a file cannot be read, or only one of certificate and key is given
@@ -45,7 +45,7 @@ class TlsOptions:
             _check_readable(name, getattr(self, name))
 
     def context(self, module: Any = ssl) -> Any:
-        """Return the context for https, of the module ssl or of gevent's.
+        """Return the SSL context for https, created by the module `ssl` or by gevent's counterpart.
 
         Raises:
             PyTritonClientValueError: a file contains no certificate or key, or they do not match
@@ -59,7 +59,7 @@ class TlsOptions:
         return context
 
     def grpc_options(self) -> dict[str, str | None]:
-        """Return the files as arguments of tritonclient's gRPC client."""
+        """Return the files as arguments for tritonclient's gRPC client."""
         return {
             "root_certificates": _path(self.ca_certificate),
             "certificate_chain": _path(self.client_certificate),

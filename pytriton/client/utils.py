@@ -27,12 +27,13 @@ __all__ = [
 
 
 def create_client_from_url(url: str, network_timeout_s: float | None = None) -> Any:
-    """Return tritonclient's own client for a URL: from its module http or grpc.
+    """Create tritonclient's own client for a URL: `tritonclient.http` or `tritonclient.grpc.InferenceServerClient`.
 
     Args:
-        url: see `TritonUrl.from_url`; without TLS, whose options tritonclient takes itself
-        network_timeout_s: timeout of the connection and of each response, in seconds (HTTP only: gRPC
-            takes it with each call); None is tritonclient's default
+        url: URL of the server; see `TritonUrl.from_url`. For TLS, create tritonclient's client yourself, with its
+            options.
+        network_timeout_s: timeout of the connection and of each response, in seconds; None: tritonclient's default.
+            HTTP only: with gRPC, each call has its own timeout.
 
     Raises:
         PyTritonClientInvalidUrlError: the URL cannot be parsed
@@ -53,7 +54,7 @@ def wait_for_server_ready(
     """Wait until a server is ready.
 
     Args:
-        client: tritonclient's, see `create_client_from_url`. Over HTTP its own timeouts limit each check
+        client: tritonclient's client, see `create_client_from_url`. Over HTTP, its own timeouts limit each check.
         timeout_s: maximum wait, in seconds; None is 300 s
         headers: headers of every request, such as those of `create_auth_headers`
 
@@ -74,9 +75,9 @@ def wait_for_model_ready(
     """Wait until a model is ready on a server.
 
     Args:
-        client: as for `wait_for_server_ready`
+        client: see `wait_for_server_ready`
         model_name: name of the model
-        model_version: version of the model; None is the latest
+        model_version: version of the model; None: the latest
         timeout_s: maximum wait, in seconds; None is 300 s
         headers: headers of every request
 
@@ -100,7 +101,7 @@ def _servers(client: Any, name: str, version: str, headers: dict[str, str] | Non
 
 
 class _Given:
-    """Adapt a tritonclient client made by the user to `Connection`."""
+    """Adapter that gives a tritonclient client created by the user the interface of `ServerConnection`."""
 
     def __init__(self, client: Any) -> None:
         self.client = client

@@ -1,6 +1,6 @@
-"""Warnings of the clients.
+"""Warnings of the inference clients.
 
-The clients of this package respect every timeout over either protocol and never issue these warnings; the class
+The clients of this package respect every timeout over either protocol, so they never issue this warning. The class
 exists for programs that filter it by name.
 """
 
@@ -10,4 +10,4 @@ __all__ = ["NotSupportedTimeoutWarning"]
 
 
 class NotSupportedTimeoutWarning(UserWarning):
-    """A timeout was given that the protocol does not support. Never issued by this package."""
+    """Warning that the protocol does not support a given timeout. Never issued by this package."""

@@ -1,16 +1,16 @@
-"""Decorators that turn a list of requests into a model's arguments, and its results into responses.
+"""Decorators that convert a list of requests to a callable's arguments, and its results to responses.
 
-They run inside the worker, together with the user's callable, and also work without a server:
+They run inside the worker, together with the callable. They also work without a server:
 a unit test can call a decorated function with a list of `pytriton.proxy.types.Request`.
 
-Order in a stack, outermost first (each is optional)::
+Stack them in this order, outermost first. Each one is optional::
 
     fill_optionals -> group_by_keys -> batch -> group_by_values -> pad_batch -> first_value
                    -> triton_context -> your function
 
-Down to ``batch`` (or ``sample``) the argument is the list of requests; below it, every input is a
-keyword argument. Functions, methods, ``__call__``, coroutine functions, generators and
-asynchronous generators can all be decorated; the result is of the same kind.
+``batch`` (or ``sample``) and the decorators above it receive the list of requests; those below it receive
+each input as a keyword argument. Functions, methods, ``__call__``, coroutine functions, generators and
+asynchronous generators can be decorated. A decorated callable is of the same kind as the original.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""``@batch`` and ``@sample``: from a list of requests to keyword arguments and back.
+"""``@batch`` and ``@sample``: convert a list of requests to keyword arguments, and outputs to responses.
 
-This is the hot path of every model that uses them. Four ways to one array per input, cheapest
-first: a single request has its array already; a worker may have gathered the batch already
-(`Pieces`); requests adjacent in memory are viewed as one array;
-all others are concatenated. Responses are `Pieces`, too: the worker writes the whole array.
+This is the hot path of every model that uses them. An input's array is obtained in the cheapest of four
+ways: from the only request; from the batch that the worker has already gathered (`Pieces`); as a view, if
+the requests are adjacent in memory; otherwise by concatenation. Responses are `Pieces`, too, so that the
+worker can write each output as one array.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["batch", "gather", "get_inference_request_batch_size", "sample", "spl
 
 _Array = NDArray[Any]
 
-# Getting an array's address is slow in Python. Measured for 8 arrays (2 busy cores, numpy 2): detecting
-# adjacency 39 µs at any size; concatenating 4 µs at 64 B each, 11 µs at 16 KiB, 32 µs at 64 KiB, 406 µs at
-# 600 KB. So smaller arrays are simply concatenated.
+# Reading an array's address is slow in Python. Measured for 8 arrays (2 busy cores, numpy 2): detecting
+# adjacency takes 39 µs at any size; concatenating takes 4 µs at 64 B each, 11 µs at 16 KiB, 32 µs at 64 KiB,
+# 406 µs at 600 KB. Smaller arrays are therefore concatenated.
 _ADJACENCY_MIN_BYTES = 64 * 1024
 
 
@@ -41,26 +41,26 @@ def batch(
 def batch(
     wrapped: Callable[..., Any] | None = None, *, parameters: bool = False, requests: bool = False
 ) -> Any:
-    """Join the requests of a batch along their batch axis, and split the outputs again.
+    """Concatenate the requests of a batch along the batch axis, and split the outputs into responses.
 
-    The wrapped callable is called with one array per input as keyword arguments, each of shape
-    ``(rows of all requests, *shape)``, and returns a dict of arrays by output name, or a list or
-    tuple in the order of the model's outputs. An output may also be a list with an array for each
-    row. An exception in place of a row becomes the response to the request of that row.
+    The wrapped callable receives each input as a keyword argument, an array of shape
+    ``(rows of all requests, *shape)``. It returns a dict of arrays by output name, or a list or
+    tuple in the order of the model's outputs. An output may also be a list with one array for each
+    row. If the list contains an exception instead of a row's array, that row's request fails with it.
 
     Args:
-        wrapped: the callable (when used without parentheses)
-        parameters: also pass a keyword argument ``parameters``: an array of dicts, one for each
-            row, with the parameters and forwarded headers of the row's request.
+        wrapped: the callable (if the decorator is used without parentheses)
+        parameters: also pass a keyword argument ``parameters``: an array with one dict for each
+            row, which contains the parameters and forwarded headers of the row's request.
             Like an input, it is split by ``@group_by_values("parameters")``, padded by
             ``@pad_batch``, and reduced to one dict by ``@first_value("parameters")``.
-        requests: also pass a keyword argument ``requests``: the list of the `Request` objects
-            (requested output names, `is_cancelled`, `traced_span`)
+        requests: also pass a keyword argument ``requests``: the list of `Request` objects, for
+            their requested output names, `is_cancelled` and `traced_span`
 
     Raises (when called):
         PyTritonValidationError: the requests have different inputs (see `group_by_keys`), or the
-            outputs cannot be named
-        ValueError: an output's batch axis differs in length from that of the inputs
+            returned outputs do not match the model's outputs
+        ValueError: the batch axis of an output and that of the inputs differ in length
 
     Example:
         >>> @batch
@@ -91,8 +91,8 @@ def sample(
     """Pass the first request's inputs as keyword arguments; for models without batching.
 
     Args:
-        wrapped: the callable (when used without parentheses)
-        parameters: also pass a keyword argument ``parameters``: the dict of the request's
+        wrapped: the callable (if the decorator is used without parentheses)
+        parameters: also pass a keyword argument ``parameters``: a dict of the request's
             parameters and forwarded headers
         request: also pass a keyword argument ``request``: the `Request` itself
 
@@ -108,7 +108,7 @@ def sample(
 
 
 def get_inference_request_batch_size(inference_request: Mapping[str, Any]) -> int:
-    """Return the length of a request's batch axis.
+    """Return the batch size of a request: the length of the first axis of its first input.
 
     Raises:
         PyTritonValidationError: the request has no inputs, or its first one has no batch axis
@@ -122,15 +122,15 @@ def get_inference_request_batch_size(inference_request: Mapping[str, Any]) -> in
 
 
 class _Batch(Adapter):
-    names_inputs = True
+    passes_inputs_by_name = True
 
     def __init__(self, parameters: bool, requests: bool) -> None:
         self.parameters = parameters
         self.requests = requests
 
-    def handed_over(self) -> set[str]:
-        said = {"parameters": self.parameters, "requests": self.requests}
-        return {name for name, wanted in said.items() if wanted}
+    def added_keywords(self) -> set[str]:
+        settings = {"parameters": self.parameters, "requests": self.requests}
+        return {name for name, wanted in settings.items() if wanted}
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         requests, owner = args[-1], args[:-1]
@@ -147,15 +147,15 @@ class _Batch(Adapter):
 
 
 class _Sample(Adapter):
-    names_inputs = True
+    passes_inputs_by_name = True
 
     def __init__(self, parameters: bool, request: bool) -> None:
         self.parameters = parameters
         self.request = request
 
-    def handed_over(self) -> set[str]:
-        said = {"parameters": self.parameters, "request": self.request}
-        return {name for name, wanted in said.items() if wanted}
+    def added_keywords(self) -> set[str]:
+        settings = {"parameters": self.parameters, "request": self.request}
+        return {name for name, wanted in settings.items() if wanted}
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         request, owner = args[-1][0], args[:-1]
@@ -176,7 +176,7 @@ def _parameters_of(request: Any) -> dict[str, Any]:
 
 
 def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
-    """Return the requests' parameters, repeated for each row; once, if nothing is batched."""
+    """Return an array with the parameters of each row's request; without batching, those of the only request."""
     found = [_parameters_of(request) for request in requests]
     rows = np.empty(sum(sizes) if sizes else len(found), dtype=np.object_)
     start = 0
@@ -189,18 +189,18 @@ def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
 def _with(inputs: dict[str, Any], keyword: str, value: Any) -> dict[str, Any]:
     if keyword in inputs:
         raise PyTritonValidationError(
-            f"The model has an input called {keyword!r}, which conflicts with the decorator's {keyword}=True: "
-            "both need that keyword. Rename the input."
+            f"The model has an input called {keyword!r}, which conflicts with the keyword argument that the "
+            f"decorator adds for {keyword}=True. Rename the input."
         )
     return {**inputs, keyword: value}
 
 
 def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], list[int]]:
-    """Join requests along their batch axis.
+    """Concatenate the inputs of requests along the batch axis.
 
     Returns:
-        input name -> array, and the number of rows of each request; empty for a single
-        request without inputs
+        a dict of input name to array, and a list with the number of rows of each request. Both are empty for a
+        single request without inputs.
 
     Raises:
         PyTritonValidationError: the list is empty, or the requests have different inputs
@@ -210,15 +210,15 @@ def gather(requests: Sequence[Mapping[str, _Array]]) -> tuple[dict[str, Any], li
         raise PyTritonValidationError("Cannot batch an empty list of requests.")
     first = datas[0]
     if len(datas) == 1:
-        # A model without inputs does not batch: nothing defines the number of rows, or could be split.
+        # A model without inputs does not batch: there is nothing that defines a number of rows.
         return dict(first), [_rows(first)] if first else []
     names = first.keys()
     for data in datas:
         if data.keys() != names:
             raise PyTritonValidationError(
                 "Cannot batch requests with different set of inputs keys: "
-                f"{sorted(names)} and {sorted(data.keys())}. Put @group_by_keys above @batch, or "
-                "give optional inputs a value with @fill_optionals."
+                f"{sorted(names)} and {sorted(data.keys())}. Place @group_by_keys above @batch, or "
+                "set defaults for optional inputs with @fill_optionals."
             )
     sizes = [_rows(data) for data in datas]
     joined: dict[str, Any] = {}
@@ -249,7 +249,7 @@ def _join(arrays: list[_Array]) -> _Array:
 
 
 def _adjacent(arrays: list[_Array]) -> _Array | None:
-    """Return the array of which `arrays` are consecutive slices along axis 0, or None."""
+    """Return one array that covers all `arrays` if they are adjacent in memory, otherwise None."""
     first = arrays[0]
     base, dtype, shape = first.base, first.dtype, first.shape[1:]
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
@@ -268,7 +268,7 @@ def _adjacent(arrays: list[_Array]) -> _Array | None:
         return base[low : low + (end - start) // first.strides[0]]
     if dtype.hasobject or base.dtype.hasobject:
         return None
-    # The base has another shape or type, e.g. it is the bytes of a whole arena.
+    # The base has another shape or dtype, for example if it is the memory of a whole arena.
     offset = start - _address(base)
     raw: _Array = base.reshape(-1).view(np.uint8)[offset : offset + end - start]
     return raw.view(dtype).reshape(-1, *shape)
@@ -280,12 +280,14 @@ def _address(array: _Array) -> int:
 
 
 def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
-    """Split outputs into responses along their batch axis; the pieces are views.
+    """Split outputs along the batch axis into one response for each request. The arrays are views.
 
-    Without sizes (see `gather`) the outputs form the only response.
+    Args:
+        outputs: output name -> array, or list of rows
+        sizes: number of rows of each request, from `gather`; empty: return `outputs` as the only response
 
     Raises:
-        ValueError: an output is not an array, or its batch axis differs from the requests' total size
+        ValueError: an output has no batch axis, or the length of that axis is not the sum of `sizes`
     """
     if not sizes:
         return [outputs]
@@ -306,7 +308,7 @@ def split(outputs: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
 
 
 def _joined(name: str, rows: Any) -> Any:
-    """Return one request's rows as an array, or the exception found in place of a row."""
+    """Return one request's rows as an array, or the first exception among them."""
     if type(rows) is not list:
         return rows
     error = next((row for row in rows if isinstance(row, BaseException)), None)
@@ -314,7 +316,7 @@ def _joined(name: str, rows: Any) -> Any:
 
 
 def _response(outputs: dict[str, Any]) -> Any:
-    """Return the response to one request: an exception in place of an output replaces all of it."""
+    """Return the response to one request: its outputs, or the first exception among them."""
     for value in outputs.values():
         if isinstance(value, BaseException):
             return value
@@ -322,7 +324,7 @@ def _response(outputs: dict[str, Any]) -> Any:
 
 
 def _stacked(name: str, rows: list[Any]) -> _Array:
-    if rows and isinstance(rows[0], (str, bytes)):  # numpy's own types would cut off trailing NULs
+    if rows and isinstance(rows[0], (str, bytes)):  # numpy's string types would drop trailing NULs
         return np.array(rows, np.object_)
     try:
         return np.stack(rows)
@@ -341,7 +343,7 @@ def _length(value: Any) -> int:
 
 def _wrong_sizes(outputs: dict[str, Any], total: int) -> ValueError:
     for name, value in outputs.items():
-        if not hasattr(value, "shape"):  # its length counts something else, such as letters
+        if not hasattr(value, "shape"):  # its length is no batch size, for example that of a string
             return ValueError(
                 f"Output `{name}` is {with_article(type(value).__name__)}, not a numpy array. "
                 f"Expected: an array with batch size {total}, the number of rows of the inputs."

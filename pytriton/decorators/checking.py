@@ -1,4 +1,4 @@
-"""Checks that a callable's signature accepts the arguments that it will be called with."""
+"""Checks that a callable's signature accepts the arguments of the call that workers will make."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Any
 
 from pytriton.decorators import wrapping
 
-__all__ = ["factory_misfit", "misfit"]
+__all__ = ["factory_problem", "signature_problem"]
 
 
-def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
-    """Return why a callable does not suit a model with these inputs, and the remedy; None if no problem is found.
+def signature_problem(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
+    """Check that a callable can be called for a model with these inputs.
 
-    Only our own decorators are unwrapped: others may call what they decorate in any way.
+    Only pytriton's own decorators are unwrapped: others may change the arguments.
+
+    Returns:
+        the problem and its remedy, as text for an error message; None if there is no problem
     """
     function, owner = _function_of(infer)
     by_name, given = False, set(inputs)
     while _is_ours(function):
         adapter = wrapping.adapter_of(function)
-        by_name = by_name or adapter.names_inputs
-        given |= adapter.handed_over()
+        by_name = by_name or adapter.passes_inputs_by_name
+        given |= adapter.added_keywords()
         function = function.__wrapped__
         if not inspect.isroutine(function):
             return None
@@ -32,45 +35,49 @@ def misfit(infer: Callable[..., Any], inputs: Iterable[str]) -> str | None:
     except (TypeError, ValueError):  # e.g. of a builtin
         return None
     if by_name:
-        why = _cannot(signature, (None,) * owner, given)
+        why = _binding_error(signature, (None,) * owner, given)
         if why is None:
             return None
         return (
             f"{name}{signature} cannot be called with the model's inputs by name ({', '.join(sorted(given))}): {why}. "
-            "Parameters have to be named as inputs are, or be **inputs."
+            "Give its parameters the names of the inputs, or use **inputs."
         )
-    why = _cannot(signature, (None,) * (owner + 1), ())
+    why = _binding_error(signature, (None,) * (owner + 1), ())
     if why is None:
         return None
-    way = "decorate it with @batch, which passes inputs by name"
-    if _cannot(signature, (None,) * owner, ()) is None:
-        way = "if it makes the callable, register it with factory=True"
-    return f"{name}{signature} cannot be called with a list of requests: {why}; {way}."
+    remedy = "decorate it with @batch, which passes inputs by name"
+    if _binding_error(signature, (None,) * owner, ()) is None:
+        remedy = "if it creates the callable, register it with factory=True"
+    return f"{name}{signature} cannot be called with a list of requests: {why}; {remedy}."
 
 
-def factory_misfit(factory: Callable[..., Any]) -> str | None:
-    """Return why a factory cannot be called without arguments, and the remedy; None if no problem is found."""
+def factory_problem(factory: Callable[..., Any]) -> str | None:
+    """Check that a factory can be called without arguments.
+
+    Returns:
+        the problem and its remedy, as text for an error message; None if there is no problem
+    """
     function, owner = _function_of(factory)
     name = getattr(factory, "__name__", type(factory).__name__)
     if _is_ours(function):
         return (
-            f"{name} is decorated as a callable that takes requests, and factory=True calls it without arguments; "
-            "leave factory=True out, or register the function that makes it"
+            f"{name} is decorated as a callable that takes requests, but factory=True calls it without arguments; "
+            "leave out factory=True, or register the function that creates the callable"
         )
-    if not inspect.isfunction(function):  # a class or a partial, whose error is clear enough
+    if not inspect.isfunction(function):  # a class or a partial, whose own error is clear enough
         return None
     signature = inspect.signature(function, follow_wrapped=False)
-    why = _cannot(signature, (None,) * owner, ())
+    why = _binding_error(signature, (None,) * owner, ())
     if why is None:
         return None
     return (
         f"{name}{signature} cannot be called without arguments, as factory=True does: {why}; "
-        "leave factory=True out if it is the callable itself"
+        "leave out factory=True if it is the callable itself"
     )
 
 
 def _function_of(infer: Any) -> tuple[Any, int]:
-    """Return the called function, and the number of arguments bound before the first: the object of a method."""
+    """Return the function that a call of `infer` executes, and 1 if `self` is bound to it, otherwise 0."""
     if inspect.ismethod(infer):
         return infer.__func__, 1
     if isinstance(infer, functools.partial) or inspect.isroutine(infer) or inspect.isclass(infer):
@@ -83,7 +90,7 @@ def _is_ours(function: Any) -> bool:
     return inspect.isfunction(function) and function.__globals__ is vars(wrapping)
 
 
-def _cannot(
+def _binding_error(
     signature: inspect.Signature, args: tuple[Any, ...], names: Iterable[str]
 ) -> str | None:
     try:

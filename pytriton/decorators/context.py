@@ -1,13 +1,13 @@
-"""How decorators find the configuration of their model.
+"""`TritonContext`: gives decorators the configuration of their model.
 
-A worker serves one model, so the process has one current configuration: `set_triton_context` is
-called once, before the first request. If several callables live in one process (tests, scripts),
-each also keeps its own configuration, found by the callable. A worker that runs in a thread has one
-current configuration for its thread (`serve_in_thread`).
+A worker serves one model, so its process has one current configuration: it calls `set_triton_context`
+once, before the first request. If a process (a test, a script) has several callables, the configuration of
+each one is found by the callable. A worker that runs in a thread sets the configuration of its thread
+(`serve_in_thread`).
 
-PyTriton keeps the context in an attribute ``__triton_context__`` of the callable or of the object
-that has the method. Code that sets the attribute itself is supported: the attribute takes precedence,
-whichever layer of a stack of decorators has it, including the undecorated function.
+PyTriton keeps the context in an attribute ``__triton_context__`` of the callable, or of a method's object.
+Code that sets this attribute is supported: the attribute takes precedence, no matter which layer of a stack
+of decorators has it, including the undecorated function.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CONTEXT_ATTRIBUTE = "__triton_context__"
 
 
 class ModelConfigDict(MutableMapping[Callable[..., Any], TritonModelConfig]):
-    """Mapping of callables to model configurations, by identity.
+    """Mapping of callables to model configurations. Keys are compared by identity and need not be hashable.
 
-    All layers of decorators around one function are the same key, and so are all the bound-method
-    objects that Python makes of one method of one object. Callables need not be hashable.
+    A decorated function and the function itself are the same key. So are all bound-method objects that Python
+    creates for the same method of the same object.
     """
 
     def __init__(self) -> None:
-        # Keep the callable beside its configuration: an id is only valid as long as the object lives.
+        # Keep a reference to the callable: its id is valid only while the object exists.
         self.entries: dict[tuple[int, ...], tuple[Callable[..., Any], TritonModelConfig]] = {}
 
     def __getitem__(self, key: Callable[..., Any]) -> TritonModelConfig:
@@ -67,7 +67,7 @@ class ModelConfigDict(MutableMapping[Callable[..., Any], TritonModelConfig]):
         return iter([key for key, _ in self.entries.values()])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ids are meaningless in another process: pickle as pairs, not as the table.
+        # Ids are meaningless in another process, so pickle pairs of callable and configuration.
         return (_restore_configs, (list(self.entries.values()),))
 
 
@@ -92,10 +92,12 @@ def _innermost(callable_: Any) -> Any:
 
 
 class TritonContext:
-    """The context that the ``@triton_context`` decorator passes.
+    """The configuration of the model being served, and the IDs of the current requests.
+
+    The ``@triton_context`` decorator passes it to the callable.
 
     Attributes:
-        model_configs: configuration of every callable known in this process
+        model_configs: configuration of every callable that this process serves
     """
 
     def __init__(self, model_configs: ModelConfigDict | None = None) -> None:
@@ -104,32 +106,32 @@ class TritonContext:
 
     @property
     def model_config(self) -> TritonModelConfig:
-        """Return the configuration of the model being served.
+        """The configuration of the model being served.
 
         Raises:
             PyTritonValidationError: no model is being served in this process
         """
         found = self.find()
         if found is None:
-            raise _unbound()
+            raise _not_served()
         return found
 
     @property
     def request_id(self) -> str:
-        """IDs of the requests in the current call, joined by commas; "" if there is none."""
+        """The IDs of the requests in the current call, joined by commas; empty outside of a call."""
         return request_ids.request_id()
 
     @property
     def request_ids(self) -> list[str]:
-        """IDs of the requests in the current call."""
+        """The IDs of the requests in the current call."""
         return request_ids.request_ids()
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
-        """Return the configuration of the first known candidate, else of the served model, else None."""
-        if self is _process_context and hasattr(_here, "config"):
-            return _here.config  # type: ignore[no-any-return]
+        """Return the configuration of the first known candidate, or else of the model being served, or else None."""
+        if self is _process_context and hasattr(_thread_context, "config"):
+            return _thread_context.config  # type: ignore[no-any-return]
         if self._current is not None and len(self.model_configs.entries) <= 1:
-            return self._current  # a worker, on its hot path
+            return self._current  # hot path of a worker
         for candidate in candidates:
             if candidate is not None and candidate in self.model_configs:
                 return self.model_configs[candidate]
@@ -145,18 +147,18 @@ class TritonContext:
 
 
 _process_context = TritonContext()
-#: `config`: configuration of the model that a thread serves, set in that thread.
-_here = threading.local()
+#: `config` is the configuration of the model that the current thread serves.
+_thread_context = threading.local()
 
 
 def set_triton_context(
     callable_: Callable[..., Any], model_config: TritonModelConfig
 ) -> TritonContext:
-    """Set the model that this process serves, for its decorators. Called by the worker.
+    """Set the configuration of the model that this process serves. Called by the worker, and in unit tests.
 
     Args:
         callable_: the inference callable, decorated or not
-        model_config: its model's configuration
+        model_config: the model's configuration
 
     Returns:
         the context that decorated callables receive
@@ -166,31 +168,31 @@ def set_triton_context(
 
 
 def serve_in_thread(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
-    """Set the model that this thread serves, for its decorators; other threads find it by the callable.
+    """Set the configuration of the model that this thread serves. Other threads find it by the callable.
 
     Called by a worker that runs in a thread.
     """
-    _here.config = model_config
+    _thread_context.config = model_config
     _process_context.model_configs[callable_] = model_config
 
 
-def forget(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
-    """Release the callable when a thread stops serving it, unless it serves another model by now."""
-    vars(_here).pop("config", None)
+def stop_serving_in_thread(callable_: Callable[..., Any], model_config: TritonModelConfig) -> None:
+    """Undo `serve_in_thread`, but keep the callable's configuration if it has been replaced."""
+    vars(_thread_context).pop("config", None)
     if _process_context.model_configs.get(callable_) is model_config:
         del _process_context.model_configs[callable_]
 
 
-def _unbound() -> PyTritonValidationError:
+def _not_served() -> PyTritonValidationError:
     return PyTritonValidationError(
-        "There is no model configuration here: the callable is not being served. Bind it to a "
+        "No model configuration is available, because the callable is not being served. Bind it to a "
         "Triton, or register it. In tests, call "
         "pytriton.decorators.set_triton_context(callable, TritonModelConfig(...))."
     )
 
 
 def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
-    """Return the manually set context, of any type, else that of this process."""
+    """Return the context that was set manually, which may be of any type, or else that of this process."""
     owners = (wrapped,) if instance is None else (instance, wrapped)
     for owner in owners:
         layer: Any = owner
@@ -198,7 +200,7 @@ def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
             context = getattr(layer, CONTEXT_ATTRIBUTE, None)
             if context is not None:
                 return context
-            # All layers of a stack are functions.
+            # All layers of a stack of decorators are functions.
             layer = layer.__dict__.get("__wrapped__") if inspect.isfunction(layer) else None
     return _process_context
 
@@ -208,28 +210,28 @@ def get_triton_context(wrapped: Callable[..., Any], instance: Any | None = None)
 
     Args:
         wrapped: the decorated function
-        instance: the object whose method it is, if any
+        instance: if `wrapped` is a method, the object it belongs to
 
     Raises:
         PyTritonValidationError: the callable is not being served, and no context was set
     """
     context: TritonContext = _context_of(wrapped, instance)
     if context is _process_context and find_model_config(wrapped, instance) is None:
-        raise _unbound()
+        raise _not_served()
     return context
 
 
 def find_model_config(
     wrapped: Callable[..., Any], instance: Any | None = None
 ) -> TritonModelConfig | None:
-    """Like `get_model_config`, but return None if no model is being served."""
+    """Return the configuration of the model that a decorated callable serves; None if no model is being served."""
     context = _context_of(wrapped, instance)
-    if not isinstance(context, TritonContext):  # a test's, for example
+    if not isinstance(context, TritonContext):  # for example a test's own object
         found: TritonModelConfig | None = getattr(context, "model_config", None)
         return found
     if instance is None:
         return context.find(wrapped)
-    # One object may serve several models with several methods: the method decides, then the object.
+    # One object may serve several models with different methods, so try the method before the object.
     method = getattr(wrapped, "__get__", lambda owner: wrapped)(instance)
     return context.find(method, instance if callable(instance) else None, wrapped)
 
@@ -239,12 +241,12 @@ def get_model_config(wrapped: Callable[..., Any], instance: Any | None = None) -
 
     Args:
         wrapped: the decorated function
-        instance: the object whose method it is, if any
+        instance: if `wrapped` is a method, the object it belongs to
 
     Raises:
         PyTritonValidationError: no model is being served in this process
     """
     found = find_model_config(wrapped, instance)
     if found is None:
-        raise _unbound()
+        raise _not_served()
     return found

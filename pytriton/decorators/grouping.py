@@ -1,4 +1,4 @@
-"""``@group_by_keys``, ``@group_by_values`` and `ConstantPadder`: splitting mixed batches."""
+"""Decorators that split mixed batches: ``@group_by_keys`` and ``@group_by_values``, with `ConstantPadder`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pytriton.decorators.context import find_model_config
 from pytriton.decorators.outputs import named_outputs
-from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
+from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, single_result
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 
 __all__ = [
@@ -30,9 +30,23 @@ _Padder = Callable[[list[_Outputs]], list[_Outputs]]
 
 
 def group_by_keys(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the wrapped callable once per distinct set of inputs; keep the order of responses.
+    """Call the wrapped callable once for each distinct set of input names in the list of requests.
 
-    Place it above ``@batch``, for models with optional inputs.
+    For models with optional inputs. Place it above ``@batch``. Responses are returned in the order of the requests.
+
+    Raises (when called):
+        PyTritonRuntimeError: used below ``@batch``, or the number of responses differs from that of the requests
+
+    Example:
+        >>> from pytriton.decorators import batch
+        >>> from pytriton.proxy.types import Request
+        >>> @group_by_keys
+        ... @batch
+        ... def total(a, b=0):
+        ...     return {"sum": a + b}
+        >>> one = np.ones((1, 1))
+        >>> [int(response["sum"][0, 0]) for response in total([Request({"a": one}), Request({"a": one, "b": one})])]
+        [1, 2]
     """
     return decorate(wrapped, _GroupByKeys())
 
@@ -40,19 +54,19 @@ def group_by_keys(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def group_by_values(
     *keys: str, pad_fn: _Padder | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Call the wrapped callable once per distinct combination of values of some inputs.
+    """Call the wrapped callable once for each distinct combination of values of the named inputs.
 
     Place it below ``@batch``. All rows of one call have the same values in these inputs. Inputs that the
     requests omit are ignored.
 
     Args:
         keys: names of the inputs; also ``"parameters"``, below ``@batch(parameters=True)``
-        pad_fn: makes the groups' outputs fit together, see `ConstantPadder`; takes and returns a
-            list of dicts of arrays
+        pad_fn: function that gives the outputs of all groups the same shape, such as `ConstantPadder`. It takes
+            and returns a list with one dict of output name to array for each group.
 
     Raises (when called):
-        PyTritonRuntimeError: used above ``@batch``, or outputs of groups do not fit together
-        PyTritonBadParameterError: the model has no such input
+        PyTritonRuntimeError: used above ``@batch``, or the outputs of the groups cannot be concatenated
+        PyTritonBadParameterError: a key is not an input of the model
 
     Example:
         >>> from pytriton.decorators import batch
@@ -70,22 +84,30 @@ def group_by_values(
 
 
 class ConstantPadder:
-    """Pad outputs of several groups with a constant to their largest shape.
+    """Pads the outputs of several groups to the same shape; pass it as `pad_fn` of ``@group_by_values``.
 
-    The batch axis is left alone. Byte strings and texts are padded with empty ones.
+    Each output is padded to the largest size in every dimension except the batch axis. Arrays of byte strings and
+    strings are padded with empty ones.
 
     Args:
-        pad_value: padding value for numbers
+        pad_value: padding value for numeric arrays
+
+    Example:
+        >>> ConstantPadder(9)([{"y": np.array([[1, 2]])}, {"y": np.array([[3]])}])[1]["y"]
+        array([[3, 9]])
     """
 
     def __init__(self, pad_value: Any = 0) -> None:
         self.pad_value = pad_value
 
     def __call__(self, batches_list: list[_Outputs]) -> list[_Outputs]:
-        """Pad every array to the largest shape that its name has in the list.
+        """Return the dicts with padded arrays: all arrays of the same name get the same shape except the batch axis.
+
+        Args:
+            batches_list: output name -> array, for each group
 
         Raises:
-            PyTritonRuntimeError: arrays of one name differ in dtype or number of dimensions, or
+            PyTritonRuntimeError: arrays of the same name differ in dtype or number of dimensions, or
                 have a dtype that cannot be padded
         """
         names = {name for outputs in batches_list for name in outputs}
@@ -117,12 +139,12 @@ class ConstantPadder:
 def _largest_shape(name: str, values: list[_Array]) -> tuple[int, ...]:
     first = values[0]
     for value in values:
-        # The item size of S and U arrays depends on the texts: only the kind has to agree.
+        # The item size of S and U arrays depends on their longest string, so compare only the kind.
         same = value.dtype.kind in "SU" and value.dtype.kind == first.dtype.kind
         if not same and value.dtype != first.dtype:
             raise PyTritonRuntimeError(
                 f"Output {name!r} has different dtypes in different groups: {first.dtype} and "
-                f"{value.dtype}; arrays can only be padded to fit if they agree."
+                f"{value.dtype}. Arrays can only be padded if their dtypes agree."
             )
         if value.ndim != first.ndim:
             raise PyTritonRuntimeError(
@@ -138,7 +160,7 @@ class _GroupByKeys(Adapter):
         requests, owner = args[-1], args[:-1]
         groups = _positions_by_key(frozenset(request.keys()) for request in requests)
         if len(groups) == 1:
-            return [((*owner, requests), kwargs)], only
+            return [((*owner, requests), kwargs)], single_result
 
         def merge(results: list[Any]) -> list[Any]:
             return _in_order(groups, results, len(requests))
@@ -178,7 +200,7 @@ class _GroupByValues(Adapter):
         grouping = [row_keys(kwargs[key]) for key in self.keys if key in kwargs]
         groups = _positions_by_key(zip(*grouping))
         if len(groups) <= 1:
-            return [(args, kwargs)], only
+            return [(args, kwargs)], single_result
 
         def merge(results: list[Any]) -> _Outputs:
             return self._merge([named_outputs(result, wrapped, args) for result in results], groups)
@@ -218,8 +240,8 @@ def _check_rows(outputs: _Outputs, rows: int) -> None:
             continue
         if not np.shape(value)[:1] == (rows,):
             raise PyTritonRuntimeError(
-                f"Output {name!r} of shape {np.shape(value)} does not have the {rows} rows of its "
-                "group in @group_by_values."
+                f"Output {name!r} has shape {np.shape(value)}, but its group in @group_by_values has "
+                f"{rows} rows."
             )
 
 
@@ -230,17 +252,17 @@ def _concatenate(name: str, results: list[_Outputs]) -> _Array:
         raise PyTritonRuntimeError(
             f"Output {name!r} has different shapes in different groups of @group_by_values: "
             f"{[result[name].shape for result in results]}. "
-            "Pass pad_fn=ConstantPadder() to pad them to the largest."
+            "Pass pad_fn=ConstantPadder() to pad them to the largest shape."
         ) from None
 
 
 def takes_requests(args: tuple[Any, ...]) -> bool:
-    """Return whether a decorated callable was called with the list of requests, not with inputs by name."""
+    """Return whether a call's positional arguments contain the list of requests, as they do above ``@batch``."""
     return bool(args) and isinstance(args[-1], (list, tuple))
 
 
 def require_inputs_by_name(decorator: str, args: tuple[Any, ...]) -> None:
-    """Raise `PyTritonRuntimeError` if a decorator stands where it receives no inputs."""
+    """Raise `PyTritonRuntimeError` if a decorator that needs inputs by name receives the list of requests."""
     if takes_requests(args):
         raise PyTritonRuntimeError(
             f"The @{decorator} decorator must be used after the @batch decorator."
@@ -248,7 +270,7 @@ def require_inputs_by_name(decorator: str, args: tuple[Any, ...]) -> None:
 
 
 def require_requests(decorator: str, args: tuple[Any, ...]) -> None:
-    """Raise `PyTritonRuntimeError` if a decorator that takes the list of requests receives inputs by name."""
+    """Raise `PyTritonRuntimeError` if a decorator that needs the list of requests receives inputs by name."""
     if not takes_requests(args):
         raise PyTritonRuntimeError(
             f"The @{decorator} decorator must be used before (above) the @batch decorator."
@@ -256,7 +278,7 @@ def require_requests(decorator: str, args: tuple[Any, ...]) -> None:
 
 
 def row_keys(values: _Array) -> list[Hashable]:
-    """Return a hashable value for every row of an array; equal for equal rows."""
+    """Return a hashable key for every row of an array. Equal rows have equal keys."""
     if values.dtype.kind in "OSU":
         return [_hashable(row) for row in values]
     contiguous = np.ascontiguousarray(values)
@@ -264,7 +286,7 @@ def row_keys(values: _Array) -> list[Hashable]:
 
 
 def _hashable(row: Any) -> Hashable:
-    if isinstance(row, dict):  # parameters of a request
+    if isinstance(row, dict):  # a request's parameters
         return frozenset(row.items())
     return tuple(row.ravel().tolist()) if np.ndim(row) else row
 
@@ -276,10 +298,9 @@ def require_keys(
     wrapped: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    """Raise `PyTritonBadParameterError` for a key that is not an input of the model.
+    """Raise `PyTritonBadParameterError` if a key is not an input of the model.
 
-    An input of the model that the requests omit is allowed. If no model is being served,
-    every key has to be present.
+    The requests may omit an input of the model. If no model is being served, they must contain every key.
     """
     missing = [key for key in keys if key not in inputs]
     if not missing:

@@ -1,4 +1,4 @@
-"""Decorators that change inputs: fill, pad, unpack, and pass the context."""
+"""Decorators that change the inputs of a call: defaults, padding, scalar values, the Triton context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.decorators.grouping import (
     takes_requests,
 )
 from pytriton.decorators.outputs import named_outputs
-from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, only
+from pytriton.decorators.wrapping import Adapter, Decorator, Plan, decorate, single_result
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 from pytriton.model_config.dtypes import to_triton_datatype
 from pytriton.model_config.tensor import shape_fits
@@ -33,14 +33,23 @@ _SPECIAL_KEYS = (TRITON_CONTEXT_FIELD_NAME, CONTEXT_ATTRIBUTE)
 
 
 def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Fill in defaults for inputs that a client did not send. Place it above ``@batch``.
+    """Fill in default values for optional inputs that a request omits. Place it above ``@batch``.
 
     Args:
-        defaults: input name -> array without the batch axis; of the input's dtype and shape
+        defaults: default of each input: an array of the input's dtype and shape, without the batch axis
 
     Raises:
-        PyTritonBadParameterError: a default is not a numpy array; when called: the model does not have such an
-            input, or its dtype or shape differs
+        PyTritonBadParameterError: a default is not a numpy array. When called: the model does not have such an
+            input, or the input's dtype or shape differs.
+
+    Example:
+        >>> from pytriton.decorators import batch
+        >>> @fill_optionals(factor=np.array(2.0))
+        ... @batch
+        ... def scale(x, factor):
+        ...     return {"y": x * factor[:, None]}
+        >>> scale([Request({"x": np.ones((1, 2))})])[0]["y"]
+        array([[2., 2.]])
     """
     for name, value in defaults.items():
         if is_masked(value):
@@ -48,16 +57,19 @@ def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callabl
         if not isinstance(value, (np.ndarray, np.generic)):
             raise PyTritonBadParameterError(
                 f"The default of {name!r} in @fill_optionals must be a numpy array without the "
-                f"batch axis, got {type(value).__name__}: write np.array(..., dtype=...)."
+                f"batch axis, got {type(value).__name__}. Write np.array(..., dtype=...)."
             )
     return Decorator(_FillOptionals(defaults))
 
 
 def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Repeat the last row until the batch has a preferred size; cut the outputs back.
+    """Pad a batch to a preferred size by repeating its last row, and remove the additional rows of the outputs.
 
-    Place it below ``@batch``. The size is the smallest of the model's `preferred_batch_size` and
-    `max_batch_size` that holds the batch. Without a served model the batch is not changed.
+    Place it below ``@batch``. The batch is padded to the smallest of the model's `preferred_batch_size` values and
+    its `max_batch_size` that is large enough. If no model is being served, the batch is not changed.
+
+    Raises (when called):
+        PyTritonRuntimeError: used above ``@batch``
     """
     return decorate(wrapped, _PadBatch())
 
@@ -65,40 +77,50 @@ def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def first_value(
     *keys: str, squeeze_single_values: bool = True, strict: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace a batch of equal values by one value. Place it below ``@batch``, or use it without.
+    """Replace an input's batch of equal rows by a single row. Place it below ``@batch``.
 
-    Above a callable that takes the list of requests, it applies to each request separately.
+    Without ``@batch``, it applies to each request separately.
 
-    An input of shape ``(batch, *shape)`` becomes its first row of shape ``shape``. A key that is not
-    among the inputs is ignored: the requests omit it, or the model does not have it.
+    An input of shape ``(batch, *shape)`` is replaced by its first row, of shape ``shape``. Keys that are not
+    among the inputs are ignored.
 
     Args:
         keys: names of the inputs
-        squeeze_single_values: a row of one element becomes a scalar (numpy's, or bytes)
+        squeeze_single_values: convert a row of one element to a scalar: a numpy scalar, or bytes
         strict: require all rows to be equal
 
     Raises:
         PyTritonBadParameterError: a key is reserved
         PyTritonRuntimeError: when called: rows differ, or the model does not batch
+
+    Example:
+        >>> from pytriton.decorators import batch
+        >>> @batch
+        ... @first_value("factor")
+        ... def scale(x, factor):
+        ...     return {"y": x * factor}
+        >>> scale([Request({"x": np.ones((2, 1)), "factor": np.full((2, 1), 3.0)})])[0]["y"]
+        array([[3.],
+               [3.]])
     """
     for key in keys:
         if key in _SPECIAL_KEYS:
             raise PyTritonBadParameterError(
-                f"@first_value cannot be used with the special key {key!r}: it is not an input."
+                f"@first_value cannot be used with the reserved key {key!r}, which is not an input."
             )
     return Decorator(_FirstValue(keys, squeeze_single_values, strict))
 
 
 def triton_context(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass a keyword argument ``triton_context``.
+    """Pass a `TritonContext` to the callable as the keyword argument ``triton_context``.
 
     ``triton_context.model_config`` is the configuration of the model being served, and
-    ``triton_context.model_configs[callable]`` that of a callable of this process.
+    ``triton_context.model_configs[callable]`` that of any callable served by this process.
 
     Raises (when called):
         PyTritonValidationError: the callable is not being served, and no context was set
     """
-    return decorate(wrapped, _HandOverContext())
+    return decorate(wrapped, _PassContext())
 
 
 class _FillOptionals(Adapter):
@@ -118,7 +140,7 @@ class _FillOptionals(Adapter):
             self._checked = config
         batching = config is None or config.batching
         requests = [self._filled(request, batching) for request in args[-1]]
-        return [((*owner, requests), kwargs)], only
+        return [((*owner, requests), kwargs)], single_result
 
     def _filled(self, request: Any, batching: bool) -> Any:
         missing = [name for name in self.defaults if name not in request.keys()]  # noqa: SIM118
@@ -128,7 +150,7 @@ class _FillOptionals(Adapter):
         repeats = (get_inference_request_batch_size(request),) if batching else ()
         for name in missing:
             default = self.defaults[name]
-            # A copy, not a broadcast: callables may write to their inputs.
+            # Copy the broadcast array, which is read-only: callables may write to their inputs.
             filled[name] = np.array(np.broadcast_to(default, (*repeats, *default.shape)))
         return _changed(request, filled)
 
@@ -164,7 +186,7 @@ def _check_default(name: str, default: _Array, spec: TensorSpec, model_name: str
     if to_triton_datatype(default.dtype) != expected:
         raise PyTritonBadParameterError(
             f"The default of {name!r} in @fill_optionals has dtype {default.dtype}; the input of "
-            f"model {model_name!r} has {np.dtype(spec.dtype)}: write np.array(..., dtype=...)."
+            f"model {model_name!r} has {np.dtype(spec.dtype)}. Write np.array(..., dtype=...)."
         )
     if not shape_fits(default.shape, spec.shape):
         raise PyTritonBadParameterError(
@@ -180,8 +202,8 @@ class _PadBatch(Adapter):
         rows = next((len(v) for v in kwargs.values() if isinstance(v, np.ndarray)), 0)
         size = rows if config is None or not config.batching else _padded_size(rows, config)
         if size == rows or rows == 0:
-            return [(args, kwargs)], only
-        # Row numbers 0 1 2 2 2: the last row is repeated.
+            return [(args, kwargs)], single_result
+        # Repeat the last row, for example with row numbers 0 1 2 2 2.
         take = np.minimum(np.arange(size), rows - 1)
         padded = {
             name: value[take] if isinstance(value, np.ndarray) else value
@@ -223,8 +245,8 @@ class _FirstValue(Adapter):
             )
         if takes_requests(args):
             requests = [_changed(request, self._unpacked(request)) for request in args[-1]]
-            return [((*args[:-1], requests), kwargs)], only
-        return [(args, {**kwargs, **self._unpacked(kwargs)})], only
+            return [((*args[:-1], requests), kwargs)], single_result
+        return [(args, {**kwargs, **self._unpacked(kwargs)})], single_result
 
     def _unpacked(self, inputs: Mapping[str, _Array]) -> dict[str, Any]:
         return {key: self._first(key, inputs[key]) for key in self.keys if key in inputs}
@@ -232,8 +254,8 @@ class _FirstValue(Adapter):
     def _first(self, key: str, values: _Array) -> Any:
         if self.strict and len(set(row_keys(values))) > 1:
             raise PyTritonRuntimeError(
-                f"The values of input {key!r} differ within the batch; @first_value needs equal "
-                f"ones. Put @group_by_values({key!r}) above it, or use strict=False."
+                f"The values of input {key!r} differ within the batch, but @first_value requires equal "
+                f"values. Place @group_by_values({key!r}) above it, or use strict=False."
             )
         first = values[0]
         if self.squeeze and np.size(first) == 1 and isinstance(first, np.ndarray):
@@ -241,10 +263,10 @@ class _FirstValue(Adapter):
         return first
 
 
-class _HandOverContext(Adapter):
-    def handed_over(self) -> set[str]:
+class _PassContext(Adapter):
+    def added_keywords(self) -> set[str]:
         return {"triton_context"}
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         context = get_triton_context(wrapped, args[0] if args else None)
-        return [(args, {**kwargs, TRITON_CONTEXT_FIELD_NAME: context})], only
+        return [(args, {**kwargs, TRITON_CONTEXT_FIELD_NAME: context})], single_result

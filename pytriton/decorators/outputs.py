@@ -1,4 +1,4 @@
-"""Conversion of a callable's return value to outputs by name."""
+"""Conversion of a callable's return value to a dict of outputs by name."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ def convert_output(
     instance: Any | None = None,
     model_config: TritonModelConfig | None = None,
 ) -> dict[str, Any]:
-    """Return the outputs by name.
+    """Convert a callable's return value to a dict of outputs by name; for custom decorators.
 
     Args:
         outputs: a dict by name, or a list or tuple in the order of the model's outputs
-        wrapped: the decorated callable, used to find its configuration
-        instance: the object whose method it is, if any
-        model_config: the configuration, if known already
+        wrapped: the decorated callable, used to find the model's configuration
+        instance: if `wrapped` is a method, the object it belongs to
+        model_config: the model's configuration, if already known
 
     Returns:
-        outputs by name. If no model is being served (in a unit test), those of a list are named
+        outputs by name. If no model is being served (in a unit test), the items of a list are named
         ``OUTPUT_1``, ``OUTPUT_2``..., like unnamed tensors.
 
     Raises:
-        PyTritonValidationError: not a dict, list or tuple, or the number differs from the configuration
+        PyTritonValidationError: `outputs` is not a dict, list or tuple, or its length differs from the number of
+            outputs in the configuration
+
+    Example:
+        >>> convert_output([1, 2])
+        {'OUTPUT_1': 1, 'OUTPUT_2': 2}
     """
     if isinstance(outputs, dict):
         return outputs
@@ -62,7 +67,7 @@ def _unsupported(
 ) -> PyTritonValidationError:
     name, model = getattr(wrapped, "__name__", ""), getattr(config, "model_name", "")
     by = (f" of {name}()" if name else "") + (f" (model {model})" if model else "")
-    missing = " Its `return` may be missing." if outputs is None else ""
+    missing = " Is a `return` missing?" if outputs is None else ""
     return PyTritonValidationError(
         f"Unsupported output type {type(outputs)}{by}.{missing} Return a dict of output name to numpy array, or a "
         "list or tuple of arrays in the order of the model's outputs."
@@ -72,9 +77,12 @@ def _unsupported(
 def named_outputs(
     outputs: Any, wrapped: Callable[..., Any], args: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """`convert_output` for adapters; `args` contains the method's object, if any."""
+    """Convert a call's return value to outputs by name, or raise it if it is an exception.
+
+    `args` are the call's positional arguments; for a method, the first one is `self`.
+    """
     if type(outputs) is dict:  # the common case
         return outputs
-    if isinstance(outputs, BaseException):  # in place of a result
+    if isinstance(outputs, BaseException):  # returned instead of raised
         raise outputs
     return convert_output(outputs, wrapped, args[0] if args else None)

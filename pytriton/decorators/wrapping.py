@@ -1,17 +1,17 @@
-"""The base of all decorators: they wrap a callable of any kind and preserve its kind.
+"""The base of all decorators, which wrap a callable of any kind and preserve its kind.
 
-A decorator is an `Adapter`. For one call of the decorated callable, its `plan` defines which calls of
-the wrapped one to make and how to merge their results::
+A decorator is an `Adapter`. For each call of the decorated callable, its `plan` defines which calls of
+the wrapped callable to make and how to merge their results::
 
     requests ──plan──▶ [call, call, ...] ──wrapped callable──▶ [result, ...] ──merge──▶ responses
 
 The four wrappers below execute the plan for functions, coroutine functions, generators and
-asynchronous generators. They are plain nested functions, not `wrapt` proxies: that way methods
-bind, `inspect` sees the kind, and cloudpickle handles them as any function, without code of ours;
-and a proxy costs more on every request. Each only calls a function of this module, so none of our
-logic is pickled by value with a callable.
+asynchronous generators. They are plain nested functions, not `wrapt` proxies: methods bind, `inspect`
+reports the right kind, and cloudpickle pickles them like any function, all without extra code, whereas a
+`wrapt` proxy costs more on every request. Each wrapper only calls a function of this module, so that no
+logic is pickled by value together with a callable.
 
-A method's object is the first positional argument and is passed on unchanged.
+For a method, `self` is the first positional argument and is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ __all__ = [
     "Plan",
     "decorate",
     "kind_of",
-    "only",
+    "single_result",
 ]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Merge = Callable[[list[Any]], Any]
 Plan = tuple[list[Call], Merge]
 
-_LATE = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_DEFERRED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _END = object()
 
 
 class Kind(enum.Enum):
-    """The kinds of callables, by what a call of them returns."""
+    """A kind of callable: function, coroutine function, generator or asynchronous generator."""
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"
@@ -61,11 +61,11 @@ ASYNCHRONOUS = (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
 
 
 def kind_of(callable_: Callable[..., Any]) -> Kind:
-    """Return the kind of a function, method, partial, or object with ``__call__``."""
+    """Return the kind of a function, method, `functools.partial`, or object with ``__call__``."""
     while isinstance(callable_, functools.partial):
         callable_ = callable_.func
     if not (inspect.isroutine(callable_) or inspect.isclass(callable_)):
-        # As in a call, only the type's own __call__ counts.
+        # Python looks up __call__ on the type, never on the instance.
         callable_ = getattr(type(callable_), "__call__", callable_)  # noqa: B004
     if inspect.isasyncgenfunction(callable_):
         return Kind.ASYNC_GENERATOR
@@ -77,29 +77,29 @@ def kind_of(callable_: Callable[..., Any]) -> Kind:
 
 
 class Adapter:
-    """One decorator with its settings. Must be picklable, since it is sent along with the callable."""
+    """A decorator with its settings. Must be picklable, because it is sent to the worker with the callable."""
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         """Return the calls to make and the function that merges their results.
 
         Args:
             wrapped: the decorated callable, used to find the model's configuration
-            args: positional arguments: the method's object, if any, then the list of requests, if
-                this decorator stands above ``@batch``
-            kwargs: inputs by name, if it stands below
+            args: positional arguments: `self` for a method, then the list of requests if
+                this decorator is above ``@batch``
+            kwargs: inputs by name, if this decorator is below ``@batch``
         """
         raise NotImplementedError
 
-    #: Whether it passes inputs by name instead of requests.
-    names_inputs = False
+    #: Whether this decorator passes inputs by name instead of requests.
+    passes_inputs_by_name = False
 
-    def handed_over(self) -> set[str]:
-        """Return the names of the keyword arguments that it adds."""
+    def added_keywords(self) -> set[str]:
+        """Return the names of the keyword arguments that this decorator adds to the call."""
         return set()
 
 
 class Decorator:
-    """A decorator with its settings applied; an object, so that one stored in a variable can be pickled."""
+    """A decorator whose settings have been applied. Unlike a closure, it can be pickled if a variable holds it."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -109,19 +109,19 @@ class Decorator:
 
 
 def adapter_of(wrapper: Any) -> Adapter:
-    """Return the adapter of one of the wrappers below."""
+    """Return the adapter from the closure of a function that `decorate` returned."""
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__))
     adapter: Adapter = cells["adapter"].cell_contents
     return adapter
 
 
-def only(results: list[Any]) -> Any:
-    """Return the result of a single call, which needs no merging."""
+def single_result(results: list[Any]) -> Any:
+    """Merge function for a single call: return its result."""
     return results[0]
 
 
 def decorate(wrapped: Any, adapter: Adapter) -> Callable[..., Any]:
-    """Wrap a callable of any kind.
+    """Wrap a callable in the wrapper for its kind.
 
     Raises:
         PyTritonValidationError: `wrapped` is not callable
@@ -131,11 +131,11 @@ def decorate(wrapped: Any, adapter: Adapter) -> Callable[..., Any]:
         return cast(Callable[..., Any], rewrapped)
     if not callable(wrapped):
         raise PyTritonValidationError(
-            f"Only a callable can be decorated, got {wrapped!r}. Settings of a decorator are "
+            f"Only a callable can be decorated, got {wrapped!r}. Pass a decorator's settings as "
             "keyword arguments, e.g. @batch(parameters=True)."
         )
     wrapper = _WRAPPERS[kind_of(wrapped)](wrapped, adapter)
-    # Do not copy the attributes of a callable object: that would copy a model's state.
+    # Do not copy the attributes of a callable object, which may include a model's state.
     updated = functools.WRAPPER_UPDATES if inspect.isfunction(wrapped) else ()
     return functools.update_wrapper(wrapper, wrapped, updated=updated)
 
@@ -189,7 +189,7 @@ def _plan(
     kwargs: dict[str, Any],
 ) -> Plan:
     if CONTEXT_ATTRIBUTE in wrapper.__dict__ and inspect.isfunction(wrapped):
-        # A context set manually on the outer layer applies to those below it, too.
+        # A context set manually on the outer layer also applies to the layers below it.
         wrapped.__dict__[CONTEXT_ATTRIBUTE] = wrapper.__dict__[CONTEXT_ATTRIBUTE]
     return adapter.plan(wrapper, args, kwargs)
 
@@ -203,13 +203,13 @@ def _run(
 ) -> Any:
     calls, merge = _plan(wrapper, wrapped, adapter, args, kwargs)
     results = [wrapped(*call_args, **call_kwargs) for call_args, call_kwargs in calls]
-    if results and isinstance(results[0], _LATE):
-        return _merge_late(results, merge)
+    if results and isinstance(results[0], _DEFERRED):
+        return _merge_deferred(results, merge)
     return merge(results)
 
 
-def _merge_late(results: list[Any], merge: Merge) -> Any:
-    # A lambda that calls a coroutine function or a generator cannot be recognised from outside.
+def _merge_deferred(results: list[Any], merge: Merge) -> Any:
+    # Before the call, a lambda that calls a coroutine function or a generator looks like a plain function.
     if isinstance(results[0], CoroutineType):
         return _merge_awaited(results, merge)
     if isinstance(results[0], GeneratorType):
@@ -300,8 +300,8 @@ def _all_ended(results: list[Any]) -> bool:
     ended = [result is _END for result in results]
     if any(ended) and not all(ended):
         raise PyTritonRuntimeError(
-            "The requests of this batch were split into groups whose generators gave different "
-            "numbers of results; they have to give the same number, as every result answers every "
-            "request of the batch."
+            "The requests of this batch were split into groups, and the groups' generators yielded "
+            "different numbers of results. They must yield the same number, because each result "
+            "contains a response for every request of the batch."
         )
     return all(ended)

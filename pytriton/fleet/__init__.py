@@ -1,7 +1,7 @@
-"""Several daemons as one: a client that registers with all of them, and the configuration of their load balancer.
+"""Fleets: a client that operates several daemons as one, and the load balancer in front of them.
 
-Belongs here: operations on many nodes at once. This is client code: it talks to daemons like any other client, and
-imports the public modules. It has no process of its own, no scheduler and no consensus protocol: see
+This package contains operations on many nodes. It is client code, which uses daemons like any other client and
+imports only public modules. There is no fleet process, no scheduler and no consensus protocol; see
 docs/operations/fleet.md.
 
     >>> fleet = pytriton.connect(nodes="dns:models", key_file="alice.pytriton-key")     # doctest: +SKIP
@@ -29,7 +29,7 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve a public name on its first use."""
+    """Import a public name on first use."""
     from importlib import import_module
 
     if name not in _NAMES:

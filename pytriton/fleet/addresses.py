@@ -1,4 +1,4 @@
-"""The addresses of a fleet's nodes: given explicitly, or resolved from a name."""
+"""Addresses of a fleet's nodes, listed explicitly or resolved from a DNS name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Resolve = Callable[..., Sequence[Any]]
 
 
 def addresses_of(nodes: Nodes, resolve: Resolve = socket.getaddrinfo) -> list[str]:
-    """Return the address of each node for `connect`, without duplicates, in order.
+    """Return the address of each node, in the form that `connect` accepts, in order and without duplicates.
 
     Args:
         nodes: `dns:NAME[:PORT]`, or addresses: `[tcp://]HOST[:PORT]`, or the path of a runtime directory of this
@@ -27,8 +27,8 @@ def addresses_of(nodes: Nodes, resolve: Resolve = socket.getaddrinfo) -> list[st
         resolve: like socket.getaddrinfo
 
     Raises:
-        PyTritonBadParameterError: the value names no node.
-        DaemonNotRunningError: the name does not resolve.
+        PyTritonBadParameterError: `nodes` contains no valid address
+        DaemonNotRunningError: a name does not resolve
     """
     words = nodes.split(",") if isinstance(nodes, str) else [str(one) for one in nodes]
     words = [word.strip() for word in words if word.strip()]

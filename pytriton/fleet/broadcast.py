@@ -1,4 +1,4 @@
-"""Broadcasts the same request to many nodes, and makes changes on all of them or on none."""
+"""Requests to many nodes in parallel, and changes that are made on all nodes or on none."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAX_AT_ONCE = 64
 
 @dataclass
 class NodeAnswers(Generic[T]):
-    """The results of nodes, and the errors of those that failed, by node in the order of the request."""
+    """The results of the nodes that answered and the errors of those that failed, by node, in the order of the nodes."""
 
     done: dict[str, T] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)
 
 
 class _GivenUp(PyTritonError):
-    """Another node has failed already."""
+    """Raised to cancel a change on a node because another node has failed."""
 
 
 def ask_each(
@@ -43,13 +43,13 @@ def ask_each(
     stop: Optional[threading.Event] = None,
     answers: Optional[NodeAnswers[T]] = None,
 ) -> NodeAnswers[T]:
-    """Call a function for all nodes in parallel; return when all calls have ended.
+    """Call a function for all nodes in parallel. Return when all calls have ended.
 
     Args:
         nodes: nodes by address
-        act: called in a thread for each of them
-        stop: set as soon as one fails, or this is interrupted
-        answers: filled with the results, also if the call is interrupted
+        act: function called in a thread for each node
+        stop: event that is set as soon as a call fails, or this function is interrupted
+        answers: object to be filled with the results, even if this function is interrupted
     """
     answers = NodeAnswers() if answers is None else answers
     stop = threading.Event() if stop is None else stop
@@ -78,16 +78,16 @@ def ask_each(
 
 
 class Change(Generic[T]):
-    """A change of a model that is made on all nodes, or undone where it was made.
+    """A change of a model that is made on all nodes. If it fails on one, it is undone on the others.
 
     Args:
-        what: the change in error messages, such as "registered"
+        what: participle for error messages, such as "registered"
         model: name of the model
-        make: makes the change on one node
-        undo: undoes it there; returns the outcome for the error
-        was_made: returns whether the change was made on a node that did not answer, or was cancelled; only then is
-            it undone there
-        unknown: advice for nodes on which even that is unknown
+        make: function that makes the change on one node
+        undo: function that undoes the change on one node, and returns the outcome for the error message
+        was_made: function that returns whether the change was made on a node that did not answer or was cancelled;
+            only then is it undone there
+        unknown: advice for nodes on which the outcome is unknown
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Change(Generic[T]):
         self._unknown = unknown
 
     def on_all(self, clients: Mapping[str, DaemonClient], report: Optional[Report]) -> dict[str, T]:
-        """Make the change; cancel it on the other nodes as soon as one fails.
+        """Make the change on all nodes. Cancel and undo it as soon as one fails.
 
         Raises:
-            FleetError: a node failed; includes the outcome on the others
-            ModelExistsError: all failed nodes have such a model
+            FleetError: a node failed; contains the outcome on the others
+            ModelExistsError: the model already exists on all nodes that failed
         """
         stop = threading.Event()
         merged = MergedProgress(report, stop)
@@ -138,7 +138,7 @@ class Change(Generic[T]):
         raise self._error(answers.failed, undone, unknown)
 
     def _settle(self, node: str, client: DaemonClient) -> str:
-        """Undo the change on a node with an unknown outcome; return None if it was not made, or may still be made."""
+        """Undo the change on a node where the outcome is unknown. Return the outcome; "" if the change was not made."""
         return self._undo(node, client) if self._was_made(node, client) else ""
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
@@ -167,15 +167,15 @@ def _failed_by(kind: type[Exception], failed: Mapping[str, Exception]) -> list[s
 
 
 class FleetModelExistsError(FleetError, ModelExistsError):
-    """The name is taken on a node, and `replace` was not set."""
+    """The model already exists on a node, and `replace` was not set."""
 
 
 class MergedProgress:
-    """Merges the progress reports of all nodes into one.
+    """Combines the progress reports of all nodes.
 
     Args:
-        report: receives it; None: no report
-        stop: once it is set, the next report of a node cancels the operation there
+        report: function that receives the combined progress; None: no report
+        stop: event that, once set, cancels the operation on each node at its next report
     """
 
     def __init__(self, report: Optional[Report], stop: threading.Event) -> None:
@@ -203,7 +203,7 @@ class MergedProgress:
 
 @contextmanager
 def errors_of_node(node: str) -> Iterator[None]:
-    """Add the node to an error raised in the block."""
+    """Prepend the node's address to the message of an error raised in the block."""
     try:
         yield
     except PyTritonError as error:

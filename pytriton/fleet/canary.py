@@ -1,8 +1,9 @@
-"""Canaries: the settings of a step-by-step rollout, and the comparison of the new version's counters with the old one's.
+"""Canary rollouts: their settings, and the comparison of the new version's counters with the old version's.
 
-The comparison is pure. Failures count if they are statistically significant (the lower bound of Wilson's interval): three of
-three suffice, three of ten thousand do not. Durations count if both the mean and the 95th percentile are too long: the
-mean alone may be skewed by one slow first call, the percentile alone by the edge of a bucket.
+The comparison consists of pure functions. The failure rate is too high if the lower bound of its Wilson score
+interval is: three failures of three requests suffice, three of ten thousand do not. Calls are too slow if both their
+mean duration and the 95th percentile are too high: a slow first call may distort the mean, and the edge of a bucket
+the percentile.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ _MIN_WATCH_S = 0.0005
 @closest_keywords
 @dataclass(frozen=True)
 class Canary:
-    """Serve a new version to a share of the requests first, and roll it back automatically if it performs worse.
+    """Settings of a canary rollout: a new version first gets a share of the requests, and is rolled back if it
+    performs worse.
 
     Args:
-        share: share of the nodes that get it first, at least one; and of the requests that balancers send there
-        watch_s: seconds for which it is watched before the other nodes get it
-        failures: by how much its failure rate may exceed the old version's, 0 to 1
-        slower: maximum ratio of its call durations to the old version's, in the second half of the watch: applies
-            to the mean and to the 95th percentile
-        calls: minimum number of calls of both versions for that comparison
+        share: share of the nodes that get the new version first (at least one node), and of the requests that
+            balancers send to them; above 0 and below 1
+        watch_s: how long the new version is watched before the other nodes get it, in seconds
+        failures: by how much the failure rate may exceed the old version's, from 0 to 1
+        slower: maximum ratio of call durations to the old version's. The new version is too slow if both its mean
+            duration and its 95th percentile exceed this ratio in the second half of the watch
+        calls: minimum number of calls of each version for the comparison of durations
 
     Raises:
         PyTritonBadParameterError: a value is invalid
@@ -71,7 +74,7 @@ class Canary:
 
 
 def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Canary, None]:
-    """Return the canary settings for the argument `canary=`: a share, or a `Canary`.
+    """Return the canary settings for the argument `canary=`, which is a share or a `Canary`.
 
     Raises:
         PyTritonBadParameterError: the value is invalid, or used without `replace`
@@ -86,10 +89,11 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
 
 
 def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Return the groups of nodes that get a new version in turn: the share first, then twice as many each time.
+    """Return the groups of nodes that get a new version one after the other: first the canary's share, then twice as
+    many nodes each time.
 
     Raises:
-        PyTritonBadParameterError: there is no other node to compare with
+        PyTritonBadParameterError: there is only one node, so nothing to compare the new version with
     """
     if len(nodes) < 2:
         raise PyTritonBadParameterError(
@@ -104,13 +108,13 @@ def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
 
 
 class CanaryCounters(NamedTuple):
-    """The counters of a model, or their increase.
+    """The counters of a model, or the increase of these counters.
 
     Attributes:
         requests: number of started requests
-        failed: how many of these failed
-        busy_s: total duration of calls
-        calls: number of calls, by the buckets of `pytriton._protocol.lanes.histograms`
+        failed: number of failed requests
+        busy_s: total duration of all calls, in seconds
+        calls: number of calls in each bucket of `pytriton._protocol.lanes.histograms`
     """
 
     requests: int = 0
@@ -120,13 +124,13 @@ class CanaryCounters(NamedTuple):
 
     @property
     def mean_s(self) -> float:
-        """Mean duration of a call."""
+        """Mean duration of a call, in seconds."""
         count = sum(self.calls)
         return self.busy_s / count if count else 0.0
 
 
 def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters:
-    """Return a node's counters of a model; zero if it has none."""
+    """Return a model's counters from a node's metrics; zeros if the node does not serve it."""
     for one in metrics.models:
         if one.name == model:
             work = one.work
@@ -139,7 +143,9 @@ def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters
 
 
 def increase_since(now: CanaryCounters, before: CanaryCounters) -> CanaryCounters:
-    """Return the increase of counters; a restarted daemon has restarted at 0."""
+    """Return the increase of counters since `before`. After a restart of the daemon, the counters have restarted at
+    0.
+    """
     if now.requests < before.requests or sum(now.calls) < sum(before.calls):
         return now
     calls = (max(0, a - b) for a, b in zip_longest(now.calls, before.calls, fillvalue=0))
@@ -168,7 +174,7 @@ def total_of(several: Iterable[CanaryCounters]) -> CanaryCounters:
 
 
 def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> str:
-    """Return a message if a new version's failure rate is significantly higher, else ""."""
+    """Return a message if the new version's failure rate is significantly higher, otherwise ""."""
     usual = old.failed / old.requests if old.requests else 0.0
     if new.failed < _FEWEST_FAILURES:
         return ""
@@ -179,7 +185,7 @@ def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> s
 
 
 def duration_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> str:
-    """Return a message if a new version's calls take longer, else "" (also if there were too few calls)."""
+    """Return a message if the new version's calls take too long, otherwise "". With too few calls, return ""."""
     if min(sum(new.calls), sum(old.calls)) < canary.calls:
         return ""
     slow, usually = quantile(_SLOW_SHARE, new.calls), quantile(_SLOW_SHARE, old.calls)
@@ -196,10 +202,10 @@ def duration_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> 
 
 
 class Judgement(NamedTuple):
-    """The result of one check during a watch.
+    """The result of one evaluation of a new version.
 
     Attributes:
-        fault: reason to roll the new version back; "": it may stay
+        fault: reason to roll the new version back; empty if there is none
         summary: the observations, for display
         over: whether the watch has ended
     """
@@ -210,13 +216,13 @@ class Judgement(NamedTuple):
 
 
 class CanaryWatch:
-    """Watch of a new version beside the old one, for the canary's duration.
+    """Evaluation of a new version against the old one, for the canary's duration.
 
-    Failures count immediately. Call durations are compared at the end, over the second half: a new worker is slow at
-    first.
+    Failures are compared at each check. Call durations are compared at the end, for the second half of the watch,
+    because a new worker is slow at first.
 
     Args:
-        canary: the criteria
+        canary: the canary's settings
         begun: start time in seconds
         before: each node's counters at the start
     """
@@ -230,11 +236,11 @@ class CanaryWatch:
     def judge(
         self, now: float, seen: Mapping[str, CanaryCounters], fresh: Container[str]
     ) -> Judgement:
-        """Return the result of a check.
+        """Evaluate the new version.
 
         Args:
-            now: the time
-            seen: current counters of each node that answers
+            now: current time in seconds
+            seen: current counters of each node that answered
             fresh: nodes with the new version
         """
         canary, passed = self._canary, now - self._begun
@@ -257,7 +263,7 @@ class CanaryWatch:
 def _grown(
     now: Mapping[str, CanaryCounters], before: Mapping[str, CanaryCounters], fresh: Container[str]
 ) -> tuple[CanaryCounters, CanaryCounters]:
-    """Return the increase since then of the new version, and of the old one."""
+    """Return the increase of the new version's counters, and of the old version's, since `before`."""
     new, old = (
         total_of(
             increase_since(one, before[node])
@@ -270,7 +276,7 @@ def _grown(
 
 
 def describe(new: CanaryCounters, old: CanaryCounters) -> str:
-    """Return both versions' counters in one line."""
+    """Return a summary of both versions' counters in one line."""
     return "; ".join(
         f"{name}: {one.requests} requests, {one.failed} failed, {one.mean_s * 1e3:.3g} ms a call"
         for name, one in (("new", new), ("old", old))
@@ -278,7 +284,7 @@ def describe(new: CanaryCounters, old: CanaryCounters) -> str:
 
 
 def _at_least(failed: int, requests: int) -> float:
-    """Return the lower bound of the failure rate, given the observations."""
+    """Return the lower bound of the failure rate's Wilson score interval."""
     share, square = failed / requests, _SURE * _SURE
     middle = share + square / (2 * requests)
     spread = _SURE * math.sqrt(share * (1 - share) / requests + square / (4 * requests * requests))

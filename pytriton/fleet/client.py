@@ -1,9 +1,9 @@
-"""Many daemons as one: models are registered, scaled or unregistered on all of them, or on none.
+"""`FleetClient`: operates several daemons as one. A change is made on all of them or on none.
 
     connect(nodes=…) ▶ addresses_of ▶ a DaemonClient each ▶ Change.on_all: the same message, at once, to all
 
-There is no process and no state besides the daemons': each stores its own registrations, and `sync` copies them to
-nodes that lack them. The addresses are resolved again for each call, so nodes may come and go.
+A fleet has no processes and no state except those of its daemons: each daemon stores its registrations, and `sync`
+copies them to nodes that lack them. The addresses are resolved again for each call, so nodes may be added and removed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Clients = dict[str, DaemonClient]
 
 
 class FleetClient(Closeable):
-    """The daemons of several nodes. Thread-safe. Created by ``connect(nodes=...)``.
+    """Client of the daemons on several nodes. Thread-safe. Created by ``connect(nodes=...)``.
 
-    Every method that makes a change first connects to every node, and changes nothing if one does not answer.
+    Methods that change something first connect to every node, and change nothing if one does not answer.
 
     Args:
-        nodes: as for `addresses.addresses_of`
-        timeout_s: seconds within which a healthy daemon responds
-        key_file: the file written by `pytriton-daemon keys add`; all nodes must have the same keys
+        nodes: the nodes' addresses; see `addresses.addresses_of`
+        timeout_s: maximum wait for a daemon's response, in seconds
+        key_file: key file written by `pytriton-daemon keys add`; all nodes must know this key
     """
 
     def __init__(
@@ -74,32 +74,35 @@ class FleetClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> FleetModel:
-        """Serve a callable as a model on every node. Return when all are ready for requests; all or nothing.
+        """Serve a callable as a model on every node, or on none. Return when it is ready on all nodes.
 
-        The callable is pickled once, and each node gets the same bytes. Each node runs `instances` of it.
-        Paths (`python`, `cwd`, `sys_path`) and devices are those of the nodes. If this process dies during the call,
-        the nodes undo the registration by themselves.
+        The callable is pickled once and sent to every node. Each node runs `instances` instances. Paths (`python`,
+        `cwd`, `sys_path`) and `devices` refer to the nodes. If this process dies during the call, the nodes roll the
+        registration back.
 
         Args:
-            infer_fn: this and all other arguments are as for `DaemonClient.register`
-            model_name: default: the callable's own name
+            infer_fn: as in `DaemonClient.register`, like all arguments except `canary`
+            model_name: name of the model; default: the callable's name
             inputs: the model's input tensors, without the batch axis
             outputs: the model's output tensors
             config: batching, queueing and more
-            canary: with `replace=True`: the share of the nodes that get it first and are watched, such as 0.1; or a
-                `Canary` for all settings
-            progress: None shows a bar on a terminal, False nothing; a callable receives every
+            canary: with `replace=True`, the share of the nodes that get the new version first, such as 0.1, or a
+                `Canary` with further settings. The new version is rolled back if it performs worse than the old one
+                there
+            progress: None: show a progress bar on a terminal; False: show nothing; a function receives each
                 `messages.Progress`, whose text begins with the node
-            options: each is described in `pytriton.run_options`; `isolation="thread"` and `ephemeral` bind a
-                model to a process of this machine, so a fleet does not take them
+            options: see `pytriton.run_options`. `isolation="thread"` and `ephemeral` are not supported, because they
+                bind a model to a process of this machine
 
         Raises:
             PyTritonBadParameterError, PyTritonValidationError: an argument is invalid.
             PicklingError: the callable refers to something that cannot be sent to another process.
             DaemonNotRunningError: a node does not answer; nothing was registered.
-            ModelExistsError: the name is taken on a node, and `replace` was not set; nothing was registered.
-            FleetError: it failed on a node, and was undone on the others; `failures` has the errors.
-            CanaryError: it performed worse than the version it should replace, which all nodes serve again.
+            ModelExistsError: a node already has a model of this name, and `replace` was not set; nothing was
+                registered.
+            FleetError: registration failed on a node and was rolled back on the others; `failures` contains the
+                errors.
+            CanaryError: the new version performed worse than the old one, which all nodes serve again.
         """
         from pytriton._register.message import plan
 
@@ -119,17 +122,17 @@ class FleetClient(Closeable):
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
     ) -> FleetModel:
-        """Change the number of instances of a model *on each node*. All or nothing; no request fails.
+        """Change the number of instances of a model *on each node*, or on none. No request fails.
 
         Args:
             name: name of a registered model
-            instances: as for `DaemonClient.scale`
+            instances: as in `DaemonClient.scale`
             progress: as for `register`
 
         Raises:
             PyTritonValidationError: `instances` is invalid.
             ModelNotFoundError: a node does not serve the model; use `sync`.
-            FleetError: it failed on a node; the others have their previous number again.
+            FleetError: scaling failed on a node; the others have their previous number of instances again.
         """
         autoscale_of(instances)  # reject invalid numbers before contacting a node
         clients = self._all()
@@ -151,11 +154,11 @@ class FleetClient(Closeable):
         return FleetModel(self, name, found, [])
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> FleetModel:
-        """Restore, on all nodes, what a model was before its last replacement. All or nothing.
+        """Restore a model's version before its last replacement, on all nodes or on none.
 
         Raises:
             ModelNotFoundError: a node does not serve the model.
-            FleetError: it failed on a node; the others are unchanged.
+            FleetError: the rollback failed on a node; the others are unchanged.
         """
         clients = self._all()
         self._specs(clients, name)
@@ -172,14 +175,14 @@ class FleetClient(Closeable):
         return FleetModel(self, name, found, [])
 
     def unregister(self, name: str) -> None:
-        """Stop serving a model on all nodes: in-flight requests are answered, then its workers exit.
+        """Stop serving a model on all nodes. In-flight requests are answered, then its workers exit.
 
-        This cannot be undone: if it fails, repeat it. A node that is down keeps the model: unregister it again
-        when the node is back, before a `sync` copies it to the others.
+        This cannot be undone. If it fails, repeat it. A node that is down keeps the model: unregister it again when
+        the node is back, before a `sync` copies the model to the others.
 
         Raises:
             ModelNotFoundError: no node serves the model.
-            FleetError: it failed on some node; the others have unregistered it.
+            FleetError: unregistering failed on a node; the others have unregistered the model.
         """
 
         def act(client: DaemonClient) -> bool:
@@ -203,19 +206,20 @@ class FleetClient(Closeable):
             raise ModelNotFoundError(f"no node serves a model {name!r}", model_name=name)
 
     def sync(self, source: str | None = None, progress: bool | Report | None = None) -> list[str]:
-        """Copy registrations to nodes that lack them; return a sentence for each step.
+        """Copy registrations to nodes that lack them. Return a description of each step.
 
-        Without `source`, every node gets the union of all registrations; nothing is replaced or removed. With it,
-        every node becomes a copy of that one: different models are replaced, and models that it lacks are removed.
+        Without `source`, every node gets the union of all registrations; nothing is replaced or removed. With
+        `source`, every node becomes a copy of that node: models that differ are replaced, and models that it lacks
+        are removed.
 
         Args:
-            source: the address of a node, as in `nodes`
+            source: address of the node to copy, as in `nodes`
             progress: as for `register`
 
         Raises:
             DaemonNotRunningError: a node does not answer.
-            FleetError: nodes have different registrations of one name, and `source` is not given
-                (nothing was changed); or a step failed (the others were made).
+            FleetError: nodes have different registrations of the same name and `source` is not given, or a rollout is
+                in progress (nothing was changed); or a step failed (the other steps were carried out).
         """
         clients = self._all()
         answers = ask_each(clients, lambda _, client: client.registrations())
@@ -249,12 +253,12 @@ class FleetClient(Closeable):
         """The nodes' current addresses.
 
         Raises:
-            DaemonNotRunningError: the nodes' name does not resolve.
+            DaemonNotRunningError: the DNS name of the nodes does not resolve.
         """
         return addresses_of(self._nodes)
 
     def models(self) -> list[FleetModel]:
-        """Return the models that any node serves, in the order of the first such node.
+        """Return all models that any node serves.
 
         Raises:
             DaemonNotRunningError: no node answers.
@@ -263,7 +267,7 @@ class FleetClient(Closeable):
         return models_of(self, answers.done, everywhere=True)
 
     def model(self, name: str) -> FleetModel:
-        """Return a model by its name.
+        """Return the model of a given name.
 
         Raises:
             ModelNotFoundError: no node serves it.
@@ -278,7 +282,9 @@ class FleetClient(Closeable):
         )
 
     def status(self) -> list[NodeStatus]:
-        """Return the status of each node, or the reason why it is missing; a node that is down is not an error here."""
+        """Return the status of each node, or the reason why it is missing. A node that is down does not raise an
+        error.
+        """
         answers = self._ask(lambda client: client.status())
         return [
             NodeStatus(node, answers.done[node])
@@ -288,7 +294,8 @@ class FleetClient(Closeable):
         ]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model on all nodes, or of the daemons: JSON sorted by time, with `node`.
+        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON objects sorted by time,
+        with the field `node`.
 
         Raises:
             ModelNotFoundError: no node serves it.
@@ -306,7 +313,7 @@ class FleetClient(Closeable):
         return [json.dumps(one, ensure_ascii=False) for one in newest]
 
     def close(self) -> None:
-        """Do nothing, for symmetry with `DaemonClient`: each call closes its own connections."""
+        """Do nothing: each call closes its own connections. Exists because `DaemonClient` has this method."""
 
     def __repr__(self) -> str:
         return f"FleetClient({self._nodes!r})"
@@ -343,10 +350,10 @@ class FleetClient(Closeable):
         return FleetModel(self, name, found, [])
 
     def _specs(self, clients: Clients, name: str) -> dict[str, messages.ModelSpec]:
-        """Return each node's registration of a name.
+        """Return the registration of a model on each node.
 
         Raises:
-            ModelNotFoundError: a node has none; names it.
+            ModelNotFoundError: a node lacks the model; names the node.
         """
         answers = ask_each(clients, lambda _, client: client.registrations(name))
         missing = [
@@ -365,10 +372,10 @@ class FleetClient(Closeable):
     # ── nodes ────────────────────────────────────────────────────────────────────────────────────
 
     def _all(self) -> Clients:
-        """Return a client of each node.
+        """Connect to all nodes and return their clients.
 
         Raises:
-            DaemonNotRunningError: a node does not answer; names all of them.
+            DaemonNotRunningError: a node does not answer; the message lists all such nodes.
         """
         answers = self._ask(lambda client: client)
         if answers.failed:
@@ -388,11 +395,11 @@ class FleetClient(Closeable):
     def _ask_those_that_answer(
         self, act: Callable[[DaemonClient], Any], *expected: type[Exception]
     ) -> NodeAnswers[Any]:
-        """Query all nodes; omit those that do not answer.
+        """Query all nodes, ignoring those that do not answer.
 
         Raises:
-            DaemonNotRunningError: none answers.
-            Exception: any other error of a node, unless `expected`.
+            DaemonNotRunningError: no node answers.
+            Exception: a node raised another error that is not in `expected`.
         """
         answers = self._ask(act)
         for error in answers.failed.values():
@@ -406,13 +413,13 @@ class FleetClient(Closeable):
 
 
 def raise_first(answers: NodeAnswers[Any]) -> None:
-    """Raise the error of the first node that failed."""
+    """Raise the first error, if any node failed."""
     for error in answers.failed.values():
         raise error
 
 
 def with_node(line: str, node: str) -> dict[str, Any]:
-    """Return a log line as a record with its node."""
+    """Return a log line as a dict with the additional field `node`."""
     try:
         record = json.loads(line)
     except ValueError:

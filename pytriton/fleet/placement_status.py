@@ -1,4 +1,4 @@
-"""The nodes and models of a fleet, as returned by its client."""
+"""The status of a fleet's nodes and models, as returned by a fleet's client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton.autoscale import Instances
 
 
 class Fleet(Protocol):
-    """The client that a model belongs to."""
+    """Interface of the client that a model belongs to."""
 
     def scale(self, name: str, instances: Any) -> Any:
         """Change the number of instances."""
@@ -22,7 +22,7 @@ class Fleet(Protocol):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One node: the status of its daemon, or the reason why it is missing."""
+    """The status of a node's daemon, or the reason why it is missing."""
 
     node: str
     status: Optional[messages.Status] = None
@@ -30,12 +30,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 
 class FleetModel:
-    """A snapshot of a fleet's model.
+    """A model of a fleet, as it was when the fleet was queried.
 
     Attributes:
         name: name of the model
-        by_node: its state on each daemon that serves it
-        missing: nodes that answer, but do not serve it
+        by_node: node -> state of the model, for each node that serves it
+        missing: nodes that answer but do not serve the model
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FleetModel:
 
     @property
     def ready(self) -> int:
-        """The number of instances that serve, on all nodes together."""
+        """The number of ready instances on all nodes."""
         return sum(
             one.state == "ready" and not one.standby
             for info in self.by_node.values()
@@ -61,7 +61,9 @@ class FleetModel:
 
     @property
     def state(self) -> str:
-        """The state on all nodes: one word if they agree, otherwise each state with its nodes, the worst first."""
+        """The state on all nodes: one word if they agree, otherwise each state with its nodes, starting with the
+        worst.
+        """
         nodes: dict[str, list[str]] = {}
         for node, info in self.by_node.items():
             nodes.setdefault(info.state, []).append(node)
@@ -73,21 +75,21 @@ class FleetModel:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reason why it is degraded, not ready or failed, by node."""
+        """Node -> reason why the model is degraded, not ready or failed there."""
         return {node: info.error for node, info in self.by_node.items() if info.error}
 
     @property
     def instances(self) -> int:
-        """The desired number of instances, on all nodes together."""
+        """The desired number of instances on all nodes."""
         return sum(not one.standby for info in self.by_node.values() for one in info.instances)
 
     @property
     def urls(self) -> dict[str, str]:
-        """Its HTTP address on each node."""
+        """The model's HTTP address on each node."""
         return {node: info.url for node, info in self.by_node.items()}
 
     def scale(self, instances: Instances) -> None:
-        """Change the number of instances: on each node, or in total if Ray places them; see the client's `scale`."""
+        """Change the number of instances, on each node, or in total for a fleet on Ray. See the client's `scale`."""
         self._fleet.scale(self.name, instances)
 
     def unregister(self) -> None:
@@ -101,12 +103,12 @@ class FleetModel:
 def models_of(
     fleet: Fleet, models_by_node: Mapping[str, list[messages.ModelInfo]], *, everywhere: bool
 ) -> list[FleetModel]:
-    """Return the models that nodes report, in the order of the first node that does.
+    """Combine the models that the nodes report, in the order in which they first appear.
 
     Args:
-        fleet: the client
+        fleet: client of the fleet
         models_by_node: node -> its models
-        everywhere: whether each node should serve each of them
+        everywhere: whether every node should serve every model
     """
     by_model: dict[str, dict[str, messages.ModelInfo]] = {}
     for node, infos in models_by_node.items():

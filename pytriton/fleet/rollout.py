@@ -1,10 +1,11 @@
-"""Step-by-step rollout of a new version: a few nodes, a watch, then the others; rolled back if it performs worse.
+"""Gradual rollout of a new version: a few nodes, a watch, then the others. It is rolled back if it performs worse.
 
     first nodes ──▶ watched against the others ──▶ twice as many, and so on ──▶ all keep it
                         └─ worse, or a node fails, or this process dies: all return to the old version
 
-It is provisional on each node until all have it: each node rolls it back by itself if its lease is not renewed for a while
-(`LEASE_S`). So the registering process or the network may fail at any moment: no node keeps a partial change for longer.
+The new version is provisional until all nodes have it: a node rolls it back if its lease is not renewed for
+`LEASE_S`. So if the registering process or the network fails, no node keeps an incomplete change for longer than
+that.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _RENEW_S = 5.0
 
 
 class Rollout:
-    """One registration on all nodes, provisional until all have it.
+    """Registration of a model on all nodes, which is provisional until all nodes have it.
 
     Args:
         clients: the nodes
         message: the registration
-        payloads: its callables
-        canary: None: all nodes at once
-        report: receives the progress
-        pause: sleeps for a number of seconds
-        clock: the time in seconds
+        payloads: the pickled callables
+        canary: settings of a canary rollout; None: all nodes at once
+        report: function that receives the progress
+        pause: function like time.sleep
+        clock: function like time.monotonic
     """
 
     def __init__(
@@ -72,11 +73,11 @@ class Rollout:
         self._found: dict[str, messages.ModelInfo] = {}
 
     def run(self) -> dict[str, messages.ModelInfo]:
-        """Serve the model on all nodes; return each node's answer.
+        """Serve the model on all nodes and return each node's answer.
 
         Raises:
             FleetError: a node failed, or does not confirm the registration.
-            CanaryError: it performed worse than the old version, which all nodes serve again.
+            CanaryError: the new version performed worse than the old one, which all nodes serve again.
         """
         with self._lease:
             try:
@@ -122,7 +123,7 @@ class Rollout:
         self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
 
     def _roll_back(self) -> str:
-        """Roll it back on the nodes that have it; return a line for each."""
+        """Roll the new version back on the nodes that have it. Return a line of text for each node."""
         there = {node: self._clients[node] for node in self._found}
         answers = ask_each(there, self._lease.roll_back)
         lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
@@ -151,7 +152,7 @@ class Rollout:
                 return
 
     def _check(self, failed: Mapping[str, Exception], why: str) -> None:
-        """Raise CanaryError on a fault, or if a node lost the new version or cannot be watched."""
+        """Raise CanaryError if there is a fault, or if a node has lost the new version or cannot be watched."""
         silent = {node: error for node, error in failed.items() if node in self._found}
         lost = {**silent, **self._lease.lost}
         if not why and lost:
@@ -173,16 +174,17 @@ class Rollout:
 
 
 class FleetLease:
-    """The lease of one registration: confirmed on all nodes, or rolled back on all. Renewed on all nodes inside of the `with` block.
+    """The lease of a provisional registration on all nodes. It is renewed inside the `with` block, and ends when the
+    registration is confirmed or rolled back.
 
     Args:
         clients: the nodes
         model: name of the model
-        share: share of the requests that balancers send to all nodes that have it together; 0: no limit
+        share: share of the requests that balancers send to the nodes with the new version, all together; 0: no limit
 
     Attributes:
         id: ID of the lease on the nodes
-        lost: nodes that had it, and report that they lost it
+        lost: errors of nodes that had the new version and have lost it
     """
 
     def __init__(self, clients: Mapping[str, DaemonClient], model: str, share: float = 0.0) -> None:
@@ -204,22 +206,22 @@ class FleetLease:
         self._thread.join()
 
     def as_provisional(self, message: messages.Register) -> messages.Register:
-        """Return a registration with this lease."""
+        """Return a copy of a registration with this lease."""
         lease = messages.Lease(self.id, LEASE_S, self._share)
         spec = msgspec.structs.replace(message.spec, lease=lease)
         return msgspec.structs.replace(message, spec=spec)
 
     def record_made(self, node: str) -> None:
-        """Record that a node has it: from now on, losing it is an error."""
+        """Record that a node has the new version. From now on, losing it is an error."""
         self._made.add(node)
 
     def lift_share(self) -> None:
-        """Make balancers send as many requests to nodes that have it as to others."""
+        """Remove the limit on the share of requests that balancers send to nodes with the new version."""
         self._share = 0.0
         ask_each({one: self._clients[one] for one in self._made}, self._renew_on)
 
     def roll_back(self, node: str, client: DaemonClient) -> str:
-        """Roll it back on one node; return the outcome, "" if the node did not have it."""
+        """Roll the registration back on one node. Return the outcome; "" if the node did not have it."""
         self._made.discard(node)
         try:
             client.end_lease(self._model, self.id, keep=False)
@@ -228,10 +230,10 @@ class FleetLease:
         return "it was withdrawn"
 
     def check(self) -> None:
-        """Check that all nodes have it right now: one may have died since it registered.
+        """Check that all nodes still have the registration: a node may have failed in the meantime.
 
         Raises:
-            FleetError: a node lacks it
+            FleetError: a node has lost the registration or does not answer
         """
         answers = ask_each(
             self._clients, lambda _, client: client.renew_lease(self._model, self.id, self._share)
@@ -243,10 +245,10 @@ class FleetLease:
         )
 
     def keep(self) -> None:
-        """Confirm it on all nodes.
+        """Confirm the registration on all nodes.
 
         Raises:
-            FleetError: a node does not confirm it; names them
+            FleetError: a node did not confirm the registration; the message lists these nodes
         """
         answers = ask_each(
             self._clients, lambda _, client: client.end_lease(self._model, self.id, keep=True)

@@ -1,6 +1,6 @@
-"""Synchronisation: which registrations must be copied so that all nodes serve the same, and the copying.
+"""Synchronisation of registrations, so that all nodes serve the same models.
 
-`plan_sync` is pure: it maps a table of nodes and digests to steps.
+`plan_sync` is a pure function that computes the steps from each node's registrations; `carry_out` executes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytriton.exceptions import (
 
 
 class Copy(NamedTuple):
-    """Register `source`'s model on `node`; with `replace`, replacing another registration."""
+    """Step that registers `source`'s model on `node`. With `replace`, it replaces a different registration."""
 
     node: str
     model: str
@@ -35,7 +35,7 @@ class Copy(NamedTuple):
 
 
 class SyncRemoval(NamedTuple):
-    """Unregister on `node` a model that the source lacks."""
+    """Step that unregisters a model on `node` because the source lacks it."""
 
     node: str
     model: str
@@ -56,13 +56,13 @@ Kept = Mapping[str, Mapping[str, str]]
 
 
 def plan_sync(kept: Kept, source: Optional[str] = None) -> SyncPlan:
-    """Return the steps that make all nodes alike.
+    """Return the steps after which all nodes have the same registrations.
 
-    Without `source`, the result is the union of all nodes: nothing is replaced or removed, and a model whose
-    registrations differ is a conflict, which is left alone. Otherwise that node is copied.
+    Without `source`, the result is the union of all registrations: nothing is replaced or removed, and a model whose
+    registrations differ is a conflict, for which there are no steps. With `source`, that node is copied.
 
     Raises:
-        PyTritonBadParameterError: the node is unknown.
+        PyTritonBadParameterError: `source` is not one of the nodes.
     """
     if source is not None and source not in kept:
         raise PyTritonBadParameterError(
@@ -99,13 +99,13 @@ def _as(kept: Kept, source: str) -> SyncPlan:
 def carry_out(
     plan: SyncPlan, clients: Mapping[str, DaemonClient], report: Report | None
 ) -> list[str]:
-    """Execute the steps of a plan; return a sentence for each.
+    """Execute the steps of a plan and return a description of each.
 
-    Sequentially: only one payload is in memory, and not all nodes load at once. A payload is fetched once for all
-    nodes that lack it, and must match its digest.
+    Steps run one after the other, so that only one payload is in memory and not all nodes load at once. A payload is
+    fetched once for all nodes that lack it, and must match its digest.
 
     Raises:
-        FleetError: some steps failed; the others were made
+        FleetError: some steps failed; the others were carried out
     """
     done: list[str] = []
     failures: dict[str, Exception] = {}
@@ -125,17 +125,17 @@ def carry_out(
 
 
 class _SyncSource:
-    """Fetches registrations with their payloads; caches the last one."""
+    """Fetches registrations with their payloads, and caches the last one."""
 
     def __init__(self, clients: Mapping[str, DaemonClient]) -> None:
         self._clients = clients
         self._newest: Optional[tuple[str, messages.KeptRegistration]] = None
 
     def fetch(self, node: str, model: str) -> messages.KeptRegistration:
-        """Return a node's registration of a model.
+        """Fetch the registration of a model from a node.
 
         Raises:
-            PyTritonDaemonError: it does not match its digest
+            PyTritonDaemonError: the registration does not match its digest
         """
         if self._newest is None or (self._newest[0], self._newest[1].spec.name) != (node, model):
             (kept,) = self._clients[node].registrations(model, payloads=True)

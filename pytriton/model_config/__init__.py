@@ -1,7 +1,7 @@
 """The configuration of a model: its tensors, batching, queueing, cache and warm-up.
 
-Plain dataclasses without any connection to a running server. `to_triton_config` converts them to Triton's
-model configuration, `TritonModelConfig.from_triton_config` reads one.
+These are plain dataclasses that need no running server. `to_triton_config` converts them to Triton's model
+configuration; `TritonModelConfig.from_triton_config` reads such a configuration.
 """
 
 from __future__ import annotations

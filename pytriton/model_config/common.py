@@ -1,8 +1,8 @@
 """Parts of a model configuration: batcher, queue policies, device kinds, response cache, warm-up.
 
-Field names and meanings are those of Triton's model_config.proto. Everything is validated on
-construction, so that a mistake is reported on the line that contains it, and again when the configuration
-is passed to Triton, since these objects may be modified in between.
+Field names and meanings are those of Triton's model_config.proto. Fields are validated on construction, so
+that a traceback points to the mistake. They are validated again when the configuration is passed to Triton,
+because these objects can be modified.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class DeviceKind(enum.Enum):
-    """Device of an instance group, as in Triton's configuration."""
+    """The kind of device that an instance group runs on, as in Triton's model configuration."""
 
     KIND_AUTO = "KIND_AUTO"
     KIND_CPU = "KIND_CPU"
@@ -39,7 +39,7 @@ class DeviceKind(enum.Enum):
 
 
 class TimeoutAction(enum.Enum):
-    """What happens to a request that has waited in the queue for too long."""
+    """What Triton does with a request that has waited in the queue for too long."""
 
     REJECT = "REJECT"
     DELAY = "DELAY"
@@ -48,13 +48,16 @@ class TimeoutAction(enum.Enum):
 @closest_keywords
 @dataclass
 class QueuePolicy:
-    """The rules of a queue.
+    """Limits for the requests in a queue.
 
     Args:
-        timeout_action: reject a request that waited too long, or serve it after the others
-        default_timeout_microseconds: maximum wait in µs; 0 is no limit
-        allow_timeout_override: allow requests to set a shorter wait
-        max_queue_size: maximum length of the queue; further requests are rejected; 0 is no limit
+        timeout_action: reject a request that has waited too long, or serve it after all other requests
+        default_timeout_microseconds: maximum waiting time in µs; 0: no limit
+        allow_timeout_override: allow requests to set a shorter timeout
+        max_queue_size: maximum number of queued requests; further requests are rejected; 0: no limit
+
+    Raises:
+        PyTritonBadParameterError: a field is invalid
     """
 
     timeout_action: TimeoutAction = TimeoutAction.REJECT
@@ -82,19 +85,23 @@ class QueuePolicy:
 @closest_keywords
 @dataclass
 class DynamicBatcher:
-    """The rules by which Triton combines requests into a batch.
+    """Settings of Triton's dynamic batcher, which combines requests into batches.
 
     Args:
-        max_queue_delay_microseconds: how long a request may wait for others, in µs
-        preferred_batch_size: sizes at which a batch is sent at once
-        preserve_ordering: respond in the order of arrival, also with several instances
-        priority_levels: number of priorities; 1 is the highest, 0 disables priorities
-        default_priority_level: priority of requests that set none; 1 to `priority_levels`
-        default_queue_policy: queue policy of priorities without their own
+        max_queue_delay_microseconds: how long a request may wait for other requests to fill the batch, in µs
+        preferred_batch_size: batch sizes at which Triton does not wait for more requests
+        preserve_ordering: return responses in the order of arrival, even with several instances
+        priority_levels: number of priorities, of which 1 is the highest; 0 disables priorities
+        default_priority_level: priority of requests that do not set one; 1 to `priority_levels`
+        default_queue_policy: queue policy for priorities that are not in `priority_queue_policy`
         priority_queue_policy: priority -> queue policy
 
     Raises:
-        PyTritonBadParameterError: a field is out of range
+        PyTritonBadParameterError: a field is invalid or out of range
+
+    Example:
+        >>> DynamicBatcher(max_queue_delay_microseconds=5000, preferred_batch_size=[8, 16]).preferred_batch_size
+        [8, 16]
     """
 
     max_queue_delay_microseconds: int = 0
@@ -109,7 +116,7 @@ class DynamicBatcher:
         self.validate()
 
     def validate(self) -> None:
-        """Raise `PyTritonBadParameterError` if a field, or a policy in it, is invalid."""
+        """Raise `PyTritonBadParameterError` if a field or one of the queue policies is invalid."""
         for field in ("max_queue_delay_microseconds", "priority_levels", "default_priority_level"):
             require_integer(getattr(self, field), field, minimum=0)
         if isinstance(self.preferred_batch_size, np.ndarray):
@@ -117,7 +124,7 @@ class DynamicBatcher:
         sizes = self.preferred_batch_size
         if sizes is not None and not isinstance(sizes, Collection):
             raise PyTritonBadParameterError(
-                f"The `preferred_batch_size` must be a sequence of integers, got {sizes!r}. For one size, write [4]."
+                f"The `preferred_batch_size` must be a sequence of integers, got {sizes!r}. Write [4] for a single size."
             )
         for size in self.preferred_batch_size or ():
             require_integer(size, "preferred_batch_size", minimum=1)
@@ -126,7 +133,7 @@ class DynamicBatcher:
         self._validate_policies()
 
     def _validate_default_priority(self) -> None:
-        # 0 with levels is rejected by ModelConfig: at this point the default is merely missing.
+        # ModelConfig rejects level 0 with priority levels: here the default may not have been set yet.
         if self.default_priority_level > self.priority_levels:
             raise PyTritonBadParameterError(
                 "The `default_priority_level` must be between 1 and `priority_levels` "
@@ -155,13 +162,13 @@ class DynamicBatcher:
 @closest_keywords
 @dataclass
 class ResponseCache:
-    """Whether Triton's response cache answers repeated identical requests."""
+    """Setting that enables Triton's response cache, which answers identical requests without calling the model."""
 
     enable: bool
 
 
 def require_integer(value: Any, field: str, *, minimum: int) -> int:
-    """Return `value` as an int; reject non-integers and values below `minimum`."""
+    """Return `value` as an int. Raise `PyTritonBadParameterError` if it is not an integer of at least `minimum`."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -178,7 +185,7 @@ def require_integer(value: Any, field: str, *, minimum: int) -> int:
 
 
 def require_bool(value: Any, field: str) -> bool:
-    """Return `value` as a bool; reject everything else: `"no"` and `"false"` would count as true."""
+    """Return `value` as a bool. Raise `PyTritonBadParameterError` for other types, such as the string "false"."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise PyTritonBadParameterError(f"The `{field}` must be True or False, got {value!r}.")

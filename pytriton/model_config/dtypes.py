@@ -1,7 +1,7 @@
-"""The spellings of a dtype, and the corresponding Triton data types.
+"""Conversion between the spellings of a dtype and Triton's data types.
 
-Names follow Triton's inference protocol ("FP32", "BYTES"); in a model configuration the same types
-are spelt "TYPE_FP32" and "TYPE_STRING" (model_config.proto, enum DataType).
+Triton's inference protocol calls data types "FP32" and "BYTES". A model configuration spells the same types
+"TYPE_FP32" and "TYPE_STRING" (enum DataType in model_config.proto).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 _NUMERIC: dict[str, type[np.generic]] = {
     name: dtype.type for dtype, name in numpy_types.BY_DTYPE.items()
 }
-# By kind and size rather than by type: np.longlong and np.int64 are different types of the same width.
+# Look up by kind and size, not by type: np.longlong and np.int64 are different types of the same width.
 _BY_LAYOUT = {(np.dtype(t).kind, np.dtype(t).itemsize): (name, t) for name, t in _NUMERIC.items()}
 _BUILTINS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
 _BYTES_TYPES: tuple[type, ...] = (bytes, object, np.bytes_, np.object_, np.str_)
@@ -41,19 +41,23 @@ _KNOWN_WORDS = sorted(
 
 
 def normalise_dtype(dtype: Any) -> type:
-    """Convert any spelling of a dtype to the scalar type that tensors store.
+    """Convert any spelling of a dtype to the scalar type that a `Tensor` stores.
 
     Args:
-        dtype: a numpy dtype or scalar type, one of the builtins bool, int, float, bytes, str and
-            object, ``ml_dtypes.bfloat16``, or a string: numpy's ("float32", "<f4"), Triton's
+        dtype: a numpy dtype or scalar type; one of the builtins bool, int, float, bytes, str and
+            object; ``ml_dtypes.bfloat16``; or a string, as in numpy ("float32", "<f4") or Triton
             ("FP32", "BYTES", "TYPE_FP32"), "bytes", "object" or "bfloat16"
 
     Returns:
-        a numpy scalar type such as ``np.float32``; of the bytes family, the type that was given
-        (``bytes``, ``object``, ``np.bytes_``, ``np.object_`` or ``np.str_``)
+        a numpy scalar type such as ``np.float32``. ``bytes``, ``object``, ``np.bytes_``, ``np.object_`` and
+        ``np.str_`` are returned unchanged.
 
     Raises:
-        PyTritonBadParameterError: Triton does not support the type, or ml_dtypes is required and missing
+        PyTritonBadParameterError: Triton does not support the type, or ml_dtypes is required but not installed
+
+    Example:
+        >>> normalise_dtype("FP32") is np.float32
+        True
     """
     if isinstance(dtype, str):
         return _from_word(dtype)
@@ -63,12 +67,15 @@ def normalise_dtype(dtype: Any) -> type:
         if dtype in _BUILTINS:
             return _BUILTINS[dtype]
         if not issubclass(dtype, (np.generic, complex)):
-            raise _refusal(dtype)  # np.dtype(any class) would silently mean object
+            raise _unsupported(dtype)  # np.dtype(<any class>) silently returns the object dtype
     return _from_numpy(dtype)
 
 
 def to_triton_datatype(dtype: Any) -> str:
-    """Return the name of Triton's data type for anything `normalise_dtype` accepts.
+    """Return the name of the Triton data type for a dtype in any spelling that `normalise_dtype` accepts.
+
+    Raises:
+        PyTritonBadParameterError: Triton does not support the type
 
     Example:
         >>> to_triton_datatype(np.float32), to_triton_datatype(bytes), to_triton_datatype("<i8")
@@ -84,19 +91,19 @@ def to_triton_datatype(dtype: Any) -> str:
 
 
 def to_config_datatype(dtype: Any) -> str:
-    """Like `to_triton_datatype`, but in the spelling of model configurations ("TYPE_FP32")."""
+    """Return the name of the Triton data type in the spelling of model configurations, such as "TYPE_FP32"."""
     datatype = to_triton_datatype(dtype)
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def to_numpy_dtype(datatype: str) -> np.dtype[Any]:
-    """Return the numpy dtype of arrays for a Triton data type; BYTES are stored as objects.
+    """Return the numpy dtype of arrays of a Triton data type. BYTES are stored in object arrays.
 
     Args:
-        datatype: "FP32" or "TYPE_FP32"; any case
+        datatype: name such as "FP32" or "TYPE_FP32", in any case
 
     Raises:
-        PyTritonBadParameterError: unknown data type, or BF16 without ml_dtypes
+        PyTritonBadParameterError: the data type is unknown, or it is BF16 and ml_dtypes is not installed
 
     Example:
         >>> to_numpy_dtype("FP32"), to_numpy_dtype("TYPE_STRING")
@@ -135,25 +142,25 @@ def _from_word(word: str) -> type:
     try:
         parsed = np.dtype(word.strip())
     except (TypeError, ValueError, SyntaxError):
-        raise _refusal(word) from None
+        raise _unsupported(word) from None
     return _from_numpy(parsed, shown=word)
 
 
 def _from_numpy(dtype: Any, *, shown: Any = None) -> type:
     shown = dtype if shown is None else shown
-    if dtype is None:  # np.dtype(None) would silently mean float64
-        raise _refusal(shown)
+    if dtype is None:  # np.dtype(None) silently returns float64
+        raise _unsupported(shown)
     try:
         parsed: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise _refusal(shown) from None
+        raise _unsupported(shown) from None
     if parsed.name == "bfloat16":
         return cast(type, parsed.type)
     if parsed.kind in "SUO" and parsed.subdtype is None:
         return cast(type, parsed.type)
     known = _BY_LAYOUT.get((parsed.kind, parsed.itemsize))
     if known is None:
-        raise _refusal(shown)
+        raise _unsupported(shown)
     return known[1]
 
 
@@ -162,18 +169,18 @@ def _bfloat16() -> type:
         return cast(type, importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise PyTritonBadParameterError(
-            "bfloat16 is not a numpy type; it needs the package ml_dtypes: pip install ml_dtypes"
+            "bfloat16 is not a numpy type and requires the package ml_dtypes: pip install ml_dtypes"
         ) from None
 
 
-def _refusal(dtype: Any) -> PyTritonBadParameterError:
-    import difflib  # takes 2 ms, which each worker would pay
+def _unsupported(dtype: Any) -> PyTritonBadParameterError:
+    import difflib  # imported here because it takes 2 ms in each worker
 
     shown = repr(dtype)
     nearest = difflib.get_close_matches(str(dtype), _KNOWN_WORDS, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return PyTritonBadParameterError(
         f"Triton has no data type for dtype {shown}.{hint} Use bool, (u)int8 to (u)int64, float16, "
-        "float32, float64 or bfloat16 as a numpy dtype, a numpy type, a string or Triton's name "
-        "(np.float32, 'float32', 'FP32'), or bytes, np.bytes_ or object for byte strings."
+        "float32, float64 or bfloat16, as a numpy dtype, a numpy type, a string or Triton's name "
+        "(np.float32, 'float32', 'FP32'). For byte strings, use bytes, np.bytes_ or object."
     )

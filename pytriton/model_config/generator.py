@@ -16,10 +16,10 @@ __all__ = ["ModelConfigGenerator"]
 
 
 class ModelConfigGenerator:
-    """Convert a configuration to Triton's format; `ModelConfigParser` does the reverse.
+    """Converter from a `TritonModelConfig` to Triton's format. `ModelConfigParser` does the reverse.
 
     Args:
-        config: the configuration. Its `model_warmup` is omitted: workers warm up, not Triton.
+        config: the configuration. Its `model_warmup` is left out, because workers run the warm-up, not Triton.
 
     Example:
         >>> config = TritonModelConfig("m", batching=False)
@@ -31,7 +31,7 @@ class ModelConfigGenerator:
         self._config = config
 
     def get_config(self) -> dict[str, Any]:
-        """Return the JSON form of Triton's message ModelConfig, with the proto's own field names.
+        """Return the JSON form of Triton's ModelConfig message, with the field names of the proto file.
 
         Raises:
             PyTritonBadParameterError: a field is out of range
@@ -59,10 +59,10 @@ class ModelConfigGenerator:
         return document
 
     def to_file(self, config_path: str | Path) -> None:
-        """Write the configuration as protobuf text, the format of `config.pbtxt`.
+        """Write the configuration in protobuf text format, as in a `config.pbtxt` file.
 
         Args:
-            config_path: destination; folders are created, an existing file is replaced
+            config_path: path of the file. Missing folders are created, an existing file is replaced.
 
         Raises:
             PyTritonBadParameterError: a field is out of range

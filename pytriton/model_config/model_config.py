@@ -18,24 +18,24 @@ __all__ = ["ModelConfig"]
 @closest_keywords
 @dataclass
 class ModelConfig:
-    """Configuration of one model, apart from its name, inputs and outputs.
+    """Configuration of one model, except its name, inputs and outputs.
 
     Args:
-        batching: requests have a batch axis and Triton may combine several of them
+        batching: requests have a batch axis, and Triton may combine several requests
         max_batch_size: maximum number of rows per call of the callable; ignored without batching
-        batcher: how batches are formed; None passes every request on its own
-        response_cache: answer repeated identical requests from Triton's cache
-        decoupled: any number of responses per request (streaming)
-        model_warmup: requests that every worker's callable processes before it counts as ready
-        parameters: custom parameters, stored in Triton's configuration as strings
-        extra: other fields of Triton's model configuration in its JSON form, passed through:
-            ``sequence_batching``, ``version_policy``, ``optimization``, ``metric_tags``...; names
-            and types are checked against Triton's own schema. The rate limiter is
-            ``{"instance_group": [{"rate_limiter": {...}}]}``
+        batcher: how Triton forms batches; None: requests are not combined
+        response_cache: answer identical requests from Triton's response cache
+        decoupled: allow any number of responses per request (streaming)
+        model_warmup: requests that the callable processes in every worker before the worker counts as ready
+        parameters: custom parameters, stored as strings in Triton's configuration
+        extra: other fields of Triton's model configuration, in its JSON form, which are passed through, such as
+            ``sequence_batching``, ``version_policy``, ``optimization`` or ``metric_tags``. Names
+            and types are checked against Triton's schema. Set the rate limiter with
+            ``{"instance_group": [{"rate_limiter": {...}}]}``.
 
     Raises:
         PyTritonBadParameterError: a field is out of range, or `extra` has an unknown field or
-            a value of a wrong type
+            a value of the wrong type
 
     Example:
         >>> ModelConfig(max_batch_size=64, batcher=DynamicBatcher(max_queue_delay_microseconds=99))
@@ -58,7 +58,7 @@ class ModelConfig:
     def validate(self) -> None:
         """Raise `PyTritonBadParameterError` if a field is invalid.
 
-        Called on construction and again when the object is passed to Triton.
+        Called on construction, and again when the configuration is passed to Triton.
         """
         for name in ("batching", "response_cache", "decoupled"):
             setattr(self, name, require_bool(getattr(self, name), name))
@@ -92,13 +92,13 @@ class ModelConfig:
         for warmup in self.model_warmup or ():
             if not isinstance(warmup, ModelWarmup):
                 raise PyTritonBadParameterError(
-                    f"The `model_warmup` must be a list of ModelWarmup, got {warmup!r} in it."
+                    f"The `model_warmup` must be a list of ModelWarmup, but contains {warmup!r}."
                 )
-            most = self.max_batch_size if self.batching else 1
-            if warmup.batch_size > most:
+            maximum = self.max_batch_size if self.batching else 1
+            if warmup.batch_size > maximum:
                 raise PyTritonBadParameterError(
                     f"The `batch_size` {warmup.batch_size} of warm-up {warmup.name!r} is larger "
-                    f"than what the model takes ({most})."
+                    f"than the model's maximum batch size ({maximum})."
                 )
 
     def _validate_cache(self) -> None:
@@ -110,16 +110,16 @@ class ModelConfig:
 
 
 def _validate_for_triton(batcher: DynamicBatcher) -> None:
-    # What Triton 2.51 rejects at load (observed), with less helpful messages than these.
+    # Triton 2.51 rejects these combinations when it loads the model, with less helpful messages (observed).
     if batcher.priority_levels > 0 and batcher.default_priority_level == 0:
         raise PyTritonBadParameterError(
             "The `default_priority_level` must be between 1 and `priority_levels` "
-            f"({batcher.priority_levels}) if there are priorities, got 0."
+            f"({batcher.priority_levels}) if `priority_levels` is set, got 0."
         )
     if batcher.preserve_ordering and batcher.priority_levels > 1:
         raise PyTritonBadParameterError(
-            "`preserve_ordering` cannot be combined with more than one of `priority_levels`: "
-            "requests of a higher priority overtake others. Choose one of the two."
+            "`preserve_ordering` cannot be combined with `priority_levels` above 1, because requests "
+            "of a higher priority overtake others. Use only one of the two."
         )
 
 
@@ -127,6 +127,6 @@ def _validate_parameters(parameters: Mapping[str, Any]) -> None:
     for key, value in parameters.items():
         if not isinstance(key, str) or not isinstance(plain(value), (str, int, bool, float)):
             raise PyTritonBadParameterError(
-                "The `parameters` of a model map strings to str, int, bool or float; "
+                "The `parameters` of a model must map strings to str, int, bool or float, "
                 f"got {key!r}: {value!r}."
             )

@@ -1,4 +1,4 @@
-"""`ModelConfigParser`: reads Triton's model configuration, a dict or a file, into a `TritonModelConfig`."""
+"""`ModelConfigParser`: creates a `TritonModelConfig` from Triton's model configuration, a dict or a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["ModelConfigParser"]
 
 
 class ModelConfigParser:
-    """Read the output of `ModelConfigGenerator`, `config.pbtxt` files, and a server's responses."""
+    """Parser of model configurations: `config.pbtxt` files, and dicts as returned by a server."""
 
     @classmethod
     def from_dict(cls, model_config_dict: Mapping[str, Any]) -> TritonModelConfig:
-        """Read the JSON form of Triton's message ModelConfig.
+        """Convert the JSON form of Triton's ModelConfig message.
 
         Args:
-            model_config_dict: the fields by the proto's own names; 64-bit numbers may be strings
+            model_config_dict: the fields, with their names from the proto file; 64-bit integers may be strings
 
         Raises:
             PyTritonModelConfigError: the dict is not a model configuration
@@ -30,9 +30,9 @@ class ModelConfigParser:
 
     @classmethod
     def from_file(cls, config_path: str | Path) -> TritonModelConfig:
-        """Read a `config.pbtxt` (protobuf text).
+        """Read a `config.pbtxt` file (protobuf text format).
 
-        A model whose file contains no name is named after its folder, as in a model repository.
+        If the file does not contain the model's name, the name is that of its folder, as in a model repository.
 
         Args:
             config_path: path of the file
@@ -40,7 +40,7 @@ class ModelConfigParser:
         Raises:
             PyTritonModelConfigError: the file cannot be read, or is not a model configuration
         """
-        # Imported here because few need it.
+        # Imported here because few programs need it.
         from google.protobuf import json_format, text_format
 
         path = Path(config_path)
@@ -49,7 +49,7 @@ class ModelConfigParser:
             message = text_format.Parse(text, pbtxt.message_class()())
         except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
             raise PyTritonModelConfigError(
-                f"{path} cannot be read as a Triton model configuration: {error}"
+                f"Cannot read {path} as a Triton model configuration: {error}"
             ) from error
         document = json_format.MessageToDict(message, preserving_proto_field_name=True)
         document.setdefault("name", path.resolve().parent.name)

@@ -1,9 +1,8 @@
-"""Fields of Triton's model configuration that are validated and passed through unchanged.
+"""Validation of `ModelConfig.extra`: fields of Triton's model configuration that are passed through unchanged.
 
-Names and types come from tritonclient's own copy of model_config.proto, so Triton's fields are not
-listed here; only those that we set ourselves are, with the place to set them. If tritonclient is not
-installed (in a worker's environment) only names of the first level are checked: what reaches Triton
-was checked in the process that registered.
+Names and types are checked against tritonclient's copy of model_config.proto. If tritonclient is not installed,
+as in a worker's environment, only the top-level names are checked: the registering process has already checked
+everything that reaches Triton.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _PASSED_THROUGH = (
     "version_policy",
 )
 _INSTANCES = "use instances= or devices= when registering"
-_SAID_ELSEWHERE = {
+_SET_ELSEWHERE = {
     "backend": "it is always the proxy's",
-    "batch_input": "Triton's Python backend does not create them; the callable receives each request",
-    "batch_output": "Triton's Python backend does not create them; the callable receives each request",
+    "batch_input": "Triton's Python backend does not support batch inputs; the callable receives each request",
+    "batch_output": "Triton's Python backend does not support batch outputs; the callable receives each request",
     "cc_model_filenames": "it does not apply to Python models",
     "default_model_filename": "it is always the proxy's",
     "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
-    "ensemble_scheduling": "an ensemble has no callable",
+    "ensemble_scheduling": "ensembles have no callable",
     "input": "use inputs=[Tensor(...)]",
     "max_batch_size": "use ModelConfig(max_batch_size=...)",
     "model_transaction_policy": "use ModelConfig(decoupled=...)",
@@ -46,19 +45,19 @@ _SAID_ELSEWHERE = {
     "response_cache": "use ModelConfig(response_cache=...)",
     "runtime": "it is always the proxy's",
 }
-#: Fields of an instance group that the user may set; the dispatcher sets the rest.
-_OF_AN_INSTANCE_GROUP = ("host_policy", "rate_limiter")
+#: Fields of an instance group that users may set. The dispatcher sets all others.
+_INSTANCE_GROUP_FIELDS = ("host_policy", "rate_limiter")
 
 
 def check_extra(extra: Any) -> None:
-    """Raise `PyTritonBadParameterError` for a field or value that Triton, or the daemon, would reject.
+    """Raise `PyTritonBadParameterError` for a field or value that Triton or the daemon would reject.
 
     Args:
-        extra: fields of Triton's message ModelConfig, in its JSON form
+        extra: fields of Triton's ModelConfig message, in its JSON form
     """
     if not isinstance(extra, Mapping):
         raise PyTritonBadParameterError(
-            f"`extra` has to be a dict of fields of Triton's model configuration, got {extra!r}."
+            f"`extra` must be a dict of fields of Triton's model configuration, got {extra!r}."
         )
     for name in extra:
         _check_name(name)
@@ -70,20 +69,20 @@ def check_extra(extra: Any) -> None:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?", or an empty string if no known name is similar."""
-    import difflib  # takes 2 ms, which each worker would pay
+    import difflib  # imported here because it takes 2 ms in each worker
 
     found = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
 def _check_name(name: Any) -> None:
-    if name in _SAID_ELSEWHERE:
+    if name in _SET_ELSEWHERE:
         raise PyTritonBadParameterError(
-            f"The field {name!r} cannot be set through `extra`: {_SAID_ELSEWHERE[name]}."
+            f"The field {name!r} cannot be set through `extra`: {_SET_ELSEWHERE[name]}."
         )
     if name not in _PASSED_THROUGH:
         raise PyTritonBadParameterError(
-            f"Unknown field {name!r} in `extra`.{nearest(name, (*_PASSED_THROUGH, *_SAID_ELSEWHERE))} "
+            f"Unknown field {name!r} in `extra`.{nearest(name, (*_PASSED_THROUGH, *_SET_ELSEWHERE))} "
             f"Fields that can be passed through: {', '.join(_PASSED_THROUGH)}."
         )
 
@@ -93,21 +92,21 @@ def _check_instance_group(groups: Any) -> None:
         return
     one = isinstance(groups, (list, tuple)) and len(groups) == 1 and isinstance(groups[0], Mapping)
     for name in groups[0] if one else ("instance_group",):
-        if name not in _OF_AN_INSTANCE_GROUP:
+        if name not in _INSTANCE_GROUP_FIELDS:
             raise PyTritonBadParameterError(
-                "The `instance_group` of `extra` holds one group with nothing but "
-                f"{' and '.join(_OF_AN_INSTANCE_GROUP)}, got {groups!r}: the number of instances "
-                f"and their devices are not set in Triton's configuration: {_INSTANCES}."
+                "The `instance_group` in `extra` must be a list of one group that sets only "
+                f"{' and '.join(_INSTANCE_GROUP_FIELDS)}, got {groups!r}. To set the number of instances "
+                f"or their devices, {_INSTANCES}."
             )
 
 
 def _check_sequences(section: Any) -> None:
     if section and "state" in section:
-        # Observed in 2.51: the initial state arrives as an input, but the backend has no call that sets
-        # another.
+        # Observed in 2.51: the initial state arrives as an input, but the Python backend has no function to
+        # update it.
         raise PyTritonBadParameterError(
-            "The field sequence_batching.state cannot be used: Triton's Python backend sets no implicit "
-            "state. Keep the state of a sequence in the callable, under its correlation id (a control "
+            "The field sequence_batching.state cannot be used: Triton's Python backend does not support "
+            "implicit state. Keep the state of each sequence in the callable, by its correlation ID (a control "
             "input of kind CONTROL_SEQUENCE_CORRID)."
         )
 
@@ -125,7 +124,7 @@ def _check_against_the_schema(extra: Mapping[str, Any]) -> None:
         json_format.ParseDict(dict(extra), message_class())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
         raise PyTritonBadParameterError(
-            f"A value in `extra` has a wrong type for Triton's model configuration: {error}"
+            f"A value in `extra` has the wrong type for Triton's model configuration: {error}"
         ) from None
 
 
@@ -133,7 +132,7 @@ def _check_message(value: Any, descriptor: Any, path: str) -> None:
     """Check a value recursively against Triton's schema; `path` is its location."""
     if not isinstance(value, Mapping):
         raise PyTritonBadParameterError(
-            f"`{path}` has to be a dict of fields of Triton's {descriptor.name} "
+            f"`{path}` must be a dict of fields of Triton's {descriptor.name} "
             f"({', '.join(descriptor.fields_by_name)}), got {value!r}."
         )
     for name, inner in value.items():
@@ -151,13 +150,13 @@ def _check_field(value: Any, field: Any, path: str) -> None:
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         if not isinstance(value, Mapping):
-            raise PyTritonBadParameterError(f"`{path}` has to be a dict, got {value!r}.")
+            raise PyTritonBadParameterError(f"`{path}` must be a dict, got {value!r}.")
         of_values = message.fields_by_name["value"]
         for key, inner in value.items():
             _check_one(inner, of_values, f"{path}[{key!r}]")
     elif _is_repeated(field):
         if not isinstance(value, (list, tuple)):
-            raise PyTritonBadParameterError(f"`{path}` has to be a list, got {value!r}.")
+            raise PyTritonBadParameterError(f"`{path}` must be a list, got {value!r}.")
         for index, inner in enumerate(value):
             _check_one(inner, field, f"{path}[{index}]")
     else:
@@ -178,5 +177,5 @@ def _check_one(value: Any, field: Any, path: str) -> None:
         if value not in known:
             raise PyTritonBadParameterError(
                 f"`{path}` cannot be {value!r}.{nearest(value, known)} "
-                f"Triton has: {', '.join(known)}."
+                f"Known values: {', '.join(known)}."
             )

@@ -20,20 +20,18 @@ class Tensor:
     """An input or output of a model.
 
     Args:
-        shape: size of each dimension, -1 if it may differ between requests. Excludes the batch axis of
-            a batching model.
-        dtype: data type, see `pytriton.model_config.dtypes.normalise_dtype` for all the spellings.
+        shape: size of each dimension; -1 for a dimension of any size. Does not include the batch axis.
+        dtype: data type; `pytriton.model_config.dtypes.normalise_dtype` lists all spellings.
             Stored as a numpy scalar type (``np.float32``). ``str``, ``bytes`` and ``object`` all map to
-            Triton's BYTES: an input of ``str`` arrives as an object array of ``str`` (UTF-8), the others
-            as one of
-            ``bytes``. numpy drops trailing NULs of ``bytes`` arrays, so use
-            ``object`` for binary data.
-        name: name of the tensor; default: ``INPUT_1``, ``INPUT_2``... and ``OUTPUT_1``...
+            Triton's BYTES. An input declared as ``str`` arrives as an object array of ``str`` (decoded as UTF-8);
+            one declared as ``bytes`` or ``object`` arrives as an object array of ``bytes``. numpy drops
+            trailing NULs of ``bytes`` arrays, so use ``object`` for binary data.
+        name: name of the tensor; default: ``INPUT_1``, ``INPUT_2``... or ``OUTPUT_1``, ``OUTPUT_2``...
             by position
-        optional: a client need not send this input (inputs only)
+        optional: requests may omit this input; not allowed for outputs
 
     Raises:
-        PyTritonBadParameterError: a dtype unknown to Triton, an invalid shape or name
+        PyTritonBadParameterError: Triton does not support the dtype, or the shape or name is invalid
 
     Example:
         >>> import numpy as np
@@ -48,44 +46,44 @@ class Tensor:
 
     def __post_init__(self) -> None:
         # object.__setattr__ lets a frozen dataclass normalise its own fields.
-        object.__setattr__(self, "shape", _checked_shape(self.shape, self.name))
+        object.__setattr__(self, "shape", _validate_shape(self.shape, self.name))
         object.__setattr__(self, "dtype", normalise_dtype(self.dtype))
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise PyTritonBadParameterError(
-                f"The name of a tensor has to be a non-empty string, got {self.name!r}. "
-                "Leave it out for INPUT_1/OUTPUT_1 names."
+                f"The name of a tensor must be a non-empty string, got {self.name!r}. "
+                "Leave it out to get a name such as INPUT_1 or OUTPUT_1."
             )
 
 
 def shape_fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
-    """Return whether an array of this shape fits a tensor's declaration, where -1 matches any size."""
+    """Return whether an array's shape matches a tensor's declared shape, in which -1 matches any size."""
     return len(shape) == len(declared) and all(
         wanted in (-1, size) for size, wanted in zip(shape, declared)
     )
 
 
-def _checked_shape(shape: Any, name: str | None) -> tuple[int, ...]:
+def _validate_shape(shape: Any, name: str | None) -> tuple[int, ...]:
     where = f"shape of tensor {name!r}" if name else "shape of a tensor"
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
         raise PyTritonBadParameterError(
-            f"The {where} has to be a tuple of integers, got {shape!r}. "
-            "Write (3,) for one dimension of 3 and (-1,) for one of any size."
+            f"The {where} must be a tuple of integers, got {shape!r}. "
+            "Write (3,) for one dimension of size 3, or (-1,) for one dimension of any size."
         )
-    return tuple(_checked_dimension(dimension, shape, where) for dimension in shape)
+    return tuple(_validate_dimension(dimension, shape, where) for dimension in shape)
 
 
-def _checked_dimension(dimension: Any, shape: Any, where: str) -> int:
+def _validate_dimension(dimension: Any, shape: Any, where: str) -> int:
     try:
         if isinstance(dimension, bool):
             raise TypeError
         size = operator.index(dimension)
     except TypeError:
         raise PyTritonBadParameterError(
-            f"The {where} has to consist of integers, got {dimension!r} in {shape!r}."
+            f"The {where} must consist of integers, got {dimension!r} in {shape!r}."
         ) from None
     if size < 1 and size != -1:
         raise PyTritonBadParameterError(
-            f"The {where} has the dimension {size} in {shape!r}: a size must be at least 1, "
-            "or -1 for any size (0 included)."
+            f"The {where} contains {size} in {shape!r}. A dimension must be at least 1, "
+            "or -1 for any size (including 0)."
         )
     return size

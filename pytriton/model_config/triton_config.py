@@ -1,8 +1,8 @@
-"""Conversion of a model's declaration to Triton's model configuration.
+"""Conversion of a model's name, tensors and `ModelConfig` to Triton's model configuration.
 
-The result is the JSON form of the message ModelConfig in Triton's model_config.proto, as expected by the
-`config` parameter of the model-repository load request. The dispatcher adds backend, instance groups and the
-proxy's own parameters.
+The result is the JSON form of the ModelConfig message in Triton's model_config.proto, which the `config`
+parameter of a model-repository load request expects. The dispatcher adds the backend, the instance groups and
+the proxy's parameters.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DEFAULT_CONFIG = ModelConfig()
 
 
 def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tensor]]:
-    """Pair every tensor with its name.
+    """Return pairs of name and tensor, with default names for unnamed tensors.
 
     Args:
         tensors: inputs or outputs of a model, in order
-        prefix: "INPUT" or "OUTPUT": a tensor without a name becomes ``INPUT_<position from 1>``
+        prefix: "INPUT" or "OUTPUT". An unnamed tensor is named ``INPUT_<position>``, with positions from 1.
 
     Raises:
         PyTritonValidationError: two tensors have the same name, or one is not a `Tensor`
@@ -38,13 +38,13 @@ def name_tensors(tensors: Sequence[Tensor], prefix: str) -> list[tuple[str, Tens
     for position, tensor in enumerate(tensors, start=1):
         if not isinstance(tensor, Tensor):
             raise PyTritonValidationError(
-                f"{prefix.lower()}s have to be a sequence of Tensor, got {tensor!r} at position "
-                f"{position}. (A comma after Tensor(...) in an assignment makes a tuple.)"
+                f"{prefix.lower()}s must be a sequence of Tensor, got {tensor!r} at position "
+                f"{position}. (A trailing comma after Tensor(...) in an assignment creates a tuple.)"
             )
         name = tensor.name or f"{prefix}_{position}"
         if name in named:
             raise PyTritonValidationError(
-                f"Two {prefix.lower()} tensors are called {name!r}; names have to be unique."
+                f"Two {prefix.lower()} tensors are called {name!r}. Names must be unique."
             )
         named[name] = tensor
     return list(named.items())
@@ -57,22 +57,22 @@ def to_triton_config(
     config: ModelConfig | None = None,
     version: int = 1,
 ) -> dict[str, Any]:
-    """Return Triton's model configuration in its JSON form.
+    """Convert a model's name, tensors and configuration to the JSON form of Triton's model configuration.
 
     Args:
         model_name: valid name of the model
-        inputs: tensors the callable takes. Without inputs the model does not batch, whatever `config`
-            says: Triton derives the batch size from the first input.
-        outputs: tensors the callable returns
-        config: further configuration; None is ``ModelConfig()``
-        version: version number under which the model is served, from 1
+        inputs: input tensors. A model without inputs is served without batching, even if `config` enables it,
+            because Triton derives the batch size from the first input.
+        outputs: output tensors
+        config: batching, queueing and more; None: ``ModelConfig()``
+        version: version number under which the model is served, starting at 1
 
     Returns:
         a dict of JSON values, without backend and instance groups
 
     Raises:
-        PyTritonValidationError: invalid tensors, or `config` is not a ModelConfig
-        PyTritonBadParameterError: invalid value in `config`, or a version below 1
+        PyTritonValidationError: a tensor is invalid, or `config` is not a ModelConfig
+        PyTritonBadParameterError: a value in `config` is invalid, or the version is below 1
 
     Example:
         >>> import numpy as np
@@ -86,19 +86,19 @@ def to_triton_config(
         config.validate()
     else:
         raise PyTritonValidationError(
-            f"config has to be a ModelConfig, got {config!r}. Example: ModelConfig(max_batch_size=64)."
+            f"config must be a ModelConfig, got {config!r}. Example: ModelConfig(max_batch_size=64)."
         )
     _require_collections(inputs, outputs)
     batching = config.batching and len(inputs) > 0
     if config is not _DEFAULT_CONFIG and config.batching and not batching:
         warnings.warn(
-            f"Model {model_name!r} has no inputs, so it cannot be batched: it is served without batching, one "
-            "request at a time, and its outputs have no batch axis (an axis of size 1 is removed). Set "
+            f"Model {model_name!r} has no inputs, so it is served without batching: one request at a time, and "
+            "its outputs have no batch axis (an axis of size 1 is removed). To avoid this warning, set "
             "ModelConfig(batching=False).",
             stacklevel=2,
         )
     if not batching:
-        _refuse_scalars(inputs, outputs)
+        _reject_scalars(inputs, outputs)
     document: dict[str, Any] = {
         "name": model_name,
         "max_batch_size": config.max_batch_size if batching else 0,
@@ -109,7 +109,7 @@ def to_triton_config(
         check_warmups(config.model_warmup, name_tensors(inputs, "INPUT"))
     extra = dict(config.extra or {})
     _check_version(extra.get("version_policy"), version)
-    # Triton allows one scheduler per model, and none of ours without a batch axis.
+    # Triton allows only one scheduler per model, and dynamic batching requires a batch axis.
     if batching and config.batcher is not None and "sequence_batching" not in extra:
         document["dynamic_batching"] = dynamic_batching(config.batcher)
     if config.response_cache:
@@ -123,7 +123,7 @@ def to_triton_config(
         }
     if version != 1 or isinstance(version, bool):
         require_integer(version, "model_version", minimum=1)
-        # Otherwise Triton serves the highest version folder.
+        # By default, Triton serves the highest version.
         document["version_policy"] = {"specific": {"versions": [version]}}
     return {**document, **extra}
 
@@ -133,8 +133,8 @@ def _check_version(policy: Mapping[str, Any] | None, version: int) -> None:
     if served is not None and version not in [int(one) for one in served]:
         raise PyTritonBadParameterError(
             f"The `version_policy` serves the versions {list(served)}, but the model is registered "
-            f"as version {version}: nothing would be served. Put {version} in, or leave the policy "
-            "out."
+            f"as version {version}, so nothing would be served. Add {version} to the policy, or leave "
+            "out the policy."
         )
 
 
@@ -143,16 +143,16 @@ def _require_collections(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
         if not isinstance(tensors, Collection):
             example = "[Tensor(...)]" if tensors is not None or name == "outputs" else "[]"
             raise PyTritonValidationError(
-                f"{name} have to be a sequence of Tensor, got {tensors!r}. Write {name}={example}."
+                f"{name} must be a sequence of Tensor, got {tensors!r}. Write {name}={example}."
             )
 
 
-def _refuse_scalars(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+def _reject_scalars(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
     for tensor in (*inputs, *outputs):
         if isinstance(tensor, Tensor) and not tensor.shape:
             raise PyTritonValidationError(
-                f"The tensor {tensor.name or '(unnamed)'!r} has the shape (): Triton has no "
-                "scalars in models without batching. Use the shape (1,)."
+                f"The tensor {tensor.name or '(unnamed)'!r} has the shape (), but Triton does not "
+                "support scalars in models without batching. Use the shape (1,)."
             )
 
 
@@ -177,14 +177,14 @@ def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     if tensor.shape:
         entry["dims"] = list(tensor.shape)
     else:
-        # Triton rejects empty dims ("must specify 'dims'"). A scalar is a [1] for the client, and is reshaped
-        # to no dimensions (besides the batch axis) for the callable.
+        # Triton rejects empty dims ("must specify 'dims'"). For the client, a scalar has dims [1]. For the
+        # callable it is reshaped to no dimensions (besides the batch axis).
         entry.update(dims=[1], reshape={"shape": []})
     return entry
 
 
 def dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
-    """Return the JSON form of Triton's message ModelDynamicBatching."""
+    """Convert a `DynamicBatcher` to the JSON form of Triton's ModelDynamicBatching message."""
     section: dict[str, Any] = {
         "max_queue_delay_microseconds": batcher.max_queue_delay_microseconds,
         "preserve_ordering": batcher.preserve_ordering,
@@ -202,7 +202,7 @@ def dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
 
 
 def _priority_policies(policies: Mapping[int, QueuePolicy]) -> dict[str, Any]:
-    # Keys of a JSON object are strings, whatever the map's key type in the message.
+    # Keys of a JSON object are always strings, although the message's map has integer keys.
     return {str(priority): _queue_policy(policy) for priority, policy in policies.items()}
 
 

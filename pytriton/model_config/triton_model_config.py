@@ -1,4 +1,4 @@
-"""`TritonModelConfig`: a model configuration as known to the server, parsed from its JSON form."""
+"""`TritonModelConfig`: a model configuration, parsed from the JSON form that the server returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, PyTritonBadParame
 @closest_keywords
 @dataclass
 class TensorSpec:
-    """Name, numpy scalar type and shape (without the batch axis) of one input or output."""
+    """An input or output in a `TritonModelConfig`.
+
+    Args:
+        name: name of the tensor
+        dtype: numpy scalar type, e.g. ``np.float32``; ``np.bytes_`` for BYTES
+        shape: shape without the batch axis; -1 for dimensions of any size
+        optional: whether requests may omit this input
+    """
 
     name: str
     dtype: Any
@@ -39,21 +46,21 @@ class TensorSpec:
 @closest_keywords
 @dataclass
 class TritonModelConfig:
-    """The configuration of a model as the server returns it and decorators receive it.
+    """The configuration of a model, as clients get it from the server and decorators get it from the worker.
 
     Args:
         model_name: name of the model
-        model_version: version number, from 1
+        model_version: version number, starting at 1
         max_batch_size: maximum number of rows in one batch; 0 without batching
-        batching: requests have a batch axis
-        batcher: dynamic batching, None if batches are not combined
+        batching: whether requests have a batch axis
+        batcher: settings of the dynamic batcher; None: requests are not combined
         instance_group: device kind -> number of instances; None is Triton's default
-        decoupled: any number of responses per request
-        backend_parameters: parameters of the model, as strings
-        inputs: tensors the model takes, in order
-        outputs: tensors the model returns, in order
-        response_cache: whether repeated requests are answered from the cache
-        model_warmup: warm-up requests (stored by the worker, not by the server)
+        decoupled: whether a request may have any number of responses
+        backend_parameters: the model's parameters, as strings
+        inputs: input tensors, in order
+        outputs: output tensors, in order
+        response_cache: whether identical requests are answered from Triton's response cache
+        model_warmup: warm-up requests, which only the worker knows; None in a configuration from the server
         backend: name of the Triton backend
     """
 
@@ -73,12 +80,12 @@ class TritonModelConfig:
 
     @classmethod
     def from_triton_config(cls, document: Mapping[str, Any], version: int = 1) -> TritonModelConfig:
-        """Read Triton's model configuration from its JSON form.
+        """Convert the JSON form of Triton's model configuration.
 
         Args:
-            document: the result of `to_triton_config`, or of the server's config endpoint
-                (which may give int64 values as strings, as protobuf's JSON prescribes)
-            version: version number the configuration belongs to
+            document: the result of `to_triton_config`, or the response of the server's config endpoint,
+                in which int64 values may be strings, as protobuf's JSON format prescribes
+            version: the model's version number
 
         Raises:
             PyTritonModelConfigError: the document is not a model configuration
@@ -157,6 +164,6 @@ def _parse_instances(groups: Sequence[Mapping[str, Any]]) -> dict[DeviceKind, in
     for group in groups:
         kind = DeviceKind[group.get("kind", "KIND_AUTO")]
         count = None if group.get("count") is None else int(group["count"])
-        # A group without a number has Triton's default, one; a single such group is shown as unset.
+        # A group without `count` has one instance, Triton's default. A single such group is shown as None.
         counts[kind] = (counts[kind] or 1) + (count or 1) if kind in counts else count
     return counts

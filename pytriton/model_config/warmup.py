@@ -1,8 +1,8 @@
-"""Warm-up: requests that a model processes before it counts as ready.
+"""Warm-up requests, which a model processes before it counts as ready.
 
-They are generated and processed in each worker while it loads, not by Triton: so replacements, standby workers and
-added instances are warm, too, and a failing warm-up fails the registration. Random data is
-the same on every start: it is seeded with the names of the warm-up and of the input.
+Each worker generates and processes them while it loads, not Triton. Therefore replacements, standby workers and
+added instances are warmed up, too, and a failing warm-up fails the registration. Random data is the same on
+every start, because it is seeded with the names of the warm-up and of the input.
 """
 
 from __future__ import annotations
@@ -31,18 +31,24 @@ _SOURCES = ("zero_data", "random_data", "input_data_file")
 @closest_keywords
 @dataclass
 class WarmupInput:
-    """The source of one warm-up input's values. Exactly one source must be set.
+    """Source of the values of one input of a warm-up request.
+
+    Set exactly one of `zero_data`, `random_data` and `input_data_file`.
 
     Args:
         dtype: data type, as for `Tensor`
-        shape: shape without the batch axis; all dimensions fixed
-        zero_data: zeros (empty strings for BYTES)
-        random_data: random values, the same ones on every start
-        input_data_file: a .npy file (a path, or a file opened for reading), with or without a batch
-            axis; its array is repeated or cut to the batch size. It is read at registration.
+        shape: shape without the batch axis; without dynamic dimensions
+        zero_data: use zeros (empty byte strings for BYTES)
+        random_data: use random values, which are the same on every start
+        input_data_file: use the array in a .npy file: a path, or a file opened for reading in binary mode. The array
+            may have a batch axis; it is repeated or cut to the batch size. The file is read at registration.
 
     Raises:
-        PyTritonBadParameterError: invalid dtype or shape, or not exactly one source
+        PyTritonBadParameterError: the dtype or shape is invalid, or not exactly one source is set
+
+    Example:
+        >>> WarmupInput(np.float32, (2,), zero_data=True).generate(batch_size=1)
+        array([[0., 0.]], dtype=float32)
     """
 
     dtype: Any
@@ -56,24 +62,24 @@ class WarmupInput:
         self.shape = tuple(int(size) for size in self.shape)
         if any(size < 0 for size in self.shape):
             raise PyTritonBadParameterError(
-                f"A warm-up input needs a shape without dynamic dimensions, got {self.shape}."
+                f"The shape of a warm-up input cannot have dynamic dimensions, got {self.shape}."
             )
         chosen = [source for source in _SOURCES if getattr(self, source)]
         if len(chosen) != 1:
             raise PyTritonBadParameterError(
-                f"A warm-up input needs exactly one of {', '.join(_SOURCES)}; "
+                f"Set exactly one of {', '.join(_SOURCES)} for a warm-up input, "
                 f"got {' and '.join(chosen) or 'none'}."
             )
 
     def generate(self, batch_size: int, seed: int = 0) -> NDArray[Any]:
-        """Generate the array of one warm-up request.
+        """Generate the input's array for one warm-up request.
 
         Args:
-            batch_size: size of the batch axis; 0 for a model without one
+            batch_size: length of the batch axis; 0: no batch axis
             seed: seed of the pseudo-random numbers
 
         Returns:
-            array of shape ``(batch_size, *shape)``, or ``shape`` when `batch_size` is 0
+            an array of shape ``(batch_size, *shape)``, or ``shape`` if `batch_size` is 0
 
         Raises:
             PyTritonBadParameterError: the file cannot be read, or its array does not fit `shape`
@@ -81,9 +87,9 @@ class WarmupInput:
         shape = (batch_size, *self.shape) if batch_size else self.shape
         dtype = to_numpy_dtype(to_triton_datatype(self.dtype))
         if self.input_data_file is not None:
-            return self._fitted(self._cast(self._loaded(), dtype), shape)
+            return self._fit(self._cast(self._load_file(), dtype), shape)
         if dtype.kind == "O":
-            return self._texts(shape, seed)
+            return self._byte_strings(shape, seed)
         if self.zero_data:
             return np.zeros(shape, dtype)
         random = np.random.default_rng(seed)
@@ -95,7 +101,7 @@ class WarmupInput:
         values: NDArray[Any] = random.random(shape)
         return values.astype(dtype)
 
-    def _texts(self, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    def _byte_strings(self, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
         values = np.full(shape, b"", dtype=np.object_)
         if self.random_data:
             random = np.random.default_rng(seed)
@@ -104,7 +110,7 @@ class WarmupInput:
         return values
 
     def file_content(self) -> bytes:
-        """Return the content of `input_data_file`; empty if there is none.
+        """Return the contents of `input_data_file`; empty if it is not set.
 
         Raises:
             PyTritonBadParameterError: the file cannot be read
@@ -118,17 +124,17 @@ class WarmupInput:
             return self.input_data_file.read()
         except OSError as error:
             raise PyTritonBadParameterError(
-                f"The `input_data_file` of a warm-up input cannot be read: {error}"
+                f"Cannot read the `input_data_file` of a warm-up input: {error}"
             ) from error
 
-    def _loaded(self) -> NDArray[Any]:
+    def _load_file(self) -> NDArray[Any]:
         try:
-            # Object arrays would have to be unpickled; byte strings fit into numpy's S arrays.
+            # Object arrays would require unpickling; byte strings can be stored in numpy's S arrays.
             loaded: NDArray[Any] = np.load(io.BytesIO(self.file_content()), allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise PyTritonBadParameterError(
-                f"The `input_data_file` {self.input_data_file} holds no array that can be read: {error}. "
-                "Write it with np.save, byte strings as an array of dtype S."
+                f"Cannot read an array from the `input_data_file` {self.input_data_file}: {error}. "
+                "Write the file with np.save, and byte strings as an array of dtype S."
             ) from error
         return loaded
 
@@ -136,18 +142,18 @@ class WarmupInput:
         lost = lost_by_cast(loaded, dtype) if loaded.dtype.kind in "biuf" else None
         if lost is not None and dtype.kind != "O":
             raise PyTritonBadParameterError(
-                f"The array in {self.input_data_file} does not fit a warm-up input of {dtype}: {lost}."
+                f"Cannot convert the array in {self.input_data_file} to {dtype}, the warm-up input's dtype: {lost}."
             )
         return loaded.astype(dtype)
 
-    def _fitted(self, loaded: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def _fit(self, loaded: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         if loaded.shape == self.shape:
             return np.array(np.broadcast_to(loaded, shape))
         batched = len(shape) > len(self.shape)
         if not batched or loaded.shape[1:] != self.shape or loaded.shape[:1] == (0,):
             raise PyTritonBadParameterError(
-                f"The array in {self.input_data_file} has the shape {loaded.shape}; a warm-up input of "
-                f"shape {self.shape} needs that shape, or it with a batch axis in front."
+                f"The array in {self.input_data_file} has the shape {loaded.shape}, but the warm-up input has "
+                f"the shape {self.shape}. The array must have that shape, optionally with a batch axis in front."
             )
         rows = np.arange(shape[0]) % loaded.shape[0]  # repeat or cut the file's batch
         taken: NDArray[Any] = loaded[rows]
@@ -157,13 +163,21 @@ class WarmupInput:
 @closest_keywords
 @dataclass
 class ModelWarmup:
-    """A warm-up request.
+    """A warm-up request, which every worker of the model processes before it counts as ready.
 
     Args:
-        name: name of the warm-up, for logs
-        batch_size: size of the batch axis (1 for models without batching)
+        name: name of the warm-up, shown in logs
+        batch_size: length of the batch axis (1 for models without batching)
         inputs: input name -> source of its values
-        count: number of times the request is sent
+        count: how many times the callable processes the request
+
+    Raises:
+        PyTritonBadParameterError: a field is invalid
+
+    Example:
+        >>> warmup = ModelWarmup("zeros", 4, {"x": WarmupInput(np.float32, (2,), zero_data=True)})
+        >>> warmup.arrays()["x"].shape
+        (4, 2)
     """
 
     name: str
@@ -177,8 +191,7 @@ class ModelWarmup:
             setattr(self, field, value)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PyTritonBadParameterError(
-                    f"The `{field}` of warm-up {self.name!r} must be an integer of 1 or more, "
-                    f"got {value!r}."
+                    f"The `{field}` of warm-up {self.name!r} must be a positive integer, got {value!r}."
                 )
         for input_name, source in self.inputs.items():
             if not isinstance(source, WarmupInput):
@@ -188,13 +201,13 @@ class ModelWarmup:
                 )
 
     def arrays(self, *, batching: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the inputs of one request of this warm-up, which are the same every time.
+        """Generate the inputs of the request: a dict of input name to array. The result is always the same.
 
         Args:
-            batching: whether they have a batch axis
+            batching: whether the arrays have a batch axis
 
         Raises:
-            PyTritonBadParameterError: a file cannot be read, or does not fit
+            PyTritonBadParameterError: a file cannot be read, or its array does not fit the input
         """
         return {
             name: source.generate(
@@ -212,9 +225,9 @@ def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Te
         inputs: the model's inputs by name
 
     Raises:
-        PyTritonBadParameterError: an input is unknown, missing, or of another type or shape
+        PyTritonBadParameterError: an input is unknown or missing, or its dtype or shape differs
     """
-    import difflib  # takes 2 ms, which each worker would pay
+    import difflib  # imported here because it takes 2 ms in each worker
 
     declared = dict(inputs)
     for warmup in warmups:
@@ -223,14 +236,14 @@ def check_warmups(warmups: Sequence[ModelWarmup], inputs: Sequence[tuple[str, Te
                 near = difflib.get_close_matches(name, declared, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise PyTritonBadParameterError(
-                    f"Warm-up {warmup.name!r} has data for {name!r}, which is not an input of the "
+                    f"Warm-up {warmup.name!r} defines data for {name!r}, which is not an input of the "
                     f"model.{hint} Inputs: {', '.join(declared)}."
                 )
             _check_source(warmup.name, name, source, declared[name])
         missing = [n for n, one in declared.items() if not one.optional and n not in warmup.inputs]
         if missing:
             raise PyTritonBadParameterError(
-                f"Warm-up {warmup.name!r} has no data for the input {missing[0]!r}."
+                f"Warm-up {warmup.name!r} defines no data for the input {missing[0]!r}."
             )
 
 
@@ -238,10 +251,10 @@ def _check_source(warmup: str, name: str, source: WarmupInput, tensor: Tensor) -
     given, wanted = to_triton_datatype(source.dtype), to_triton_datatype(tensor.dtype)
     if given != wanted:
         raise PyTritonBadParameterError(
-            f"Warm-up {warmup!r} makes {given} for the input {name!r}, which takes {wanted}."
+            f"Warm-up {warmup!r} defines {given} data for the input {name!r}, whose data type is {wanted}."
         )
     if not shape_fits(source.shape, tensor.shape):
         raise PyTritonBadParameterError(
-            f"Warm-up {warmup!r} makes the shape {source.shape} for the input {name!r}, which "
-            f"takes {tensor.shape} (the batch axis is not part of it)."
+            f"Warm-up {warmup!r} defines data of shape {source.shape} for the input {name!r}, which has the "
+            f"shape {tensor.shape} (shapes do not include the batch axis)."
         )

@@ -1,6 +1,6 @@
-"""Serve callables from a script or a notebook, as PyTriton does: docs/how-to/pytriton.md.
+"""Serve callables from a script or a notebook, with PyTriton's API. See docs/how-to/pytriton.md.
 
-Importing this module starts nothing.
+Importing this module does not start a server.
 
 Example::
 

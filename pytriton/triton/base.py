@@ -1,4 +1,4 @@
-"""Base class of `Triton` and `RemoteTriton`: binds models and serves until a signal."""
+"""Base class of `Triton` and `RemoteTriton`: binds models and serves them until a signal arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
-from pytriton.triton.models import BoundModel, refuse_twin
+from pytriton.triton.models import BoundModel, reject_duplicate_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,13 +33,13 @@ _LOST = "A model has no worker left, or the server has exited."
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM raised like SIGINT: it interrupts whatever the main thread waits for."""
+    """Raised on SIGTERM, like KeyboardInterrupt on SIGINT, to interrupt the main thread's wait."""
 
 
 class TritonBase(ABC):
-    """The bound models and the daemon that serves them.
+    """Bound models, and the connection to the daemon that serves them.
 
-    Thread-safe. `bind` and `connect` exclude each other; `stop` interrupts both instead of waiting.
+    Thread-safe. Only one thread at a time runs `bind` or `connect`; `stop` interrupts them instead of waiting.
     """
 
     #: Whether a model replaces one of the same name registered by another process.
@@ -72,57 +72,65 @@ class TritonBase(ABC):
         progress: bool | Report | None = False,
         **options: Unpack[CallableOptions],
     ) -> None:
-        """Serve a callable as a model: at once when connected, else as soon as the server runs.
+        """Serve a callable as a model: immediately if connected, otherwise once the server runs.
 
         Args:
-            model_name: letters, digits, dots, underscores, dashes
-            infer_func: a callable that takes a list of requests and returns a list of dicts (or is decorated, see
-                pytriton.decorators), or a sequence of callables: one instance of the model each
-            inputs: the model's input tensors, without the batch axis; unnamed ones become INPUT_1, INPUT_2, ...
-            outputs: the model's output tensors
+            model_name: name of the model: letters, digits, dots, underscores, dashes
+            infer_func: a callable that takes a list of requests and returns a list of dicts, or a callable decorated
+                as described in pytriton.decorators; or a sequence of callables, one for each instance of the model
+            inputs: the model's input tensors, without the batch axis. Unnamed tensors are named INPUT_1, INPUT_2, ...
+            outputs: the model's output tensors. Unnamed tensors are named OUTPUT_1, OUTPUT_2, ...
             model_version: the version number in the model's URLs
-            config: batching, queueing and more (``ModelConfig()``)
-            strict: outputs must have exactly the declared dtype and shape
+            config: batching, queueing and more; default: ``ModelConfig()``
+            strict: require outputs to have exactly the declared dtype and shape
             trace_config: tracing settings of this model; default: those of TritonConfig
-            replace: replace a model already bound with that name. The old one serves until the new one is ready, and
-                keeps serving if that fails. This lets you rerun a notebook cell
-            progress: as for `DaemonClient.register`
-            options: any further argument of `DaemonClient.register` but `ephemeral`, such as `instances`, `devices`,
-                `factory`, `limits`, `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the
-                callable (cloudpickle) into a worker process; with "thread" it runs here, for callables that cannot be
-                pickled or share live objects with this script
+            replace: replace the bound model of the same name. The old one serves until the new one is ready, and
+                keeps serving if the new one fails to load. This lets you rerun a notebook cell.
+            progress: as in `DaemonClient.register`
+            options: any other argument of `DaemonClient.register` except `ephemeral`, such as `instances`, `devices`,
+                `factory`, `limits` or `python`; see `pytriton.run_options`. `isolation="process"` (default) copies the
+                callable (with cloudpickle) into a worker process. With "thread" the callable runs in this process:
+                for callables that cannot be pickled, or that share live objects with this script.
 
         Raises:
             PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
-            PyTritonInvalidOperationError: a model of that name is already bound, and `replace` was not set
-            PicklingError: the callable cannot be sent to another process; names the cause and possible solutions
-            RegistrationError: loading failed in the worker or in tritonserver; carries the remote traceback
+            PyTritonInvalidOperationError: a model of that name is already bound, and `replace` is not set
+            PicklingError: the callable cannot be sent to another process; the message names the cause and remedies
+            RegistrationError: loading failed in the worker or in tritonserver; contains the remote traceback
 
         Example:
             >>> triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])  # doctest: +SKIP
         """
-        said: dict[str, Any] = {**options}
+        all_options: dict[str, Any] = {**options}
         trace_config = trace_config if trace_config is not None else _list(self._trace_config)
         if trace_config:
-            said["trace_config"] = trace_config
+            all_options["trace_config"] = trace_config
         model = BoundModel(
-            model_name, infer_func, inputs, outputs, model_version, config, strict, said, progress
+            model_name,
+            infer_func,
+            inputs,
+            outputs,
+            model_version,
+            config,
+            strict,
+            all_options,
+            progress,
         )
         model.check()
         with self._loading:
             others = [other for other in self._models if not (replace and other.name == model.name)]
-            refuse_twin(model, others)
+            reject_duplicate_name(model, others)
             client = self._client
             if client is not None:
                 self._load(client, model, replace=replace)
             self._models = [*others, model]
 
     def unbind(self, model_name: str) -> None:
-        """Stop serving a model: in-flight requests are answered. Its name can be bound again.
+        """Stop serving a model once its in-flight requests have been answered. Its name can then be bound again.
 
         Raises:
             ModelNotFoundError: no model of that name is bound
-            PyTritonDaemonError: it could not be removed from the server and remains bound
+            PyTritonDaemonError: the model could not be removed from the server and remains bound
         """
         with self._loading:
             found = [model for model in self._models if model.name == model_name]
@@ -141,29 +149,30 @@ class TritonBase(ABC):
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
-        """Wait for the server and load the bound models; does nothing when already connected.
+        """Wait for the server and load the bound models. Do nothing if already connected.
 
         Raises:
-            TimeoutError: the server is missing or does not become ready
+            TimeoutError: the server is not running or does not become ready
             RegistrationError: a model cannot be served
+            DaemonNotRunningError: the server was stopped while models were loading
         """
         with self._loading:
             if self._client is not None:
                 return
-            client = self._reach()
+            client = self._wait_for_daemon()
             for model in self._models:
                 self._load(client, model)
             with self._lock:
                 if self._ended.is_set():
-                    raise DaemonNotRunningError("The server was stopped while models were loaded.")
+                    raise DaemonNotRunningError("The server was stopped while models were loading.")
                 self._client = client
 
     def is_connected(self) -> bool:
-        """Return whether models are being served and newly bound ones will be loaded at once."""
+        """Return whether models are being served. If so, `bind` loads a model immediately."""
         return self._client is not None
 
     def is_alive(self) -> bool:
-        """Return whether the server runs and every bound model has a worker, or will have one again."""
+        """Return whether the server runs and every bound model has a worker, is starting one, or is suspended."""
         client = self._client
         if client is None or self._ended.is_set():
             return False
@@ -176,30 +185,30 @@ class TritonBase(ABC):
 
     @property
     def http_url(self) -> str:
-        """The HTTP URL, e.g. `http://127.0.0.1:8000`; empty when HTTP is off or not connected."""
+        """The HTTP URL, e.g. `http://127.0.0.1:8000`; empty if HTTP is disabled or this object is not connected."""
         client = self._client
         return client.status().server.http_url if client is not None else ""
 
     @property
     def grpc_url(self) -> str:
-        """The gRPC URL, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off or not connected."""
+        """The gRPC URL, e.g. `grpc://127.0.0.1:8001`; empty if gRPC is disabled or this object is not connected."""
         client = self._client
         return client.status().server.grpc_url if client is not None else ""
 
     def serve(self, monitoring_period_s: float = MONITORING_PERIOD_S) -> None:
-        """Serve until SIGINT or SIGTERM, until `stop`, or until the server or a model has stopped permanently.
+        """Serve until SIGINT, SIGTERM or `stop`, or until the server or a model has failed permanently.
 
-        In-flight requests are answered, then everything stops and this returns. Signals are handled in the main
-        thread; your own handlers for them are kept.
+        Then answer the in-flight requests, stop everything and return. Signals are handled only in the main thread,
+        and SIGTERM only if your program has no handler for it.
 
         Args:
-            monitoring_period_s: interval between checks of the models, in seconds; the server's exit is noticed at
-            once
+            monitoring_period_s: interval between checks of the models, in seconds. An exit of the server is noticed
+                immediately.
         """
         try:
             with _sigterm_interrupts():
                 try:
-                    self._before_serving()
+                    self._prepare_to_serve()
                     while not self._ended.wait(monitoring_period_s):
                         if not self.is_alive():
                             if self._client is not None:  # otherwise another thread is stopping it
@@ -222,14 +231,14 @@ class TritonBase(ABC):
 
     @abstractmethod
     def stop(self) -> bool:
-        """Stop serving. Return whether anything was running."""
+        """Stop serving. Return whether there was anything to stop."""
 
     @abstractmethod
-    def _before_serving(self) -> None:
-        """Start the server if this object has one."""
+    def _prepare_to_serve(self) -> None:
+        """Start the server, if it belongs to this object, and connect to it."""
 
     @abstractmethod
-    def _reach(self) -> DaemonClient:
+    def _wait_for_daemon(self) -> DaemonClient:
         """Return a client of the daemon once it is ready.
 
         Raises:
@@ -238,7 +247,7 @@ class TritonBase(ABC):
 
     @abstractmethod
     def get_access_token(self) -> str | None:
-        """Return the access token in force, None if there is none."""
+        """Return the access token that restricted endpoints require; None if there is none."""
 
     def _forget_served(self) -> None:
         self._client = None
@@ -267,9 +276,9 @@ def _announce(model: BoundModel, server: messages.ServerInfo) -> None:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Make SIGTERM interrupt the main thread as SIGINT does, unless this process handles it already."""
-    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if threading.current_thread() is not threading.main_thread() or not usual:
+    """Let SIGTERM interrupt the main thread like SIGINT, unless the process has its own handler for it."""
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread() or not is_default:
         yield
         return
 

@@ -1,4 +1,4 @@
-"""Settings of the tritonserver that a `Triton` object starts, under PyTriton's names and validated."""
+"""`TritonConfig`: PyTriton's settings for the tritonserver that a `Triton` object starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.triton.values import cast, of_environment
+from pytriton.triton.values import cast, read_environment
 
 __all__ = ["TritonConfig"]
 
@@ -22,30 +22,31 @@ _NO_POSITIONAL = "TritonConfig initialization can't be used with positional argu
 
 @dataclass
 class TritonConfig:
-    """Options of tritonserver, with `_` for `-`. None means tritonserver's own default.
+    """Options of tritonserver. None means tritonserver's own default.
 
-    A field can also be set by an environment variable: `PYTRITON_TRITON_CONFIG_HTTP_PORT=9000`; an entry of a list by
-    a number at its end: `PYTRITON_TRITON_CONFIG_CACHE_CONFIG_0=local,size=1048576`. Field by field,
-    `Triton(config=...)` overrides the environment, which overrides the defaults.
+    A field has the name of tritonserver's option, with `_` instead of `-`. It can also be set by an environment
+    variable, such as `PYTRITON_TRITON_CONFIG_HTTP_PORT=9000`. The entries of a list are numbered:
+    `PYTRITON_TRITON_CONFIG_CACHE_CONFIG_0=local,size=1048576`. Fields set in `Triton(config=...)` override the
+    environment.
 
     Args:
-        model_repository: folder of further models that tritonserver loads at startup
+        model_repository: folder of additional models that tritonserver loads at startup
         id: name of the server in its responses
-        log_verbose: level of tritonserver's verbose log; levels above 0 cost performance
+        log_verbose: verbosity of tritonserver's log; levels above 0 slow down inference
         log_file: file for tritonserver's log; None: the standard output of this process
-        exit_timeout_secs: seconds that `stop` waits for in-flight requests
-        exit_on_error: exit if something fails at startup
-        strict_readiness: ready only when all models are
+        exit_timeout_secs: how long `stop` waits for in-flight requests, in seconds
+        exit_on_error: exit if an error occurs at startup
+        strict_readiness: report ready only when all models are ready
         allow_http: serve HTTP
         http_address: address to listen on; None: 0.0.0.0, all interfaces
-        http_port: None: 8000; 0 takes a free one
-        http_header_forward_pattern: regular expression of the headers passed to the callable as parameters
+        http_port: port; None: 8000; 0: any free port
+        http_header_forward_pattern: regular expression; matching headers are passed to the callable as parameters
         http_thread_count: number of HTTP threads
         http_restricted_api: `ENDPOINT,...:triton-access-token=TOKEN`; prefer `TritonSecurityConfig`
         allow_grpc: serve gRPC
         grpc_address: like `http_address`
-        grpc_port: None: 8001; 0 takes a free one
-        grpc_header_forward_pattern: as for HTTP
+        grpc_port: port; None: 8001; 0: any free port
+        grpc_header_forward_pattern: like `http_header_forward_pattern`
         grpc_infer_allocation_pool_size: number of messages kept for reuse
         grpc_restricted_protocol: like `http_restricted_api`
         grpc_use_ssl: use TLS
@@ -58,13 +59,13 @@ class TritonConfig:
         grpc_keepalive_timeout: timeout of a keepalive ping, in milliseconds
         grpc_keepalive_permit_without_calls: ping idle connections
         grpc_http2_max_pings_without_data: maximum number of pings without data
-        grpc_http2_min_recv_ping_interval_without_data: minimum interval of received pings, in milliseconds
+        grpc_http2_min_recv_ping_interval_without_data: minimum interval between received pings, in milliseconds
         grpc_http2_max_ping_strikes: number of bad pings before a connection is closed
         allow_metrics: serve Prometheus metrics
         allow_gpu_metrics: include GPU metrics
         allow_cpu_metrics: include CPU metrics
         metrics_interval_ms: interval between device measurements, in milliseconds
-        metrics_port: None: 8002; 0 takes a free one
+        metrics_port: port; None: 8002; 0: any free port
         metrics_address: like `http_address`
         metrics_config: list of NAME=VALUE
         allow_sagemaker: serve SageMaker's endpoints
@@ -74,18 +75,18 @@ class TritonConfig:
         allow_vertex_ai: serve Vertex AI's endpoints
         vertex_ai_port: port of these endpoints
         vertex_ai_thread_count: number of threads
-        vertex_ai_default_model: model that serves these requests; None: the first one bound
+        vertex_ai_default_model: model that serves these requests; None: the first bound model
         trace_config: list of `level=TIMESTAMPS`, `mode=opentelemetry`, ...
         cache_config: e.g. ["local,size=1048576"]
         cache_directory: folder of the cache libraries
         buffer_manager_thread_count: number of threads that copy buffers
         response_cache_byte_size: size of the local response cache in bytes, like `cache_config` with `local,size=`
 
-    Values may also be given as text, such as a port from a variable or the command line.
+    Values may also be strings, for example a port from an environment variable or the command line.
 
     Raises:
-        TypeError: positional arguments, or an unknown name
-        PyTritonValidationError: a value does not suit its field; or neither HTTP nor gRPC is allowed
+        TypeError: an argument is positional, or its name is unknown
+        PyTritonValidationError: a value has the wrong type, or both HTTP and gRPC are disabled
 
     Example:
         >>> TritonConfig(http_port=9000, response_cache_byte_size=1024 * 1024).http_port
@@ -145,7 +146,7 @@ class TritonConfig:
     response_cache_byte_size: int | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> TritonConfig:
-        """Reject positional arguments (kw_only requires Python 3.10) and suggest names for misspelt ones."""
+        """Reject positional arguments (kw_only requires Python 3.10) and suggest the nearest name for unknown ones."""
         if args:
             raise TypeError(_NO_POSITIONAL)
         for name in kwargs:
@@ -163,17 +164,17 @@ class TritonConfig:
             raise PyTritonValidationError("The `http` or `grpc` endpoint has to be allowed.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields by name."""
+        """Return all fields as a dict of name to value."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> TritonConfig:
-        """Return the settings from a dict whose values may be text.
+        """Create settings from a dict, whose values may be strings.
 
-        Unknown names are ignored with a warning in the log.
+        Unknown names are logged as a warning and ignored.
 
         Raises:
-            PyTritonValidationError: a value does not suit its field
+            PyTritonValidationError: a value has the wrong type
 
         Example:
             >>> TritonConfig.from_dict({"http_port": "9000", "allow_metrics": "False"}).allow_metrics
@@ -189,15 +190,15 @@ class TritonConfig:
 
     @classmethod
     def from_env(cls) -> TritonConfig:
-        """Return the settings from the environment's `PYTRITON_TRITON_CONFIG_*`; empty variables count as not set.
+        """Create settings from the environment variables `PYTRITON_TRITON_CONFIG_*`. Empty variables are ignored.
 
-        Unknown names are ignored with a warning in the log.
+        Unknown names are logged as a warning and ignored.
 
         Raises:
-            PyTritonValidationError: a value does not suit its field; names the variable
+            PyTritonValidationError: a value has the wrong type; the message names the variable
         """
         values = {}
-        for name, (variable, value) in of_environment(_types()).items():
+        for name, (variable, value) in read_environment(_types()).items():
             if name in cls.__dataclass_fields__:
                 values[name] = cast(name, _types()[name], value, variable)
             else:
@@ -205,7 +206,7 @@ class TritonConfig:
         return cls(**values)
 
     def over(self, other: TritonConfig) -> TritonConfig:
-        """Return these settings, with None filled in from `other`."""
+        """Return a copy of these settings in which fields that are None have the value from `other`."""
         return TritonConfig(
             **{
                 name: theirs if getattr(self, name) is None else getattr(self, name)

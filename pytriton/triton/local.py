@@ -1,4 +1,4 @@
-"""`Triton`: a private server that runs until it is stopped or the script exits."""
+"""`Triton`: a private server that runs until it is stopped or this script exits."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from pytriton.triton.policy import (
 )
 from pytriton.triton.security import TritonSecurityConfig
 from pytriton.triton.server import DaemonProcess, new_runtime_dir
-from pytriton.triton.settings import command_line, daemon_settings, secured
+from pytriton.triton.settings import command_line, daemon_settings, effective_security
 from pytriton.utils.workspace import Workspace, new_path, remove
 
 if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
 
-#: Timeout for the daemon's answer to a status request, in seconds.
-_PATIENCE_S = 60.0
+#: Timeout of requests to the daemon. It is long so that a daemon on an overloaded machine does not count as dead.
+_REQUEST_TIMEOUT_S = 60.0
 WorkspacePath = Union[Workspace, str, "os.PathLike[str]", None]
 
 
 class Triton(TritonBase):
     """Triton Inference Server for the callables of this script.
 
-    It starts a private daemon: tritonserver, and a worker process for each instance of a model. All of them exit with
-    `stop`, at the end of the `with` block, or when the script ends for any reason.
+    Starts a private daemon, which runs tritonserver and one worker process for each instance of a model. They all
+    exit at `stop`, at the end of the `with` block, or when the script exits for any reason.
 
     Args:
-        config: settings of the server; they override PYTRITON_TRITON_CONFIG_* in the environment
-        workspace: a folder to create, which must not exist, or a `Workspace`; None: a new one
+        config: settings of the server. They override PYTRITON_TRITON_CONFIG_* in the environment.
+        workspace: path of a folder that does not exist yet, or a `Workspace`; None: a new folder
         triton_lifecycle_policy: when the server starts
         security_config: which endpoints require the access token
 
     Raises:
-        FileExistsError: the workspace exists
+        FileExistsError: the workspace already exists
         PyTritonValidationError: a setting is invalid
 
     Example:
@@ -62,14 +62,14 @@ class Triton(TritonBase):
     ) -> None:
         self._config = (config or TritonConfig()).over(TritonConfig.from_env())
         super().__init__(self._config.trace_config)
-        self._security = secured(self._config, security_config)
+        self._security = effective_security(self._config, security_config)
         self._workspace_wanted = workspace
         if isinstance(workspace, (str, os.PathLike)):
-            _refuse_existing(Path(workspace).expanduser())
+            _reject_existing(Path(workspace).expanduser())
         self._server: DaemonProcess | None = None
         self._closing = (
             threading.RLock()
-        )  #: held while the server stops, so that the next one starts afterwards
+        )  #: held while a server stops, so that the next one starts afterwards
         if triton_lifecycle_policy is None:
             vertex = self._config.allow_vertex_ai
             triton_lifecycle_policy = (
@@ -77,7 +77,7 @@ class Triton(TritonBase):
             )
         self._policy = triton_lifecycle_policy
         self._triton_server_config = ServerConfig(self._config)
-        daemon_settings(self._config, self._security, Path())  # reports invalid settings now
+        daemon_settings(self._config, self._security, Path())  # raises now if a setting is invalid
 
     def __enter__(self) -> Triton:
         """Start the server, unless the policy says to wait for `run` or `serve`."""
@@ -90,14 +90,13 @@ class Triton(TritonBase):
         return self
 
     def run(self) -> None:
-        """Start the server, load the bound models, and return; serving continues in the background.
+        """Start the server, load the bound models, and return. Serving continues in the background.
 
-        It can be called again after `stop`.
+        `run` can be called again after `stop`.
 
         Raises:
-            DaemonStartError: the server did not start, for example because a port is in use; names the process using
-            it
-            RegistrationError: a model cannot be served; nothing is left running
+            DaemonStartError: the server did not start. If a port is in use, the message names the process using it.
+            RegistrationError: a model cannot be served. If this call started the server, the server was stopped.
         """
         started = self._start()
         try:
@@ -111,7 +110,7 @@ class Triton(TritonBase):
         """Answer the in-flight requests, then stop the server and all workers, and remove the workspace.
 
         Returns:
-            False if nothing was running.
+            False if no server was running.
         """
         with self._closing:
             with self._lock:
@@ -125,15 +124,15 @@ class Triton(TritonBase):
                     client.expect_end()
                 server.stop()
             finally:
-                self._tidy_up(server)
+                self._clean_up(server)
         return True
 
     def get_access_token(self) -> str | None:
-        """Return the token that restricted endpoints require; None if nothing is restricted and none was given."""
+        """Return the access token; None if no endpoint is restricted and no token was given."""
         return self._security.access_token
 
     def _start(self) -> bool:
-        """Start the daemon and wait until it is ready. Return False if it was started already."""
+        """Start the daemon and wait until it is ready. Return False if it was already started."""
         from pytriton._clash import clashing_distribution
 
         clash = clashing_distribution()
@@ -142,7 +141,7 @@ class Triton(TritonBase):
         with self._closing, self._lock:
             if self._server is not None and os.getpid() == self._pid:
                 return False
-            self._forget_served()  # the parent's, if this is a forked child
+            self._forget_served()  # a forked child has inherited its parent's registrations
             self._pid = os.getpid()
             try:
                 server = self._server = self._new_server(self._workspace_path())
@@ -169,11 +168,11 @@ class Triton(TritonBase):
 
     def _load(self, client: DaemonClient, model: BoundModel, *, replace: bool = False) -> None:
         super()._load(client, model, replace=replace)
-        # At exit, stop the server first, while the threads that serve models here still run.
+        # Handlers run in reverse order: stop the server before the threads that serve models in this process.
         atexit.unregister(self.stop)
         atexit.register(self.stop)
 
-    def _reach(self) -> DaemonClient:
+    def _wait_for_daemon(self) -> DaemonClient:
         from pytriton.daemon import connect
 
         server = self._server
@@ -183,10 +182,9 @@ class Triton(TritonBase):
                 "run() or serve(), or use `with Triton() as triton:`."
             )
         server.wait_ready()
-        # Do not take the server of a temporarily overloaded machine for dead.
-        return connect(server.runtime_dir, timeout_s=_PATIENCE_S)
+        return connect(server.runtime_dir, timeout_s=_REQUEST_TIMEOUT_S)
 
-    def _before_serving(self) -> None:
+    def _prepare_to_serve(self) -> None:
         self.run()
         logger.info(
             "(Press CTRL+C or use the command `kill -SIGINT %d` to send a SIGINT signal and quit)",
@@ -194,7 +192,7 @@ class Triton(TritonBase):
         )
 
     def _server_ended(self, server: DaemonProcess, reason: str) -> None:
-        """Handle a daemon that exited by itself; called in the thread that follows it."""
+        """Clean up after a daemon that exited unexpectedly. Called in the `DaemonProcess` thread."""
         with self._closing:
             with self._lock:
                 if self._server is not server:
@@ -202,28 +200,28 @@ class Triton(TritonBase):
                 self._server = None
                 self._forget_served()
             logger.error("Triton Inference Server exited with failure. Please wait. (%s)", reason)
-            self._tidy_up(server)
+            self._clean_up(server)
 
-    def _tidy_up(self, server: DaemonProcess) -> None:
+    def _clean_up(self, server: DaemonProcess) -> None:
         if not self._ended.is_set():
             self._warn_of_verbose_log()
         atexit.unregister(self.stop)
-        # Unless the daemon was ready, it may have found a folder that belongs to another process.
+        # A daemon that never became ready may have failed because the folder belongs to another process.
         if server.was_ready and server.workspace is not None:
-            remove(server.workspace)  # left behind only if the daemon was killed
+            remove(server.workspace)  # still exists only if the daemon was killed
         if isinstance(self._workspace_wanted, Workspace):
             self._workspace_wanted.clean()
         self._ended.set()
 
     def _workspace_path(self) -> Path:
-        """Return the folder that the daemon should create; a `Workspace` is created already."""
+        """Return the path of the workspace. The daemon creates the folder, unless it is that of a `Workspace`."""
         wanted = self._workspace_wanted
         if wanted is None:
             return new_path()
         if isinstance(wanted, Workspace):
             return wanted.path
         path = Path(wanted).expanduser().absolute()
-        _refuse_existing(path)
+        _reject_existing(path)
         return path
 
     def _warn_of_verbose_log(self) -> None:
@@ -243,13 +241,13 @@ class ServerConfig:
         self._config = config
 
     def to_cli_string(self) -> str:
-        """Return them as options of tritonserver, such as `--http-port=9000`."""
+        """Return the settings as options of tritonserver, such as `--http-port=9000`."""
         return command_line(self._config)
 
 
-def _refuse_existing(path: Path) -> None:
+def _reject_existing(path: Path) -> None:
     if path.exists():
         raise FileExistsError(
-            f"The workspace {path} exists already. Name a folder that does not exist: it is created at the "
-            "start and removed with all that is in it at the stop."
+            f"The workspace {path} already exists. Pass a path that does not exist: the folder is created at "
+            "startup and removed with all its contents when the server stops."
         )

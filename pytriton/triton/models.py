@@ -1,4 +1,4 @@
-"""The arguments of `bind`: one model, validated before anything is started."""
+"""`BoundModel`: the arguments of one `bind`, validated before anything starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class BoundModel:
-    """A model as it was bound, and its registration with the daemon."""
+    """A model with the arguments of its `bind`, and its registration with the daemon."""
 
     name: str
     infer_func: Any
@@ -38,7 +38,7 @@ class BoundModel:
     registered_at: float = 0.0
 
     def check(self) -> None:
-        """Validate everything that can be checked without a server.
+        """Validate all arguments that can be checked without a server.
 
         Raises:
             PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
@@ -48,7 +48,7 @@ class BoundModel:
         from pytriton.model_config import to_triton_config
 
         validate_model_name(self.name)
-        callables = list(self.infer_func) if self._several else [self.infer_func]
+        callables = list(self.infer_func) if self._is_sequence else [self.infer_func]
         if not callables or not all(map(callable, callables)):
             raise PyTritonValidationError(
                 "inference_fn has to be either callable or sequence of callables, got "
@@ -56,7 +56,7 @@ class BoundModel:
             )
         if any(getattr(tensor, "optional", False) for tensor in self.outputs):
             raise PyTritonValidationError(
-                f"Output tensors cannot be optional. Model {self.name!r} has such."
+                f"Output tensors cannot be optional. Model {self.name!r} has an optional output."
             )
         to_triton_config(self.name, self.inputs, self.outputs, self.config, self.version)
         self._check_options()
@@ -67,35 +67,35 @@ class BoundModel:
         isolation = self.options.get("isolation")
         if isolation not in (None, "process", "thread"):
             raise PyTritonBadParameterError(
-                f"isolation has to be 'process' or 'thread', got {isolation!r}."
+                f"isolation must be 'process' or 'thread', got {isolation!r}."
             )
         if "ephemeral" in self.options:
             raise PyTritonBadParameterError(
                 "bind() does not accept ephemeral=: a bound model is served until this object is stopped. For a model "
-                "that outlives it, use pytriton.daemon.connect().register(...)."
+                "that keeps running afterwards, use pytriton.daemon.connect().register(...)."
             )
         check_names("bind", self.options, [*names_of(CallableOptions), "trace_config"])
 
     def load(self, client: DaemonClient, *, replace: bool) -> None:
-        """Register the model with a daemon until this process ends. Return when it serves.
+        """Register the model with a daemon for the lifetime of this process. Return when it is being served.
 
         Raises:
-            RegistrationError: the model cannot be served; the attempt was undone completely
+            RegistrationError: the model cannot be served; the registration was rolled back
             DaemonNotRunningError: the daemon exited during the call
         """
         options: dict[str, Any] = {
             name: value for name, value in self.options.items() if value is not None
         }
-        said = {**self._declared(), **options}
-        if said.get("isolation") != "thread":  # a thread has them anyway
+        effective = {**self._declared_options(), **options}
+        if effective.get("isolation") != "thread":  # a thread shares this process's environment
             from pytriton._register.environment import select_variables
 
-            # Nothing of it persists after the script, so secret variables may be forwarded, too.
-            own = said.get("python") is None and said.get("requirements") is None
+            # Nothing is persisted beyond the script, so variables with secrets may be forwarded, too.
+            own = effective.get("python") is None and effective.get("requirements") is None
             everything = env_variables.usable_variables(environment(), own_interpreter=own)
-            options["env"] = {**everything, **select_variables(said.get("env"))}
+            options["env"] = {**everything, **select_variables(effective.get("env"))}
         served = client.register(
-            list(self.infer_func) if self._several else self.infer_func,
+            list(self.infer_func) if self._is_sequence else self.infer_func,
             self.name,
             self.inputs,
             self.outputs,
@@ -111,7 +111,7 @@ class BoundModel:
         self.served = served
 
     def unload(self, client: DaemonClient) -> None:
-        """Unregister the model from the daemon, unless another process has replaced it.
+        """Unregister the model from the daemon, unless it has been replaced by another registration.
 
         Raises:
             PyTritonDaemonError: unregistering failed
@@ -120,25 +120,25 @@ class BoundModel:
             if client.model_info(self.name).registered_at == self.registered_at:
                 client.unregister(self.name)
         except ModelNotFoundError:
-            return  # already unregistered by another process
+            return  # unregistered by another process
 
-    def _declared(self) -> Mapping[str, Any]:
+    def _declared_options(self) -> Mapping[str, Any]:
         from pytriton.declaration import declaration_of
 
-        declaration = declaration_of(self.infer_func[0] if self._several else self.infer_func)
+        declaration = declaration_of(self.infer_func[0] if self._is_sequence else self.infer_func)
         return declaration.options if declaration is not None else {}
 
     @property
-    def _several(self) -> bool:
+    def _is_sequence(self) -> bool:
         return not callable(self.infer_func) and isinstance(self.infer_func, Sequence)
 
 
-def refuse_twin(model: BoundModel, others: Sequence[BoundModel]) -> None:
-    """Raise PyTritonInvalidOperationError if another model has the same name, ignoring case."""
+def reject_duplicate_name(model: BoundModel, others: Sequence[BoundModel]) -> None:
+    """Raise PyTritonInvalidOperationError if another model has the same name, regardless of case."""
     for other in others:
         if other.name.lower() == model.name.lower():
             raise PyTritonInvalidOperationError(
                 f"Cannot add model with the same name twice. {other.name!r} (version "
-                f"{other.version}) is bound already: bind it with replace=True, which serves on until the new one "
-                f"is ready, call unbind({other.name!r}) first, or give {model.name!r} another name."
+                f"{other.version}) is already bound. Bind with replace=True, which keeps it serving until the new "
+                f"one is ready, call unbind({other.name!r}) first, or give {model.name!r} another name."
             )

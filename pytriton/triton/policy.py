@@ -1,4 +1,4 @@
-"""When a `Triton` object starts its server."""
+"""Policies that determine when a `Triton` object starts its server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ __all__ = [
 
 @dataclass
 class TritonLifecyclePolicy:
-    """The moment at which the server starts.
+    """Determines when a `Triton` object starts its server.
 
     Args:
-        launch_triton_on_startup: at `with Triton() as triton:`; otherwise at `run` or `serve`, after models were
-        bound
-        local_model_store: accepted for compatibility with PyTriton. A model's configuration is part of the request
-        that
-            loads it, so no files are written; warm-up and everything else works either way
+        launch_triton_on_startup: True: when the `with` block begins; False: at `run` or `serve`, after models have
+            been bound
+        local_model_store: has no effect; accepted for compatibility with PyTriton, which writes configuration files
+            to a model store. Here the request that loads a model contains its configuration.
     """
 
     launch_triton_on_startup: bool = True
@@ -28,7 +27,7 @@ class TritonLifecyclePolicy:
 
 
 DefaultTritonLifecyclePolicy = TritonLifecyclePolicy()
-#: Vertex AI lists the models as soon as the server starts. (PyTriton's spelling.)
+#: Vertex AI lists the models as soon as the server starts, so they are bound first. ("Vertext" is PyTriton's spelling.)
 VertextAILifecyclePolicy = TritonLifecyclePolicy(
     launch_triton_on_startup=False, local_model_store=True
 )

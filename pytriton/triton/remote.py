@@ -1,4 +1,4 @@
-"""`RemoteTriton`: serves this script's models in a server that runs already on this machine."""
+"""`RemoteTriton`: serves this script's models in a server that is already running on this machine."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ if TYPE_CHECKING:
     from pytriton.daemon import DaemonClient
     from pytriton.triton.local import WorkspacePath
 
-#: The module that a daemon runs.
+#: The module on a daemon's command line.
 _DAEMON = "pytriton.dispatcher"
-#: Interval between checks for a server that is not listening yet.
+#: Interval between checks whether the server is listening.
 _POLL_INTERVAL_S = 0.2
-#: Seconds within which a healthy server responds to a liveness check.
-_ANSWER_S = 5.0
-#: Interval between checks whether the server still needs to be watched; its exit itself is an event.
-_WATCH_MS = 1000
+#: Timeout of a liveness check.
+_LIVENESS_TIMEOUT_S = 5.0
+#: Interval between checks whether the watching thread is still needed. The server's exit itself wakes the thread.
+_WATCH_INTERVAL_MS = 1000
 
 
 class RemoteTriton(TritonBase):
-    """Bind models into a running daemon, or into another script's `Triton`, on this machine.
+    """Serves this script's models in a running daemon, or in another script's `Triton`, on this machine.
 
-    The models are served until this object is closed or this process ends for any reason. A model replaces one of
-    the same name; the replaced one is not restored afterwards.
+    The models are served until this object is closed or this process exits for any reason. A model replaces an
+    existing one of the same name, which is not restored afterwards.
 
     Args:
         url: address of the server: `localhost`, `localhost:8000`, `http://...`, `grpc://...`
         workspace: unused, accepted for compatibility with PyTriton
-        access_token: the server's; None: it is looked up. It does not give access to other users' servers
+        access_token: the server's access token; None: read it from the server's runtime directory. A token does not
+            give access to other users' servers.
 
     Raises:
         PyTritonClientInvalidUrlError: the URL is invalid
@@ -76,7 +77,7 @@ class RemoteTriton(TritonBase):
         """Remove this object's models from the server, which keeps running.
 
         Returns:
-            False if there was nothing to remove.
+            False if this object was not connected.
         """
         with self._lock:
             client = self._client
@@ -84,17 +85,17 @@ class RemoteTriton(TritonBase):
                 return False
             mine = [model for model in self._models if model.served is not None]
             self._forget_served()
-        self._take_out(client, mine)
+        self._unload(client, mine)
         return True
 
     def is_alive(self) -> bool:
-        """Return whether the server runs and every model served from here has a worker, or will have one again.
+        """Return whether the server runs and every model served by this object has a worker or is starting one.
 
-        When not connected, ask the server.
+        Before `connect`, return whether the server answers a liveness check.
         """
-        return super().is_alive() if self.is_connected() else self._answers()
+        return super().is_alive() if self.is_connected() else self._is_server_live()
 
-    def _answers(self) -> bool:
+    def _is_server_live(self) -> bool:
         from pytriton.client._transport.connections import connect
         from pytriton.client._transport.failures import CallFailed
         from pytriton.client.auth import create_auth_headers
@@ -106,7 +107,7 @@ class RemoteTriton(TritonBase):
             )
         connection = connect(self._url, None)
         try:
-            return bool(connection.call("is_server_live", _ANSWER_S, {}, headers))
+            return bool(connection.call("is_server_live", _LIVENESS_TIMEOUT_S, {}, headers))
         except CallFailed:
             return False
         finally:
@@ -117,32 +118,32 @@ class RemoteTriton(TritonBase):
         self.stop()
 
     def get_access_token(self) -> str | None:
-        """Return the server's access token; None if there is none.
+        """Return the server's access token; None if there is none, or none was given and this is not connected.
 
         Raises:
-            PyTritonDaemonError: the token cannot be read, and none was given
+            PyTritonDaemonError: no token was given, and the server's token cannot be read
         """
         if self._access_token is not None or self._client is None:
             return self._access_token
         return self._client.access_token
 
     def connect(self) -> None:
-        """Wait up to two minutes for the server, and load the bound models into it.
+        """Wait up to two minutes for the server, then load the bound models into it.
 
         Raises:
-            TimeoutError: nothing listens at the URL
-            PyTritonInvalidOperationError: the listener is not a daemon of this user on this machine
-            RegistrationError: a model cannot be served; none of this object's models is served then
+            TimeoutError: no server listens at the URL
+            PyTritonInvalidOperationError: the process listening there is not a daemon of this user on this machine
+            RegistrationError: a model cannot be served. None of this object's models is served in this case.
         """
         try:
             super().connect()
         except BaseException:
             mine = [model for model in self._models if model.served is not None]
             if mine and self._client is None:
-                self._take_out(self._daemon(), mine)
+                self._unload(self._daemon(), mine)
             raise
 
-    def _take_out(self, client: DaemonClient, models: Sequence[BoundModel]) -> None:
+    def _unload(self, client: DaemonClient, models: Sequence[BoundModel]) -> None:
         try:
             for model in models:
                 model.served = None
@@ -155,20 +156,20 @@ class RemoteTriton(TritonBase):
         finally:
             self._ended.set()
 
-    def _before_serving(self) -> None:
+    def _prepare_to_serve(self) -> None:
         self.connect()
 
     def _daemon(self) -> DaemonClient:
         from pytriton.daemon import connect
 
-        return connect(self._find(), timeout_s=60.0)
+        return connect(self._find_runtime_dir(), timeout_s=60.0)
 
-    def _reach(self) -> DaemonClient:
+    def _wait_for_daemon(self) -> DaemonClient:
         client = self._daemon()
         if self._access_token is not None and client.access_token not in (None, self._access_token):
             raise PyTritonDaemonError(
-                f"The given access token does not match the server at "
-                f"{self._url.with_scheme}. Omit it: it is read from the server's runtime directory."
+                f"The access token does not match that of the server at {self._url.with_scheme}. "
+                "Leave out access_token=: the token is then read from the server's runtime directory."
             )
         self._pid = os.getpid()
         self._ended.clear()
@@ -178,11 +179,11 @@ class RemoteTriton(TritonBase):
         watch.start()
         return client
 
-    def _find(self) -> Path:
-        """Return the runtime directory of the daemon whose tritonserver listens at the URL.
+    def _find_runtime_dir(self) -> Path:
+        """Wait for the server and return the runtime directory of its daemon.
 
         Raises:
-            TimeoutError: nothing listens there
+            TimeoutError: no server listens at the URL
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -191,14 +192,14 @@ class RemoteTriton(TritonBase):
                 return found
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    "Triton Inference Server is not ready after timeout. Nothing listens at "
+                    "Triton Inference Server is not ready after timeout. No server listens at "
                     f"{self._url.with_scheme} after {self._timeout_s:g} s: start a Triton() or "
-                    "`pytriton-daemon start` there first, as the same user."
+                    "`pytriton-daemon start` first, as the same user."
                 )
             time.sleep(_POLL_INTERVAL_S)
 
     def _watch(self, client: DaemonClient, pid: int) -> None:
-        """Wait for the daemon's exit, until this object no longer needs it."""
+        """Wait for the daemon's exit and mark this object as stopped. Return early once this object is stopped."""
         try:
             ended = linux.pidfd_open(pid)
         except ProcessLookupError:
@@ -207,7 +208,7 @@ class RemoteTriton(TritonBase):
         if ended >= 0:
             poll.register(ended, select.POLLIN)
         try:
-            while ended >= 0 and not poll.poll(_WATCH_MS):
+            while ended >= 0 and not poll.poll(_WATCH_INTERVAL_MS):
                 if self._client not in (None, client) or self._ended.is_set():
                     return
         finally:
@@ -222,10 +223,10 @@ class RemoteTriton(TritonBase):
 
 
 def runtime_dir_at(url: TritonUrl) -> Path | None:
-    """Return the runtime directory of the daemon that serves a URL; None when nothing listens there.
+    """Return the runtime directory of the daemon that serves a URL; None if no server is ready there.
 
     Raises:
-        PyTritonInvalidOperationError: the listener is not a daemon of this user on this machine
+        PyTritonInvalidOperationError: the process listening there is not a daemon of this user on this machine
     """
     import psutil
 
@@ -243,22 +244,22 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
     try:
         words = psutil.Process(holder).cmdline() if holder else []
         found = _served_from(psutil.Process(holder)) if holder else None
-    except psutil.Error:  # it has exited since
+    except psutil.Error:  # the process has just exited
         return None
     if found is not None or _DAEMON in words:
-        # A daemon that is restarting its server will be found later.
-        return found
+        return found  # None while the daemon restarts its server: the caller tries again
     who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
     raise PyTritonInvalidOperationError(
-        f"The listener at {url.with_scheme} is not a pytriton daemon of this user, but {who}. Give the "
-        "address of a Triton() of another script, or of a `pytriton-daemon`."
+        f"The listener at {url.with_scheme} is not a pytriton daemon of this user, but {who}. Pass the "
+        "address of another script's Triton(), or of a running pytriton-daemon."
     )
 
 
 def _served_from(holder: Any) -> Path | None:
-    """Return the runtime directory of the listening process: the server runs in its folder of backends.
+    """Return the runtime directory of a listening tritonserver or daemon; None if `holder` is neither.
 
-    With the native frontend, the daemon holds the sockets as well.
+    tritonserver's working directory is the `backends` folder of the runtime directory. With the native frontend, the
+    daemon holds the listening sockets, too, so its child processes are examined as well.
     """
     for process in (holder, *holder.children()):
         folder = Path(process.cwd())
@@ -268,7 +269,7 @@ def _served_from(holder: Any) -> Path | None:
 
 
 def _own_address(url: TritonUrl) -> str:
-    """Return the address in a URL, which must be one of this machine."""
+    """Resolve the host of a URL and return its IP address, which must belong to this machine."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             url.hostname, url.port, type=socket.SOCK_DGRAM
@@ -277,7 +278,7 @@ def _own_address(url: TritonUrl) -> str:
             probe.bind((address[0], 0))
     except OSError as error:
         raise PyTritonInvalidOperationError(
-            f"{url.hostname} is not an address of this machine ({error}): RemoteTriton binds models into "
-            "servers on this machine only. For others use pytriton.daemon.connect('tcp://...')."
+            f"{url.hostname} is not an address of this machine ({error}). RemoteTriton works only with "
+            "servers on this machine. For others, use pytriton.daemon.connect('tcp://...')."
         ) from error
     return str(address[0])

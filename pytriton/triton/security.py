@@ -1,4 +1,4 @@
-"""Access control of Triton's endpoints: names, defaults, the access token."""
+"""Access control for Triton's endpoints: their names, the default restrictions, the access token."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 @closest_keywords
 @dataclass
 class TritonSecurityConfig:
-    """The endpoints that require the access token, and the token. Both fields hold the final values.
+    """The endpoints that require an access token, and the token itself.
 
-    All `Triton` objects that share this object require the same token.
+    After construction, both fields contain the effective values, such as the generated token. All `Triton` objects
+    created with this object require the same token.
 
     Args:
-        access_token: letters, digits and `-._~+/=`; None: a random 256-bit token, if anything is restricted
-        restricted_endpoints: None: DEFAULT_PROTECTED_ENDPOINTS; an empty list: none
+        access_token: token of letters, digits and `-._~+/=`; None: a random 256-bit token, if any endpoint is
+            restricted
+        restricted_endpoints: names of the endpoints; None: DEFAULT_PROTECTED_ENDPOINTS; an empty list: no endpoint
 
     Raises:
         PyTritonValidationError: an endpoint is unknown, or the token cannot be sent in a header
@@ -59,7 +61,7 @@ class TritonSecurityConfig:
     def __post_init__(self) -> None:
         if isinstance(self.restricted_endpoints, str):
             raise PyTritonValidationError(
-                f"restricted_endpoints has to be a list: [{self.restricted_endpoints!r}]."
+                f"restricted_endpoints must be a list: write [{self.restricted_endpoints!r}]."
             )
         if self.restricted_endpoints is None:
             self.restricted_endpoints = list(DEFAULT_PROTECTED_ENDPOINTS)
@@ -68,7 +70,7 @@ class TritonSecurityConfig:
             raise PyTritonValidationError(unknown)
         if self.access_token is not None and not _TOKEN.fullmatch(str(self.access_token)):
             raise PyTritonValidationError(
-                "The access token (not shown) has to be 1 to 512 letters, digits, or `-._~+/=`."
+                "The access token (not shown) must consist of 1 to 512 letters, digits, or `-._~+/=`."
             )
 
         if self.access_token is None and self.endpoints:
@@ -76,7 +78,7 @@ class TritonSecurityConfig:
 
     @property
     def endpoints(self) -> list[str]:
-        """Return the restricted endpoints, in order."""
+        """The names of the restricted endpoints, in order."""
         return list(self.restricted_endpoints or ())
 
     def __repr__(self) -> str:
@@ -85,7 +87,7 @@ class TritonSecurityConfig:
 
 
 def unknown_endpoints(names: Collection[str]) -> str:
-    """Return a message that names the unknown endpoints and the valid ones; empty if all are valid."""
+    """Return an error message that lists the unknown endpoints and the valid ones; empty if all are valid."""
     known = sorted(VALID_TRITON_ENDPOINTS)
     unknown = [str(name) for name in names if name not in known]
     if not unknown:

@@ -1,6 +1,6 @@
-"""The private daemon of a `Triton` object or a runner: a child process that always ends with this one.
+"""The private daemon of a `Triton` object or a runner: a child process that always exits with this process.
 
-The daemon watches this process (dispatcher/runtime/owner.py) and reports about itself over a pipe.
+The daemon watches this process (dispatcher/runtime/owner.py) and reports its state over a pipe.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from typing import Any, TextIO
 from pytriton._protocol.files.rundir import MAX_SOCKET_PATH, RuntimeDir
 from pytriton.exceptions import DaemonStartError
 
-#: Variables of a service manager or an interactive interpreter, which a child must not inherit.
-STAYING = (
+#: Environment variables for this process only, set by a service manager or for an interactive interpreter.
+NOT_INHERITED = (
     "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "PYTHONINSPECT", "PYTHONSTARTUP",
     "PYTHONBREAKPOINT",
 )  # fmt: skip
-#: Time limits of an orderly stop beyond the grace period, and of a forced one.
-_MARGIN_S, _HURRY_S = 15.0, 5.0
+#: Time limits of a graceful stop, in addition to the grace period, and of each step of a forced stop.
+_STOP_MARGIN_S, _KILL_TIMEOUT_S = 15.0, 5.0
 
 OnEnd = Callable[["DaemonProcess", str], None]
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, prepared for its daemon and workers."""
-    return {name: value for name, value in os.environ.items() if name not in STAYING}
+    """Return the environment for a child process: that of this process, without the variables in NOT_INHERITED."""
+    return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 
 def new_runtime_dir() -> Path:
-    """Choose a runtime directory with a short path: unix socket paths have at most 107 bytes.
+    """Choose a path for a runtime directory, short enough for unix sockets (at most 107 bytes).
 
-    The daemon creates it, so nothing is left behind if this process is killed first.
+    The daemon creates the directory, so that nothing is left behind if this process is killed before.
     """
     folders = [os.environ.get("XDG_RUNTIME_DIR") or "", tempfile.gettempdir(), "/tmp"]
     for folder in folders:
@@ -51,25 +51,25 @@ def new_runtime_dir() -> Path:
         if folder and short and os.access(folder, os.W_OK | os.X_OK):
             return path
     raise DaemonStartError(
-        f"Cannot create a runtime directory in {', '.join(filter(None, folders))}: not writable, or "
-        "the path is too long. Set TMPDIR to a short path of a writable folder."
+        f"Cannot create a runtime directory in {', '.join(filter(None, folders))}: each of them is not writable or "
+        "its path is too long. Set TMPDIR to a writable folder with a short path."
     )
 
 
 class DaemonProcess:
-    """One daemon process, from start to exit.
+    """A daemon that runs as a child process.
 
     Args:
         settings: the result of `daemon_settings`
-        on_end: called from a thread, with the reason, if the daemon exits by itself after it was ready
+        on_end: called from a thread, with the reason, if the daemon exits unexpectedly after it was ready
         workspace: a folder that the daemon creates at startup and removes when it exits
-        quiet: keep its log out of this process's standard output
+        quiet: discard the daemon's log instead of writing it to this process's standard output
 
     Attributes:
-        runtime_dir: directory of its control socket
-        workspace: the folder that it creates, if any
-        ended: set when the process has exited and was reaped
-        was_ready: whether it ever became ready
+        runtime_dir: the daemon's runtime directory, which contains its control socket
+        workspace: the folder that the daemon creates, if any
+        ended: set when the process has exited and has been reaped
+        was_ready: whether the daemon has ever been ready
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DaemonProcess:
         self.workspace = workspace
         self._on_end = on_end
         self._quiet = quiet
-        self._up = threading.Event()  #: ready, or ended
+        self._up = threading.Event()  #: set when the daemon is ready or has exited
         self.was_ready = False
         self._stop_requested = False
         self._end: dict[str, Any] = {}
@@ -96,32 +96,30 @@ class DaemonProcess:
     def start(self) -> None:
         """Start the process in the background; `wait_ready` reports the outcome.
 
-        A thread does all of it: only the main thread can be interrupted (Ctrl-C), and an interruption halfway could
-        leave
-        an orphaned process.
+        A thread starts it: Ctrl-C interrupts only the main thread, where it could leave an orphaned process.
         """
-        threading.Thread(target=self._live, name="pytriton-daemon", daemon=True).start()
+        threading.Thread(target=self._run, name="pytriton-daemon", daemon=True).start()
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until models can be registered.
 
         Raises:
-            DaemonStartError: the daemon exited first, with the reason; or `timeout_s` expired.
+            DaemonStartError: the daemon exited before (the message has the reason), or `timeout_s` expired
         """
         if not self._up.wait(timeout_s):
             raise DaemonStartError(f"Triton Inference Server was not ready within {timeout_s:g} s")
         if self.was_ready and not self.ended.is_set():
             return
         code = self._end.get("code")
-        reason = self._end.get("reason") or self._how_it_ended()
+        reason = self._end.get("reason") or self._describe_exit()
         if self._stop_requested:
             reason = "it was stopped during startup"
         raise DaemonStartError(f"Triton Inference Server did not start: {reason}", exit_code=code)
 
     def stop(self) -> None:
-        """Answer in-flight requests, stop the daemon and everything it started, and wait for that.
+        """Answer the in-flight requests, stop the daemon and all its processes, and wait until they have exited.
 
-        An interruption (Ctrl-C) during the wait kills it at once.
+        If the wait is interrupted (Ctrl-C), kill the daemon immediately.
         """
         with self._spawning:
             self._stop_requested = True
@@ -129,7 +127,7 @@ class DaemonProcess:
                 self._up.set()
                 self.ended.set()
                 return
-        patience_s = float(self._settings["grace_period_s"]) + _MARGIN_S
+        patience_s = float(self._settings["grace_period_s"]) + _STOP_MARGIN_S
         try:
             self._signal(signal.SIGTERM)
             if self.ended.wait(patience_s):
@@ -140,35 +138,37 @@ class DaemonProcess:
         self._kill()
 
     def _kill(self) -> None:
-        self._signal(signal.SIGTERM)  # the second one makes it exit at once, leaving nothing behind
-        if not self.ended.wait(_HURRY_S):
+        self._signal(
+            signal.SIGTERM
+        )  # at the second SIGTERM the daemon exits immediately, but cleans up
+        if not self.ended.wait(_KILL_TIMEOUT_S):
             self._signal(signal.SIGKILL)
-            self.ended.wait(_HURRY_S)
+            self.ended.wait(_KILL_TIMEOUT_S)
 
     def _signal(self, number: int) -> None:
         assert self._process is not None  # checked by `stop`
         self._process.send_signal(number)
 
-    def _live(self) -> None:
-        """Start the process, read its reports until it exits, reap it, and clean up after it."""
+    def _run(self) -> None:
+        """Start the process, read its reports until it exits, reap it, and remove its runtime directory."""
         try:
             reports = self._spawn()
             if reports is None:
                 return
             with reports:
                 for line in reports:
-                    self._take(json.loads(line))
+                    self._handle_report(json.loads(line))
             assert self._process is not None  # set by `_spawn`
             self._process.wait()
         except Exception as error:  # e.g. out of processes or file descriptors
             self._end = {"reason": f"{type(error).__name__}: {error}"}
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)  # if it was killed
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)  # still exists if the daemon was killed
         self.ended.set()
         self._up.set()
         if self.was_ready and not self._stop_requested:
-            self._on_end(self, self._end.get("reason") or self._how_it_ended())
+            self._on_end(self, self._end.get("reason") or self._describe_exit())
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _handle_report(self, report: dict[str, Any]) -> None:
         if report["state"] == "ready":
             self.was_ready = True
             self._up.set()
@@ -176,7 +176,7 @@ class DaemonProcess:
             self._end = report
 
     def _spawn(self) -> TextIO | None:
-        """Start the process and return the pipe it reports on; None if `stop` was called first."""
+        """Start the process and return the pipe for its reports; None if `stop` was called before."""
         with self._spawning:
             if self._stop_requested:
                 return None
@@ -208,19 +208,19 @@ class DaemonProcess:
             stderr=subprocess.STDOUT,
             env=environment(),
             pass_fds=[writing],
-            start_new_session=True,  # Ctrl-C goes to the script, which then stops this in order
-            cwd="/",  # not a folder that may contain the user's own pytriton/ or worker.py
+            start_new_session=True,  # Ctrl-C reaches only the script, which then stops the daemon gracefully
+            cwd="/",  # the current folder may contain modules such as pytriton/ or worker.py
         )
 
-    def _how_it_ended(self) -> str:
+    def _describe_exit(self) -> str:
         code = self._process.returncode if self._process is not None else None
         if code is not None and code < 0:
             return f"its daemon was killed by signal {-code}"
-        return f"its daemon exited with code {code}; see its messages in the output of this process"
+        return f"its daemon exited with code {code}; see its log in the output of this process"
 
 
 def _standard_output() -> int:
-    """Return where the daemon's log goes: our standard output, unless that is or was closed."""
+    """Return the file descriptor for the daemon's log: standard output, or DEVNULL if that is closed."""
     stream = sys.__stdout__
     try:
         os.fstat(1)
@@ -230,7 +230,7 @@ def _standard_output() -> int:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe whose write end avoids the standard descriptors, which a child replaces."""
+    """Return the ends of a pipe. The write end's descriptor is above 2, because a child process replaces 0 to 2."""
     reading, writing = os.pipe()
     try:
         return reading, fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 3)

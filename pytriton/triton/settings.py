@@ -21,52 +21,55 @@ _PORTS = {
     "grpc": DEFAULT_GRPC_PORT,
     "metrics": DEFAULT_METRICS_PORT,
 }
-#: PyTriton's servers listen on all interfaces, and containers rely on it.
+#: Like PyTriton, listen on all interfaces: containers rely on it.
 _ADDRESS = "0.0.0.0"
-#: Fields that become settings of the daemon, below; all others are options of tritonserver.
-_OWN = (
+#: Fields of TritonConfig that `daemon_settings` turns into settings of the daemon. All others are options of
+#: tritonserver.
+_DAEMON_SETTINGS = (
     *(f"{part}_{name}" for name in ("port", "address") for part in _PORTS),
     *(f"allow_{part}" for part in _PORTS),
     "cache_config", "exit_timeout_secs", "grpc_restricted_protocol", "http_restricted_api",
     "model_repository", "response_cache_byte_size",
 )  # fmt: skip
-#: Seconds that tritonserver may take, and that `stop` waits for in-flight requests: as in PyTriton.
+#: Time limits for tritonserver's start, and for in-flight requests at `stop`, as in PyTriton.
 _START_S, _GRACE_S = 120.0, 30.0
-#: Settings of the daemon that a script's environment may set, by PYTRITON_DAEMON_*.
+#: Settings of the daemon that a script may set through its environment, as PYTRITON_DAEMON_*.
 _FROM_ENVIRONMENT = (
     "tritonserver", "frontend", "proxy_python", "cache_dir", "log_format", "log_level",
 )  # fmt: skip
 
 
-def secured(config: TritonConfig, security: TritonSecurityConfig | None) -> TritonSecurityConfig:
-    """Return the effective security settings, with a token: those given, else the restrictions in `config`.
+def effective_security(
+    config: TritonConfig, security: TritonSecurityConfig | None
+) -> TritonSecurityConfig:
+    """Return a copy of `security`; if it is None, return the restrictions in `config`, else the defaults.
 
     Raises:
-        PyTritonValidationError: `config` restricts with a header other than the access token's
+        PyTritonValidationError: both restrict endpoints, or `config` uses a header other than the access token's
     """
     endpoints: list[str] = []
     token = None
     for name in ("http_restricted_api", "grpc_restricted_protocol"):
         for entry in getattr(config, name) or []:
-            token, named = _restriction(name, entry)
+            token, named = _parse_restriction(name, entry)
             endpoints += [one for one in named if one not in endpoints]
     if security is None:
         security = TritonSecurityConfig(token, endpoints) if endpoints else TritonSecurityConfig()
     elif endpoints:
         raise PyTritonValidationError(
-            "TritonConfig restricts endpoints, and a security_config is given: put everything in "
+            "TritonConfig restricts endpoints, but security_config= was passed as well. Use only "
             "TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
         )
-    return dataclasses.replace(security)  # checked again, and safe from later changes
+    return dataclasses.replace(security)  # validate again, and ignore later changes by the caller
 
 
-def _restriction(name: str, entry: str) -> tuple[str, list[str]]:
+def _parse_restriction(name: str, entry: str) -> tuple[str, list[str]]:
     endpoints, _, pair = entry.partition(":")
     key, _, token = pair.partition("=")
     if key != ACCESS_HEADER or not token:
         raise PyTritonValidationError(
-            f"TritonConfig: {name} has to be 'ENDPOINT,...:{ACCESS_HEADER}=TOKEN' (the value is "
-            "not shown): the header's name is fixed, so that every client of pytriton knows it. "
+            f"TritonConfig: {name} must have the form 'ENDPOINT,...:{ACCESS_HEADER}=TOKEN' (the value "
+            "is not shown). The header's name is fixed, because pytriton's clients send this header. "
             "Prefer TritonSecurityConfig(access_token=..., restricted_endpoints=[...])."
         )
     short = {"shm": "shared-memory"}
@@ -83,13 +86,13 @@ def daemon_settings(
     runtime_dir: Path,
     model_names: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the settings of a daemon as JSON-compatible values.
+    """Return the settings of a `Triton` object's daemon as JSON-compatible values.
 
     Args:
         config: the user's configuration
-        security: with its token
-        runtime_dir: the daemon's
-        model_names: models bound so far, in order
+        security: the effective security settings, including the token
+        runtime_dir: the daemon's runtime directory
+        model_names: names of the models bound so far, in order
 
     Raises:
         PyTritonValidationError: two fields contradict each other
@@ -97,7 +100,7 @@ def daemon_settings(
     cache_size, cache_options = _cache(config)
     settings: dict[str, Any] = {
         "log_format": "plain",
-        **_of_environment(),
+        **_settings_of_environment(),
         "runtime_dir": str(runtime_dir),
         "ephemeral": True,
         "server_start_timeout_s": _START_S,
@@ -117,14 +120,14 @@ def daemon_settings(
 
 
 def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options of tritonserver, without those that are settings of the daemon."""
+    """Return tritonserver's options: the fields of `config` that are set and are not settings of the daemon."""
     options: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if value is None or field.name in _OWN:
+        if value is None or field.name in _DAEMON_SETTINGS:
             continue
         options[field.name.replace("_", "-")] = _texts(value)
-    # tritonserver runs in another folder
+    # tritonserver has another working directory, so make paths absolute.
     if "trace-config" in options:
         options["trace-config"] = with_absolute_files(options["trace-config"])
     if config.cache_directory is not None:
@@ -136,7 +139,7 @@ def server_options(config: TritonConfig, model_names: Iterable[str] = ()) -> dic
 
 
 def command_line(config: TritonConfig) -> str:
-    """Return the settings as options on tritonserver's command line, for display."""
+    """Return the settings as options of tritonserver's command line, for display."""
     words = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -152,17 +155,17 @@ def _texts(value: Any) -> str | list[str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, Path):
-        return os.path.abspath(value)  # tritonserver runs in another folder
+        return os.path.abspath(value)  # tritonserver has another working directory
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _of_environment() -> dict[str, str]:
+def _settings_of_environment() -> dict[str, str]:
     found = {name: os.environ.get(f"PYTRITON_DAEMON_{name.upper()}") for name in _FROM_ENVIRONMENT}
     return {name: os.path.expanduser(text) for name, text in found.items() if text}
 
 
 def _cache(config: TritonConfig) -> tuple[int, dict[str, Any]]:
-    """Return the size of the local response cache, and the options for other caches."""
+    """Return the size of the local response cache in bytes, and tritonserver's options for other caches."""
     size = config.response_cache_byte_size
     others = []
     for entry in config.cache_config or []:
@@ -172,7 +175,7 @@ def _cache(config: TritonConfig) -> tuple[int, dict[str, Any]]:
         elif size not in (None, int(match[1])):
             raise PyTritonValidationError(
                 f"TritonConfig: response_cache_byte_size={size} and cache_config {entry!r} "
-                "contradict each other; give one of them."
+                "contradict each other; set only one of them."
             )
         else:
             size = int(match[1])

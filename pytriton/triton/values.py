@@ -11,7 +11,7 @@ from typing import Any
 from pytriton.exceptions import PyTritonValidationError
 
 ENV_PREFIX = "PYTRITON_TRITON_CONFIG_"
-#: Documented names that never were fields -> the fields that they mean.
+#: Names that PyTriton documents but does not define -> the actual fields.
 _ALIASES = {"log_verbosity": "log_verbose"}
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -20,11 +20,11 @@ _WORD, _BEGINS = re.compile(r"[a-zA-Z_]\w*"), re.compile(r"[a-zA-Z_]\w*(=|$)")
 _WHOLE = ("cache_config", "http_restricted_api", "grpc_restricted_protocol")
 
 
-def of_environment(kinds: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """Return name -> (variable, value) for every variable with our prefix, even if no such field exists.
+def read_environment(kinds: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return field name -> (variable, value) for every variable with the prefix, including unknown field names.
 
     Args:
-        kinds: the type of each field; entries of a list are joined in the order of their numbers
+        kinds: type of each field. Numbered entries of a list field are joined in the order of their numbers.
     """
     found: dict[str, tuple[str, Any]] = {}
     entries: dict[str, dict[int, str]] = {}
@@ -50,11 +50,11 @@ def cast(name: str, kind: str, value: Any, shown: str) -> Any:
     Args:
         name: name of the field
         kind: "bool", "int", "str", "Path" or "list[str]"
-        value: the value, or its text form
-        shown: name to use in an error
+        value: the value, or a string to parse
+        shown: name of the field in error messages
 
     Raises:
-        PyTritonValidationError: the value does not suit the field
+        PyTritonValidationError: the value cannot be converted
 
     Example:
         >>> cast("allow_http", "bool", "False", "allow_http")
@@ -67,16 +67,16 @@ def cast(name: str, kind: str, value: Any, shown: str) -> Any:
     except (TypeError, ValueError):
         allowed = {
             "bool": f"one of {', '.join((*_TRUE, *_FALSE))}",
-            "int": "a whole number",
-            "str": "text",
+            "int": "an integer",
+            "str": "a string",
             "Path": "a path",
-        }.get(kind, "a list of texts")
+        }.get(kind, "a list of strings")
         raise PyTritonValidationError(f"{shown}: {value!r} is not {allowed}.") from None
 
 
 def _cast(name: str, kind: str, value: Any) -> Any:
     if kind == "bool":
-        return _boolean(value)
+        return _to_bool(value)
     if kind == "int":
         if isinstance(value, (bool, float)) and value != int(value):
             raise ValueError
@@ -92,7 +92,7 @@ def _cast(name: str, kind: str, value: Any) -> Any:
     return [str(one) for one in value]
 
 
-def _boolean(value: Any) -> bool:
+def _to_bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
@@ -104,9 +104,9 @@ def _boolean(value: Any) -> bool:
 
 
 def _split(name: str, text: str) -> list[str]:
-    """Split a list given as one text: `a=1,b=2` has two entries, `opentelemetry,url=x` has one.
+    """Split a list given as one string: `a=1,b=2` has two entries, `opentelemetry,url=x` has one.
 
-    Entries may contain commas, so a new one begins only at a name.
+    Entries may contain commas, so a comma starts a new entry only if a name follows it.
     """
     if name in _WHOLE:
         return [text]

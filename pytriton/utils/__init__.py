@@ -1,3 +1,3 @@
-"""Small helpers under the paths of PyTriton."""
+"""Helper modules with the same import paths as in PyTriton."""
 
 from __future__ import annotations

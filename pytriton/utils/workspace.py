@@ -15,18 +15,19 @@ __all__ = ["CleanupWarning", "Workspace"]
 
 
 class CleanupWarning(UserWarning):
-    """A workspace could not be removed, or not all of it."""
+    """Warning: a workspace could not be removed completely."""
 
 
 class Workspace:
-    """A folder that is created now and removed by `clean`.
+    """A folder that is created by the constructor and removed by `clean`.
 
     Args:
-        workspace_path: path, which must not exist. None: a new folder `workspace_*` in `$PYTRITON_HOME` (default:
-            `pytriton` in `$XDG_CACHE_HOME` or `~/.cache`), or in the temporary directory if that is not writable
+        workspace_path: path of the folder, which must not exist yet. None: a new folder `workspace_*` in
+            `$PYTRITON_HOME` (default: `pytriton` in `$XDG_CACHE_HOME` or `~/.cache`), or in the temporary directory
+            if that folder is not writable
 
     Raises:
-        FileExistsError: the path exists
+        FileExistsError: the path already exists
         OSError: the folder cannot be created
 
     Example:
@@ -41,17 +42,17 @@ class Workspace:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The absolute path of the folder."""
         return self._path
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The last component of the path."""
         return self._path.name
 
     @property
     def model_store_path(self) -> Path:
-        """PyTriton's folder of model files. Here it is empty: load requests contain the configurations."""
+        """The path of PyTriton's model store. It is not used: load requests contain the models' configurations."""
         return self._path / "model-store"
 
     def exists(self) -> bool:
@@ -63,7 +64,7 @@ class Workspace:
         return self.exists() and not any(self._path.iterdir())
 
     def clean(self) -> None:
-        """Remove the folder and its content; warn about anything that cannot be removed (CleanupWarning)."""
+        """Remove the folder and its contents. Issue a CleanupWarning if that fails."""
         remove(self._path)
 
     def __repr__(self) -> str:
@@ -71,25 +72,25 @@ class Workspace:
 
 
 def new_path() -> Path:
-    """Choose a folder for a new workspace, without creating it."""
+    """Choose a path for a new workspace, without creating the folder."""
     name = f"workspace_{secrets.token_hex(4)}"
     home = pytriton_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-    except OSError:  # no home folder, or not writable, as in some containers
+    except OSError:  # the home folder is missing or not writable, as in some containers
         return Path(tempfile.gettempdir(), name)
     return (home if os.access(home, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name
 
 
 def remove(path: Path) -> None:
-    """Remove a workspace and its content; warn about anything that cannot be removed (CleanupWarning)."""
+    """Remove a workspace and its contents. Issue a CleanupWarning if that fails."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
         return
     except OSError as error:
         warnings.warn(
-            f"The workspace {path} could not be removed: {error}. Remove it yourself.",
+            f"The workspace {path} could not be removed: {error}. Remove it manually.",
             category=CleanupWarning,
             stacklevel=3,
         )

@@ -1,1 +1,1 @@
-"""Processing of one request: validation, tensors, steps, responses. Uses `_transport`. Private."""
+"""Processing of a request: validation, conversion of tensors, responses. Private; uses `_transport`."""

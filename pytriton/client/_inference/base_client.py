@@ -1,4 +1,4 @@
-"""Base class of the four clients that hold connections: their arguments and properties."""
+"""Base class of the four clients that hold connections, with their arguments and properties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Self = TypeVar("Self", bound="BaseClient[Any]")
 
 
 class BaseClient(InferMethods[R]):
-    """A client for one model. `ModelClient` describes the arguments."""
+    """A client for one model. `ModelClient` describes the constructor's arguments."""
 
     _decoupled: ClassVar[bool] = False
     _server_error: ClassVar[str] = SERVER_ERROR
@@ -74,10 +74,10 @@ class BaseClient(InferMethods[R]):
 
     @classmethod
     def from_existing_client(cls: type[Self], existing_client: BaseClient[Any]) -> Self:
-        """Create a client for the same model on the same servers, with connections of its own.
+        """Create a client for the same model on the same servers, with separate connections.
 
-        It skips the readiness check, and reuses the configuration if the existing client knows it.
-        Nothing is sent.
+        The new client skips the readiness check, and reuses the model's configuration if the existing client knows
+        it. No request is sent.
         """
         settings = existing_client._settings
         return cls(
@@ -99,7 +99,7 @@ class BaseClient(InferMethods[R]):
 
     @property
     def model_version(self) -> str | None:
-        """Version of the model; None is the latest."""
+        """Version of the model; None: the latest."""
         return self._settings.version or None
 
     def __repr__(self) -> str:

@@ -1,4 +1,6 @@
-"""The core of all clients: the servers, the model, its configuration, and the steps of each operation."""
+"""`Core`: the common part of all clients, with the servers, the model's configuration, and the steps of each
+operation.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ _COMEBACK_S = 2.0
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """The arguments of a client; see `ModelClient`."""
+    """The arguments of a client, validated; `ModelClient` describes them."""
 
     url: Urls
     model_name: str
@@ -95,12 +97,12 @@ class ClientSettings:
 
     @property
     def version(self) -> str:
-        """The version as tritonclient takes it: "" is the latest."""
+        """The version in tritonclient's form: "" is the latest."""
         return "" if self.model_version is None else str(self.model_version)
 
     @property
     def patience_s(self) -> float:
-        """Maximum wait for server and model, in seconds."""
+        """Maximum wait for the server and the model, in seconds."""
         if self.init_timeout_s is None:
             return DEFAULT_INIT_TIMEOUT_S
         return min(self.init_timeout_s, MAX_CALL_S)
@@ -134,12 +136,12 @@ class Prepared:
 
 
 class Core:
-    """State and steps of one client; a blocking or an asyncio client runs the steps.
+    """State of one client, and the steps of its operations, which a blocking or an asyncio client runs.
 
     Args:
-        owner: name of the client's class, for messages
+        owner: name of the client's class, for error messages
         settings: the client's arguments
-        connect: creates the connection to a server
+        connect: function that creates the connection to a server
         decoupled: whether the client is for decoupled models
         server_error: prefix of error messages from the server
     """
@@ -175,7 +177,7 @@ class Core:
 
     @property
     def initialised(self) -> bool:
-        """True if the model was seen ready and its configuration is known."""
+        """True if the model has been ready and its configuration is known."""
         return self._ready and self.config is not None and not self._stale
 
     @property
@@ -188,7 +190,7 @@ class Core:
             raise PyTritonClientClosedError(self._is_closed)
 
     def initialise(self) -> Steps[TritonModelConfig]:
-        """Wait up to `init_timeout_s` for the model, unless seen ready before, and read its configuration."""
+        """Wait up to `init_timeout_s` for the model, unless it has already been ready, and read its configuration."""
         settings = self.settings
         if not self._ready:
             grace_s = UNKNOWN_MODEL_GRACE_S if settings.init_timeout_s is None else None
@@ -200,7 +202,7 @@ class Core:
         return self.config
 
     def wait_for_model(self, timeout_s: float) -> Steps[None]:
-        """Wait for the model, even if it was seen ready before."""
+        """Wait for the model, even if it has already been ready."""
         yield from wait_for_model(self.servers, timeout_s, None)
         self._ready = True
 
@@ -241,10 +243,11 @@ class Core:
             raise call_error(failure, server.url, doing, timeout_s) from failure
 
     def prepared(self, request: InferCall) -> Steps[Prepared]:
-        """Return a validated request; reread the configuration if the model may have been replaced.
+        """Validate a request. If it is invalid, reread the model's configuration, which may have changed, and
+        validate again.
 
         Raises:
-            PyTritonClientError, RuntimeError: as `prepare`
+            PyTritonClientError, RuntimeError: see `prepare`
         """
         assert self.config is not None
         known = self.config
@@ -257,11 +260,11 @@ class Core:
         return self.prepare(request)
 
     def prepare(self, request: InferCall) -> Prepared:
-        """Validate a request against the model's configuration, which must be known.
+        """Validate a request against the model's configuration, which must be known, and convert it for tritonclient.
 
         Raises:
-            PyTritonClientValueError: inputs are missing; gRPC cannot carry a header
-            PyTritonClientInferenceServerError: the model is decoupled and the client is not, or vice versa
+            PyTritonClientValueError: inputs are missing, or gRPC does not support a header
+            PyTritonClientInferenceServerError: the model is decoupled but the client is not, or vice versa
             PyTritonClientValueError, PyTritonClientModelDoesntSupportBatchingError, RuntimeError:
                 see `named_inputs`
         """
@@ -299,10 +302,10 @@ class Core:
         )
 
     def infer(self, request: InferCall) -> Steps[Outputs]:
-        """Send a request to the next server in turn, or to the first one after it that accepts it.
+        """Send a request to the next server in turn. If it is unavailable, try the others.
 
-        A request that does not fit is sent once more if the model was replaced since its configuration was read:
-        such a request has not reached the callable.
+        If the server rejects the request as unsuitable for the model, and the model's configuration has changed since
+        it was read, the request is sent once more. A request rejected in this way has not reached the callable.
         """
         prepared = yield from self.prepared(request)
         deadline = time.monotonic() + self.settings.deadline_s
@@ -330,7 +333,7 @@ class Core:
         return CallStep(server.connection, "infer", left_s, prepared.arguments, prepared.headers)
 
     def _has_changed(self, known: TritonModelConfig, deadline: float) -> Steps[bool]:
-        """Reread the model's configuration; return whether it has changed."""
+        """Reread the model's configuration and return whether it has changed."""
         if self.settings.model_config is not None:  # given by the user
             return False
         try:
@@ -351,9 +354,9 @@ class Core:
         return self.finish(decode(result), prepared)
 
     def stream_failed(self, error: Exception, server: TritonEndpoint) -> Exception:
-        """Return the exception for a failed stream; the next request rereads the model's configuration.
+        """Return the exception for a failed stream, and make the next request reread the model's configuration.
 
-        Errors in a stream have no status code, and the model may have been replaced.
+        Errors in a stream have no status code, so the model may have been replaced.
         """
         failure = describe(error)
         if failure is None:
@@ -363,7 +366,7 @@ class Core:
         return self.inference_error(failure, server)
 
     def choose(self) -> Steps[TritonEndpoint]:
-        """Return the server for a stream: with several, the next one on which the model is ready."""
+        """Choose the server for a stream: with several servers, the next one in turn on which the model is ready."""
         for server, is_last in self.servers.in_turn():
             if len(self.servers) == 1:
                 return server
@@ -378,7 +381,7 @@ class Core:
         raise AssertionError("a client has at least one server")
 
     def inference_error(self, failure: CallFailed, server: TritonEndpoint) -> Exception:
-        """Return the exception for a failed inference; if the client was closed in the meantime, say that."""
+        """Return the exception for a failed inference; PyTritonClientClosedError if the client has been closed."""
         if self.closed:
             return PyTritonClientClosedError(self._is_closed)
         return call_error(
@@ -390,5 +393,5 @@ class Core:
         )
 
     def finish(self, outputs: Outputs, prepared: Prepared) -> Outputs:
-        """Give outputs the shapes that the user expects."""
+        """Convert outputs to the shapes that the user expects."""
         return restore(outputs, prepared.config, sample=prepared.sample)

@@ -1,4 +1,4 @@
-"""Threads that run jobs in order. Unlike an executor's threads, they do not keep the process alive."""
+"""`DaemonThreads`: a thread pool whose threads, unlike an executor's, do not keep the process alive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DaemonThreads:
         weakref.finalize(self, _send_stop, self._jobs, self._threads).atexit = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` in a thread; return the future of its result."""
+        """Queue `work` to be run in a thread, and return the future of its result."""
         future: Future[T] = Future()
         with self._lock:
             if len(self._threads) <= self._unfinished and len(self._threads) < self._most:
@@ -61,7 +61,7 @@ class DaemonThreads:
                 _do(*job)
 
     def end(self, *, wait: bool) -> None:
-        """End the threads when all jobs are done; with `wait`, wait for that."""
+        """End the threads once all jobs are done. With `wait`, wait for them."""
         _send_stop(self._jobs, self._threads)
         for thread in self._threads if wait else ():
             thread.join()

@@ -1,4 +1,4 @@
-"""The entry point of all clients: `infer_sample` and `infer_batch`, and their arguments."""
+"""`infer_sample` and `infer_batch`, the entry points of all clients, and the validation of their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_OPTIONS = RequestOptions()
 
 @dataclass(frozen=True)
 class InferCall:
-    """One call of `infer_sample` or `infer_batch`, checked as far as possible without the model."""
+    """The arguments of one call of `infer_sample` or `infer_batch`, checked as far as possible without the model."""
 
     positional: Sequence[Any]
     named: Mapping[str, Any]
@@ -74,7 +74,7 @@ class InferCall:
 
 
 class InferMethods(Generic[R]):
-    """The inference methods of all five clients; they differ in what they return."""
+    """The inference methods of all five clients, which differ only in the form of the result."""
 
     def infer_sample(
         self,
@@ -85,17 +85,16 @@ class InferMethods(Generic[R]):
         options: RequestOptions | None = None,
         **named_inputs: Any,
     ) -> R:
-        """Run inference on one sample: inputs and outputs without the batch axis.
+        """Run inference on a single sample. Inputs and outputs have no batch axis.
 
         Args:
             inputs: numpy arrays, in the order of the model's inputs
             parameters: request parameters (str, int or bool) for the callable
             headers: HTTP headers, or gRPC metadata
             options: priority, request ID, queue timeout, sequence, requested outputs
-            named_inputs: arrays by input name, instead of `inputs`. An array given as `parameters`, `headers` or
-                `options` is the input of that name; if a model has such an input and the request needs the argument,
-                too,
-                pass inputs by position
+            named_inputs: arrays by input name, instead of `inputs`. An array passed as `parameters`, `headers` or
+                `options` counts as the input of that name. If you need both the input and the argument, pass inputs
+                by position.
 
         Returns:
             the outputs by name, in the form of the client: a dict, a Future of one, an awaitable,
@@ -103,8 +102,8 @@ class InferMethods(Generic[R]):
 
         Raises:
             PyTritonClientValueError: an argument is invalid
-            PyTritonClientTimeoutError: no response within `inference_timeout_s`, or no connection;
-                `PyTritonClientModelUnavailableError` if the server does not have the model
+            PyTritonClientTimeoutError: the server did not respond within `inference_timeout_s`, or could not be
+                reached; `PyTritonClientModelUnavailableError` if the server does not have the model
             PyTritonClientInferenceServerError: the server responded with an error
             PyTritonClientClosedError: the client is closed
         """
@@ -121,9 +120,9 @@ class InferMethods(Generic[R]):
         options: RequestOptions | None = None,
         **named_inputs: Any,
     ) -> R:
-        """Run inference on a batch: the first axis of all inputs and outputs is the batch axis.
+        """Run inference on a batch. The first axis of all inputs and outputs is the batch axis.
 
-        Arguments and errors are those of `infer_sample`.
+        Arguments, result and errors are those of `infer_sample`.
 
         Raises:
             PyTritonClientModelDoesntSupportBatchingError: the model has no batch axis

@@ -1,4 +1,4 @@
-"""A request to a decoupled model, and the queue of its responses between gRPC's thread and the user's."""
+"""Requests to decoupled models, and the buffer that passes responses from gRPC's thread to the user's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Response = tuple[Any, Any]
 
 
 class ResponseBuffer:
-    """Pass responses from one thread to another with a bounded buffer."""
+    """A bounded buffer that passes responses from one thread to another."""
 
     def __init__(self) -> None:
         self._responses: deque[Response] = deque()
@@ -46,7 +46,7 @@ class ResponseBuffer:
         self.last: Response | None = None
 
     def put(self, result: Any, error: Any) -> None:
-        """Add a response; block while too many are unread. Called by tritonclient's own thread."""
+        """Add a response; block while too many are unread. Called by tritonclient's reader thread."""
         with self._changed:
             while len(self._responses) >= _WAITING and not (self._closed or self._unwanted):
                 self._changed.wait()
@@ -75,7 +75,7 @@ class ResponseBuffer:
             return response
 
     def throw_away(self) -> None:
-        """Discard all responses up to the last one, because no one reads them any longer."""
+        """Discard the buffered and all future responses; keep only the last one."""
         with self._changed:
             self._unwanted = True
             while self._responses:
@@ -88,7 +88,7 @@ class ResponseBuffer:
             self.last = response
 
     def close(self) -> None:
-        """Discard the buffered responses and unblock both sides."""
+        """Discard the buffered responses and wake both threads."""
         with self._changed:
             self._closed = True
             self._responses.clear()
@@ -96,10 +96,10 @@ class ResponseBuffer:
 
 
 class ResponseStream:
-    """A request to a decoupled model: sends it and reads its responses one by one.
+    """A request to a decoupled model, whose responses are read one by one.
 
     Args:
-        core: core of the client
+        core: the client's core
         prepared: the request
     """
 
@@ -132,7 +132,7 @@ class ResponseStream:
             raise self._failed(error) from None
 
     def read(self) -> Outputs | None:
-        """Return the next response; None at the end."""
+        """Return the next response; None at the end of the stream."""
         while not self._final:
             result = self._next()
             self._final = is_final(result)
@@ -157,7 +157,7 @@ class ResponseStream:
         return error if self._server is None else self._core.stream_failed(error, self._server)
 
     def close(self) -> None:
-        """End the stream; cancel the request if it is unfinished. Does nothing if already closed."""
+        """End the stream, and cancel the request if it is unfinished. Does nothing if already closed."""
         client, self._client = self._client, None
         last = self.buffer.last
         final = self._final or (last is not None and last[1] is None)
@@ -175,13 +175,12 @@ class ResponseStream:
 class Responses(Iterator[Outputs]):
     """Iterator over the responses of one request.
 
-    Garbage collection cancels a request that was read in part. One that was never read runs to its end: it was sent
-    to
-    be executed.
+    If the iterator is garbage-collected after some responses have been read, the request is cancelled. If no response
+    has been read, the request runs to its end.
 
     Args:
         stream: the request, already sent
-        owner: the client, kept alive by this reference
+        owner: the client, which must stay alive as long as the iterator
     """
 
     def __init__(self, stream: ResponseStream, owner: object) -> None:
@@ -204,7 +203,7 @@ class Responses(Iterator[Outputs]):
         return response
 
     def close(self) -> None:
-        """Stop reading: cancel the request if it is still in flight."""
+        """Stop reading, and cancel the request if it is still in flight."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -222,7 +221,7 @@ _open: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Cancel streams in flight at exit: after that, the reader threads can no longer be stopped."""
+    """Cancel streams in flight at interpreter exit, while their reader threads can still be stopped."""
     for stream in list(_open):
         if stream.pid == os.getpid():
             stream.close()
@@ -242,7 +241,7 @@ def _as_daemon(work: Callable[[], T]) -> T:
 
 
 def stream_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a streaming request: the end must be marked, even by an empty response."""
+    """Return tritonclient's arguments for a streaming request, which request an empty final response to mark the end."""
     return {**arguments, "enable_empty_final_response": True}
 
 

@@ -38,12 +38,12 @@ class SyncClient(BaseClient[R], Closeable):
 
     @property
     def model_config(self) -> TritonModelConfig:
-        """The model's configuration; waits for the model if it was not seen ready yet."""
+        """The model's configuration. Waits for the model unless it has already been ready."""
         return self._initialise()
 
     @property
     def is_batching_supported(self) -> bool:
-        """True if `infer_batch` can be used; waits for the model if it was not seen ready yet."""
+        """True if `infer_batch` can be used. Waits for the model unless it has already been ready."""
         return self.model_config.batching
 
     def wait_for_server(self, timeout_s: float) -> None:
@@ -76,11 +76,12 @@ class SyncClient(BaseClient[R], Closeable):
         config: str | Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Load or reload the model on the server from its repository.
+        """Load or reload the model from the server's model repository.
 
         Args:
-            config: configuration to load it with, as JSON or a dict
-            files: files to load it from: ``{"file:1/model.py": b"..."}``; needs `config`
+            config: model configuration that replaces the one in the repository, as JSON or a dict
+            files: the model's files, used instead of the repository: ``{"file:1/model.py": b"..."}``; requires
+                `config`
 
         Raises:
             PyTritonClientInferenceServerError: the server refused; by default the endpoint requires an access token

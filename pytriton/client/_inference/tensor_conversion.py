@@ -1,4 +1,4 @@
-"""Conversion of inputs from the user's form to Triton's, and of outputs back."""
+"""Conversion of inputs from the user's form to Triton's, and of outputs in the other direction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Outputs = dict[str, Array]
 
 
 def check_convention(positional: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise `PyTritonClientValueError` if inputs are given both by position and by name."""
+    """Raise `PyTritonClientValueError` if inputs are passed both by position and by name."""
     if positional and named:
         raise PyTritonClientValueError(
             "Use either positional either keyword method arguments convention: got "
@@ -46,7 +46,7 @@ def check_convention(positional: Sequence[Any], named: Mapping[str, Any]) -> Non
 def require_inputs(
     config: TritonModelConfig, positional: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
-    """Raise `PyTritonClientValueError` if a model has inputs but none is given."""
+    """Raise `PyTritonClientValueError` if the model has inputs but none is passed."""
     if config.inputs and not positional and not named:
         names = _listed(spec.name for spec in config.inputs)
         raise PyTritonClientValueError(
@@ -61,19 +61,19 @@ def named_inputs(
     *,
     sample: bool,
 ) -> dict[str, Array]:
-    """Return the inputs by name, in the shapes that Triton expects.
+    """Return the inputs as arrays by name, in the shapes that Triton expects.
 
     Args:
         config: the model's configuration
         positional: inputs in the model's order; trailing optional ones may be omitted
         named: inputs by name, instead of `positional`
-        sample: the inputs lack the batch axis; it is added if the model has one
+        sample: whether the inputs have no batch axis; it is added if the model batches
 
     Raises:
-        PyTritonClientValueError: too many inputs, or an input that is not an array, has an unsupported type, or no
-        rows
-        PyTritonClientModelDoesntSupportBatchingError: a batch for a model without batch axis
-        RuntimeError: unicode strings, or objects that are not bytes
+        PyTritonClientValueError: there are too many inputs, or an input is not an array, has an unsupported type, or
+            has no rows
+        PyTritonClientModelDoesntSupportBatchingError: `sample` is False, but the model does not batch
+        RuntimeError: an array contains str, or objects that are not bytes
     """
     if not sample and not config.batching:
         raise PyTritonClientModelDoesntSupportBatchingError(
@@ -152,7 +152,7 @@ _datatype = functools.lru_cache(maxsize=64)(to_triton_datatype)
 
 
 def encode(arrays: Mapping[str, Array], module: Any) -> list[Any]:
-    """Build a request's inputs with the classes of one of tritonclient's modules.
+    """Convert arrays to tritonclient's `InferInput` objects, with the classes of `module`.
 
     Raises:
         PyTritonClientValueError: Triton does not support the data type
@@ -170,7 +170,7 @@ def encode(arrays: Mapping[str, Array], module: Any) -> list[Any]:
 
 
 def decode(result: Any) -> Outputs:
-    """Return the outputs of a tritonclient response, over either protocol."""
+    """Return the outputs of a tritonclient response as arrays by name, for either protocol."""
     response = result.get_response()
     if isinstance(response, dict):
         names = [output["name"] for output in response.get("outputs", ())]
@@ -180,7 +180,9 @@ def decode(result: Any) -> Outputs:
 
 
 def restore(outputs: Outputs, config: TritonModelConfig, *, sample: bool) -> Outputs:
-    """Undo the reshaping by `named_inputs`: scalars lose their [1], samples the batch axis."""
+    """Undo the reshaping by `named_inputs`: remove the axis of size 1 that was added to scalars, and the batch axis
+    of a sample.
+    """
     specs = {spec.name: spec for spec in config.outputs or ()}
     restored = {}
     for name, array in outputs.items():

@@ -1,1 +1,1 @@
-"""Communication with servers: addresses, connections, load balancing, waiting, and failures. Private."""
+"""Communication with servers: addresses, connections, load balancing, waiting for readiness, failures. Private."""

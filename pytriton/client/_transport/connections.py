@@ -1,7 +1,8 @@
-"""Connections to one server: a common interface to tritonclient's four clients.
+"""Connections to a server, with a common interface to tritonclient's four clients.
 
-`call` respects its timeout with every protocol, and fails only with `CallFailed`. tritonclient is imported with the
-first connection of its kind: gevent and grpc are slow to import, and a program usually needs one of them.
+`call` respects its timeout with every protocol, and reports every failure as `CallFailed`. A module of tritonclient
+is imported when the first connection needs it: gevent and grpc are slow to import, and most programs need only one of
+them.
 """
 
 from __future__ import annotations
@@ -35,35 +36,35 @@ _CHANNEL = [
 
 
 class ServerConnection(Protocol):
-    """A connection as the clients use it; for asyncio, `call` returns an awaitable."""
+    """A connection to a server. For asyncio, `call` and `close` return awaitables."""
 
     url: TritonUrl
 
     @property
     def module(self) -> Any:
-        """Module of tritonclient with the classes for inputs and outputs."""
+        """tritonclient's module with the classes for inputs and outputs."""
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
-        """Call a method of tritonclient's client."""
+        """Call a method of tritonclient's client and return its result. Raise CallFailed if it fails."""
 
     def close(self) -> Any:
         """Close the connection. Does nothing if already closed."""
 
 
 def connect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
-    """Return a connection for threads. Nothing is sent before the first call."""
+    """Return a connection for use by threads. Nothing is sent before the first call."""
     return _SyncGrpc(url, tls, "tritonclient.grpc") if url.is_grpc else _Http(url, tls)
 
 
 def aconnect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
-    """Return a connection for asyncio. Nothing is sent before the first call."""
+    """Return a connection for use with asyncio. Nothing is sent before the first call."""
     return _AioGrpc(url, tls, "tritonclient.grpc.aio") if url.is_grpc else _AioHttp(url, tls)
 
 
 class _Grpc:
-    """A connection over gRPC: one channel for all threads, as gRPC allows."""
+    """A gRPC connection with one channel, which all threads share."""
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None, module: str) -> None:
         self.url = url
@@ -135,8 +136,8 @@ _open: weakref.WeakSet[_SyncGrpc] = weakref.WeakSet()
 def _close_all() -> None:
     """Close gRPC's channels while its threads still run.
 
-    At interpreter exit, gRPC's threads stop wherever they are, perhaps holding a lock that closing a channel needs:
-    programs that did not close their clients used to hang forever.
+    Later during interpreter exit, gRPC's threads stop at any point, perhaps holding a lock that closing a channel
+    needs. A program that does not close its clients would then hang.
     """
     for connection in list(_open):
         if connection.pid == os.getpid():  # a forked child has none of the threads
@@ -160,7 +161,7 @@ class _AioGrpc(_Grpc):
 
 @functools.cache
 def _gevent() -> Any:
-    """Import gevent, and give every process forked from now on its own state."""
+    """Import gevent, and reset its state in every child process that is forked from now on."""
     gevent = importlib.import_module("gevent")
 
     def renew() -> None:
@@ -174,9 +175,9 @@ def _gevent() -> Any:
 
 
 class _Resolver:
-    """Name resolution for a hub, in a gevent thread, or in this thread if no more can be started.
+    """Resolver of a gevent hub that falls back to this thread if gevent cannot start a thread.
 
-    Python 3.12 starts no threads after the main thread has ended. Requests of other threads still work.
+    Python 3.12 starts no threads after the main thread has ended, but requests of other threads must still work.
     """
 
     def __init__(self, usual: Any) -> None:
@@ -193,7 +194,7 @@ class _Resolver:
 
 
 class _Http:
-    """One connection per calling thread: gevent's sockets belong to the thread that created them."""
+    """An HTTP connection for each calling thread, because gevent's sockets belong to the thread that created them."""
 
     def __init__(self, url: TritonUrl, tls: TlsOptions | None) -> None:
         _gevent()
@@ -210,7 +211,7 @@ class _Http:
         _carried_over.add(self)
 
     def renew(self) -> None:
-        """Drop the parent's connections in a forked child: a response could reach either process."""
+        """Forget the parent's connections in a forked child: a response could reach either process."""
         self._mine = threading.local()
         self._all = weakref.WeakSet()
         self._lock = threading.Lock()  # a thread that does not exist in the child may have held it
@@ -303,7 +304,7 @@ class _AioHttp:
 
 
 def fail(error: Exception) -> NoReturn:
-    """Raise the `CallFailed` for an exception of tritonclient; raise others unchanged."""
+    """Raise `CallFailed` for an exception of tritonclient or its transport. Raise other exceptions unchanged."""
     failure = describe(error)
     if failure is None:
         raise error

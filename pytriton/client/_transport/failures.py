@@ -1,4 +1,4 @@
-"""A failed call of a server, over either transport: what it means, and the exception that the user gets."""
+"""Classification of failed calls to a server, and the exceptions that users get for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class FailureKind(enum.Enum):
-    """The meaning of a failure for the caller."""
+    """Classification of a failed call, independent of the protocol."""
 
     TIMEOUT = "timeout"  #: no response in time
     UNREACHABLE = "unreachable"  #: no connection; nothing was sent
@@ -50,10 +50,10 @@ NOT_BEGUN = frozenset({FailureKind.UNREACHABLE, FailureKind.UNKNOWN_MODEL, Failu
 
 
 class CallFailed(Exception):
-    """A call of a server failed.
+    """Raised when a call to a server fails.
 
     Args:
-        kind: meaning of the failure
+        kind: classification of the failure
         text: the error message
     """
 
@@ -104,7 +104,7 @@ _TLS_HINT = (
 
 
 def describe(error: BaseException) -> CallFailed | None:
-    """Return the kind and message of an exception of tritonclient or its transport; None for any other."""
+    """Convert an exception of tritonclient or its transport to `CallFailed`; return None for any other exception."""
     if isinstance(error, CallFailed):
         return error
     if type(error).__name__ in _NO_HTTP:
@@ -161,12 +161,12 @@ Problem = tuple[str, CallFailed]
 def call_error(
     failure: CallFailed, url: str, doing: str, timeout_s: float, template: str = SERVER_ERROR
 ) -> PyTritonClientError:
-    """Return the exception for a call that failed.
+    """Return the exception that the user gets for a failed call.
 
     Args:
         failure: the call's failure
         url: URL of the server
-        doing: the operation, for the message
+        doing: name of the operation for the message, such as "inference request"
         timeout_s: timeout of the operation, in seconds
         template: prefix of messages from the server
     """
@@ -195,10 +195,10 @@ def call_error(
 def waiting_error(
     what: str, problems: Sequence[Problem], waited_s: float, advice: str = ""
 ) -> PyTritonClientError:
-    """Return the exception for a wait that ended without success.
+    """Return the exception that the user gets if servers or a model do not become ready in time.
 
     Args:
-        what: "server", or "model NAME/VERSION"
+        what: what was waited for: "server", or "model NAME/VERSION"
         problems: why each server is not ready
         waited_s: time waited, in seconds
         advice: what the user can do

@@ -1,7 +1,7 @@
-"""The servers of one client: whose turn it is, which are skipped, and waiting until one is ready.
+"""The servers of one client: load balancing between them, and waiting until one is ready.
 
-With several URLs, requests go to the servers in turn. A server that cannot be reached, or does not have the model,
-is skipped for some seconds; after that it must pass a readiness check before it gets a request again.
+With several URLs, requests go to the servers in turn. A server that cannot be reached, or does not have the model, is
+skipped for a few seconds. After that, it must pass a readiness check before it gets requests again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PERMANENT = frozenset({FailureKind.TLS, FailureKind.NO_HTTP, FailureKind.RESTRI
 
 @dataclass
 class TritonEndpoint:
-    """A server and its known state."""
+    """A server, with its connection and last known state."""
 
     connection: ServerConnection
     ready: bool = True  #: as far as is known
@@ -60,18 +60,18 @@ class TritonEndpoint:
 
     @property
     def url(self) -> str:
-        """Its URL, for messages."""
+        """The server's URL, for messages."""
         return self.connection.url.with_scheme
 
 
 class Servers:
-    """The servers of a client, which all serve one model.
+    """The servers of a client, which all serve the same model.
 
     Args:
-        servers: at least one
+        servers: the servers, at least one
         model_name: name of the model
         version: version of the model, "" for the latest
-        headers: headers of every call: the access token
+        headers: headers of every call, with the access token
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Servers:
 
     @property
     def module(self) -> Any:
-        """Module of tritonclient with the classes for inputs and outputs."""
+        """tritonclient's module with the classes for inputs and outputs."""
         return self._servers[0].connection.module
 
     @property
@@ -104,9 +104,10 @@ class Servers:
         return f"model {self.model_name}/{self.version or '<latest>'}"
 
     def in_turn(self) -> Iterator[tuple[TritonEndpoint, bool]]:
-        """Iterate over all servers once, starting with the one whose turn it is; skipped ones come last.
+        """Iterate over all servers once, starting with the next one in turn. Servers that are currently skipped come
+        last.
 
-        The flag marks the last server.
+        Each item is a server and whether it is the last one.
         """
         count = len(self._servers)
         first = next(self._turns) % count
@@ -116,7 +117,7 @@ class Servers:
         return ((server, number == count) for number, server in enumerate(turned, start=1))
 
     def skip(self, server: TritonEndpoint) -> None:
-        """Skip a server for a while, unless it is the only one."""
+        """Skip a server for a few seconds, unless it is the only one."""
         if len(self._servers) > 1:
             server.ready = False
             server.skipped_until = time.monotonic() + _SKIP_S
@@ -124,14 +125,14 @@ class Servers:
     def call(
         self, server: TritonEndpoint, method: str, timeout_s: float, **arguments: Any
     ) -> Steps[Any]:
-        """Call a method of one server, with the token."""
+        """Call a method of one server with the access token."""
         return (yield CallStep(server.connection, method, timeout_s, arguments, self._headers))
 
     def check(self, server: TritonEndpoint, timeout_s: float) -> Steps[None]:
         """Check that the model is ready on a server.
 
         Raises:
-            CallFailed: it is not; the text gives the reason
+            CallFailed: the model is not ready; the text gives the reason
         """
         model = {"model_name": self.model_name, "model_version": self.version}
         if not (yield from self.call(server, "is_model_ready", timeout_s, **model)):
@@ -151,8 +152,9 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
     """Wait until one of the servers is ready.
 
     Raises:
-        PyTritonClientTimeoutError: none became ready in time
-        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting cannot help
+        PyTritonClientTimeoutError: no server became ready in time
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: an error that
+            waiting longer does not fix
     """
 
     def check(server: TritonEndpoint, limit_s: float) -> Steps[None]:
@@ -167,18 +169,18 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
 
 
 def wait_for_model(servers: Servers, timeout_s: float, grace_s: float | None) -> Steps[None]:
-    """Wait until one of the servers has the model ready; the others are skipped for a while.
+    """Wait until the model is ready on one of the servers. The others are skipped for a few seconds.
 
     Args:
         servers: the client's servers
         timeout_s: maximum wait in seconds
-        grace_s: maximum wait once all servers respond and none knows the model; None is `timeout_s`
+        grace_s: maximum wait while all servers respond that they do not know the model; None: `timeout_s`
 
     Raises:
         PyTritonClientModelUnavailableError: a server responds, but the model is not ready on it
         PyTritonClientTimeoutError: no server responds
-        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: waiting
-            cannot help
+        PyTritonClientTlsError, PyTritonClientInvalidUrlError, PyTritonClientInferenceServerError: an error that
+            waiting longer does not fix
     """
     yield from _wait(servers, servers.label, servers.check, timeout_s, grace_s)
 
@@ -233,9 +235,9 @@ def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
     """Read the model's configuration from the first server that returns it.
 
     Raises:
-        PyTritonClientTimeoutError, PyTritonClientInferenceServerError, PyTritonClientTlsError:
-            no server returns it
-        PyTritonClientError: it cannot be parsed
+        PyTritonClientTimeoutError, PyTritonClientInferenceServerError, PyTritonClientTlsError: no server
+            returned it
+        PyTritonClientError: the configuration cannot be parsed
     """
     model = {"model_name": servers.model_name, "model_version": servers.version}
     doing = f"reading the configuration of {servers.label}"

@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CallStep:
-    """Call a method of tritonclient's client.
+    """A step that calls a method of tritonclient's client.
 
     Args:
         connection: connection to a server
         method: name of the method
         timeout_s: timeout of the call, in seconds
-        arguments: all arguments but headers and timeout
+        arguments: all arguments except headers and timeout
         headers: headers of this call
     """
 
@@ -44,7 +44,7 @@ class CallStep:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait before the next step."""
+    """A step that waits for a number of seconds."""
 
     seconds: float
 
@@ -53,7 +53,7 @@ Steps = Generator[Union[CallStep, Pause], Any, T]
 
 
 def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
-    """Run the steps in this thread, and return the generator's return value."""
+    """Run the steps in this thread and return the generator's return value."""
 
     def do(step: CallStep | Pause) -> tuple[Any, CallFailed | None]:
         try:
@@ -71,7 +71,7 @@ def run(steps: Steps[T], pause: Callable[[float], object]) -> T:
 
 
 async def arun(steps: Steps[T], pause: Callable[[float], Awaitable[object]]) -> T:
-    """Like `run`, but await each step."""
+    """Run the steps in the event loop and return the generator's return value."""
 
     async def do(step: CallStep | Pause) -> tuple[Any, CallFailed | None]:
         try:

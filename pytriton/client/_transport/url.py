@@ -28,7 +28,7 @@ class TritonUrl:
         scheme: "http", "https", "grpc" or "grpcs"
         hostname: name or address, without the brackets of IPv6
         port: port number
-        path: base path in front of Triton's own (HTTP only), without slashes around it
+        path: base path in front of Triton's paths (HTTP only), without leading and trailing slashes
 
     Example:
         >>> TritonUrl.from_url("grpc://localhost").with_scheme
@@ -45,8 +45,8 @@ class TritonUrl:
         """Parse a URL.
 
         Args:
-            url: ``host`` or ``host:port`` (implies http), or a URL with one of the four schemes.
-                Default ports: 8000 (http), 443 (https), 8001 (grpc, grpcs)
+            url: ``host`` or ``host:port`` (with http), or a URL with one of the four schemes. Default ports: 8000
+                (http), 443 (https), 8001 (grpc, grpcs)
 
         Raises:
             PyTritonClientInvalidUrlError: the URL cannot be parsed
@@ -90,16 +90,17 @@ class TritonUrl:
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:
-        """Options of every gRPC channel: messages of any size, and no proxy for hosts on this machine.
+        """Options for gRPC channels: messages of any size, and no proxy for hosts on this machine.
 
-        gRPC uses $http_proxy for every address not in $no_proxy; Triton's HTTP clients use neither.
+        By default, gRPC uses $http_proxy for every address that is not in $no_proxy. Triton's HTTP clients use
+        neither variable.
         """
         sizes = ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)
         return [*sizes, *([("grpc.enable_http_proxy", 0)] if self.is_loopback else [])]
 
     @property
     def without_scheme(self) -> str:
-        """``host:port``, as tritonclient takes it."""
+        """``host:port``, the form that tritonclient expects."""
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname
         return f"{host}:{self.port}/{self.path}" if self.path else f"{host}:{self.port}"
 
@@ -131,7 +132,7 @@ def _check(url: str, parts: SplitResult) -> None:
 
 
 def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
-    """Parse one URL or several.
+    """Parse a URL or a list of URLs.
 
     Raises:
         PyTritonClientInvalidUrlError: a URL cannot be parsed

@@ -1,4 +1,4 @@
-"""The loop of `pytriton-daemon fleet balance`: keeps HAProxy's configuration up to date with the nodes."""
+"""`Balancer`: the loop of `pytriton-daemon fleet balance`, which keeps HAProxy's configuration up to date."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _logger = logging.getLogger("pytriton.fleet.balancer")
 
 
 class Balancer:
-    """Keep HAProxy up to date with the nodes.
+    """Updates HAProxy's configuration when the nodes or their models change.
 
     Args:
-        haproxy: started on the first poll
-        settings: listening addresses and more
-        look: returns the state of all nodes
-        applied: called when requests are routed as the newest poll requires, and no other way
-        clock: like time.monotonic
+        haproxy: the HAProxy process, which is started on the first poll
+        settings: listening addresses and other settings
+        look: function that returns the state of all nodes
+        applied: function called once all requests are routed according to the latest poll
+        clock: function like time.monotonic
         names: resolver for nodes given by name
     """
 
@@ -59,13 +59,14 @@ class Balancer:
         self._wrong: list[str] = []
 
     def follow(self, report: Callable[[str], None] = lambda _: None) -> bool:
-        """Poll once; return whether anything has changed.
+        """Poll the nodes once and update HAProxy. Return whether the configuration has changed.
 
         Args:
             report: called once for each node or model that is left out
 
         Raises:
-            PyTritonError: HAProxy rejects its files, or no node can be polled; the running configuration stays
+            PyTritonError: HAProxy rejects its new configuration, or no node can be polled. HAProxy keeps its previous
+                configuration in both cases.
         """
         wrong: list[str] = []
         self._seen = update_nodes(self._seen, self._look(), wrong.append)
@@ -95,14 +96,17 @@ class Balancer:
         return found
 
     def _is_alone(self) -> bool:
-        """Return True if no old worker can get requests: it has exited, or its idle connections have expired."""
+        """Return True if old HAProxy workers get no more requests: they have exited, or their idle connections have
+        expired.
+        """
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1
 
     def run(self, stop: threading.Event, interval_s: float, report: Callable[[str], None]) -> None:
         """Poll every `interval_s` until `stop` is set; report and retry failures.
 
-        Only `stop` ends it: HAProxy ends with it, and keeps serving during failures of nodes or the disk.
+        Errors do not end the loop, because HAProxy, which stops with this process, can keep serving during failures
+        of nodes or of the disk.
         """
         reported = ""
         while not stop.is_set():

@@ -1,4 +1,4 @@
-"""HAProxy's configuration, generated from the nodes and their models. Pure: the same nodes give the same text.
+"""Generation of HAProxy's configuration from the nodes and their models. Pure: the same nodes yield the same text.
 
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
       ▼ models.map      model ▶ backend
@@ -44,16 +44,18 @@ _FULL_WEIGHT = 200
 
 @dataclass(frozen=True)
 class BalancerSettings:
-    """The settings of a balancer, besides the nodes.
+    """The settings of a balancer.
 
     Attributes:
         http: HTTP listening address, HOST:PORT; empty: none
         grpc: gRPC listening address
-        certificate: file with certificate and key (PEM) for clients; empty: no TLS
+        certificate: file with the certificate and key (PEM) that clients see; empty: no TLS
         node_ca: file with the CA certificates of nodes with TLS
-        request_timeout_s: timeout of a response, and between two messages of a stream
-        max_connections: maximum number of client connections; more wait in the kernel. 0: this process's file limit
-        own_backends: maximum number of models with their own backend; beyond it, models on the same nodes share one
+        request_timeout_s: maximum wait for a response, and between two messages of a stream, in seconds
+        max_connections: maximum number of client connections; additional connections wait in the kernel. 0: derived
+            from this process's limit of open files
+        own_backends: maximum number of models with separate backends. With more models, those on the same nodes share
+            a backend
         sequence_header: header that identifies a sequence, so that its requests reach the same node
         node_name: name in the certificates of all nodes; empty: the host name of each node
     """
@@ -70,14 +72,18 @@ class BalancerSettings:
 
 
 class Files(NamedTuple):
-    """The content of haproxy.cfg and of models.map."""
+    """The contents of haproxy.cfg and models.map."""
 
     configuration: str
     models: str
 
 
 class _Backend(NamedTuple):
-    """A backend. Without a path to check, its health is that of `all`; `hashed`: for sequences."""
+    """A backend of HAProxy.
+
+    If `check` is empty, its servers have the health of those in `all`. `hashed`: requests are distributed by the
+    sequence header.
+    """
 
     name: str
     nodes: list[Node]
@@ -87,15 +93,15 @@ class _Backend(NamedTuple):
 
 
 def render(nodes: Sequence[Node], settings: BalancerSettings, folder: str) -> Files:
-    """Return the files for these nodes.
+    """Generate HAProxy's files for these nodes.
 
     Args:
         nodes: nodes with distinct names
-        settings: the other settings
-        folder: location of the files and HAProxy's socket
+        settings: the balancer's settings
+        folder: folder of the files and of HAProxy's socket
 
     Raises:
-        PyTritonBadParameterError: a setting contains forbidden characters, or one is missing for nodes with TLS
+        PyTritonBadParameterError: a setting contains invalid characters, or a setting for nodes with TLS is missing
     """
     _check(settings, folder)
     there = sorted((one for one in nodes if not one.leaves), key=lambda one: one.name)
@@ -112,10 +118,10 @@ def render(nodes: Sequence[Node], settings: BalancerSettings, folder: str) -> Fi
 
 
 def check_node(node: Node, settings: BalancerSettings) -> None:
-    """Check that the configuration can contain this node.
+    """Check that the settings suffice for this node.
 
     Raises:
-        PyTritonBadParameterError: the node has TLS, and a setting for that is missing
+        PyTritonBadParameterError: the node uses TLS, but a setting for that is missing
     """
     for protocol in ("http", "grpc"):
         endpoint: Optional[NodeEndpoint] = getattr(node, protocol)
@@ -124,9 +130,9 @@ def check_node(node: Node, settings: BalancerSettings) -> None:
 
 
 def server_name(node: Node) -> str:
-    """Return HAProxy's name for a node: its address, restricted to the allowed characters.
+    """Return HAProxy's name for a node: its address without invalid characters.
 
-    Different addresses have different names: a changed one gets a hash suffix.
+    If a character had to be replaced, a hash is appended, so that different addresses have different names.
     """
     text = node.name[len("tcp://") :] if node.name.startswith("tcp://") else node.name
     usual = re.fullmatch(r"[A-Za-z0-9._:\[\]-]+(/[0-9a-f]+)?", text) is not None
@@ -166,7 +172,7 @@ def _backends(
 
 
 def _packed(nodes: Sequence[Node]) -> _Backend:
-    """Return the nodes that have all models: each of them can answer a call for any model."""
+    """Return the backend of the nodes that serve all models, each of which can answer a call to any model."""
     models = frozenset[str]().union(*(one.models for one in nodes))
     having = [one for one in nodes if one.grpc is not None and one.models == models]
     # Nodes with a provisional model would get more than its share.
@@ -174,7 +180,7 @@ def _packed(nodes: Sequence[Node]) -> _Backend:
 
 
 def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
-    """Return each node's weight for a model that is provisional on some of them; otherwise nothing."""
+    """Return the weight of each node for a model that is provisional on some of them; otherwise an empty mapping."""
     tried = [one.name for one in nodes if model in one.shares]
     others = [one.name for one in nodes if model not in one.shares]
     if not tried or not others:
@@ -190,7 +196,7 @@ def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
 
 
 def _set_name(names: Sequence[str]) -> str:
-    """Return a name that stays the same as long as the set does, since old HAProxy workers use it, too."""
+    """Return a name for a set of nodes. It must not depend on other sets, because old HAProxy workers still use it."""
     return f"set-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:10]}"
 
 
@@ -268,7 +274,7 @@ def _frontend(
 
 
 def _backend(protocol: str, backend: _Backend, settings: BalancerSettings) -> list[str]:
-    """Return a backend; a gRPC backend shares the health of the HTTP backend, if any."""
+    """Return the lines of a backend. A gRPC backend uses the health of the HTTP backend of the same name, if any."""
     lines = [f"backend {protocol}:{backend.name}"]
     if backend.hashed:
         how = f"hash req.hdr({settings.sequence_header})"

@@ -1,7 +1,7 @@
-"""Name resolution of nodes: HAProxy only gets addresses.
+"""Name resolution of nodes. HAProxy's configuration contains only IP addresses.
 
-HAProxy rejects its whole configuration for one unresolvable name, so one node would block all others. And a
-temporary DNS failure must not remove a node.
+HAProxy rejects a configuration with an unresolvable name, so a single node could block all others. A temporary DNS
+failure must not remove a node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Resolve = Callable[..., Sequence[Any]]
 
 
 class _Found(NamedTuple):
-    """An address, or the reason why it is missing, and when it was resolved."""
+    """The result of a lookup: the address, or the reason why it failed, and its time."""
 
     address: str
     why: str
@@ -31,11 +31,11 @@ class _Found(NamedTuple):
 
 
 class Names:
-    """Cache of the last known addresses of names.
+    """Cache of the last known IP address of each name.
 
     Args:
-        resolve: like socket.getaddrinfo
-        clock: like time.monotonic
+        resolve: function like socket.getaddrinfo
+        clock: function like time.monotonic
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Names:
         self._found: dict[str, _Found] = {}
 
     def resolved(self, node: Node) -> Node:
-        """Return a node with addresses in its endpoints.
+        """Return a copy of the node whose endpoints have IP addresses.
 
         Raises:
-            PyTritonBadParameterError: its name was never resolved
+            PyTritonBadParameterError: a name could not be resolved, and has never been resolved before
         """
         return replace(node, http=self._with_address(node.http), grpc=self._with_address(node.grpc))
 
@@ -81,7 +81,7 @@ class Names:
 
 
 def is_ip(host: str) -> bool:
-    """Return whether this is an address, not a name."""
+    """Return whether a host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Routing rules for gRPC calls: by the model in the first message, or for calls without a visible model.
+"""HAProxy rules that route gRPC calls by the model named in the first message, and calls whose model is not visible.
 
-HAProxy parses the part of a call that has arrived when it decides. A client may split its message into frames
-arbitrarily, so the rules wait until enough has arrived for a node to answer, and never for more: data that does not
-arrive in time costs the client its call.
+HAProxy routes a call by the data that has arrived when it evaluates the rules. Clients may split a message into
+frames arbitrarily, so the rules wait until enough data has arrived. They must not wait for more than a node needs to
+answer: if the data does not arrive in time, the call fails.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _REST = "10s"
 
 
 def refuse_calls_of_one_node(why: str) -> list[str]:
-    """Return the rule that rejects changes of a single node."""
+    """Return the rule that rejects calls that would change only a single node."""
     calls = f"path,url_dec -m reg ^/inference[.]GRPCInferenceService/({'|'.join(_OF_ONE_NODE)})$"
     return [f"    {_refusal(_DENIED, why)} if {{ {calls} }}"]
 
 
 def find_model(stream_wait: str) -> list[str]:
-    """Return the rules that find the model, or mark it as not visible (`use_packed`).
+    """Return the rules that extract the model's name, or mark the call as one without a visible model.
 
     Args:
-        stream_wait: how long a stream may be open without a message
+        stream_wait: how long a stream may be open before its first message
     """
     return [
         "    http-request set-var(txn.stream) bool(true) "
@@ -72,11 +72,12 @@ def find_model(stream_wait: str) -> list[str]:
 
 
 def refuse_hidden(sequence: str, *, served: bool) -> list[str]:
-    """Return the rules that reject calls without a visible model, if no node can answer them.
+    """Return the rules that reject calls without a visible model, unless some node can answer them.
 
     Args:
-        sequence: condition for a call of a sequence. Its model, and so the nodes of its other messages, are unknown
-        served: whether a node has all models
+        sequence: HAProxy condition for a call that belongs to a sequence. It is always rejected, because the nodes
+            that serve the sequence are unknown
+        served: whether there is a node that serves all models
     """
     also = f" {sequence}" if served else ""
     return [
@@ -86,12 +87,14 @@ def refuse_hidden(sequence: str, *, served: bool) -> list[str]:
 
 
 def use_packed(backend: str) -> list[str]:
-    """Return the rules that send calls without a visible model to the nodes that have all models."""
+    """Return the rules that send calls without a visible model to the nodes that serve all models."""
     return [f"    use_backend {backend} if {one}" for one in (_IS_PACKED, _IS_UNNAMED)]
 
 
 def _wait_in_stream() -> list[str]:
-    """Return the rules that wait for the first message of a stream, which may be the only one for a long time."""
+    """Return the rules that wait for the complete first message of a stream, which may be the only one for a long
+    time.
+    """
     rules = [
         f"    {_WAIT} {_REST} at-least {_NAMED} if {_IS_STREAM} {{ var(txn.size) -m int ge {_NAMED} }}"
     ]

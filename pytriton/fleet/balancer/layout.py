@@ -1,4 +1,4 @@
-"""The nodes as seen by a balancer: where each accepts requests, and for which models."""
+"""The nodes as a balancer knows them: where each one accepts requests, and for which models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
 
 class NodeEndpoint(NamedTuple):
-    """An address at which a node accepts requests; `address` is the resolved one if `host` is a name."""
+    """An address at which a node accepts requests. If `host` is a name, `address` is its IP address once resolved."""
 
     host: str
     port: int
@@ -37,14 +37,14 @@ class NodeEndpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """One node. A leaving node gets no new requests.
+    """A node of the fleet, as a balancer knows it.
 
     Attributes:
-        name: its address
-        http, grpc: where it accepts requests
-        models: the models it serves
-        leaves: whether it gets no new requests
-        shares: model -> the share of its requests for all nodes together on which it is provisional
+        name: address of the node's daemon
+        http, grpc: where the node accepts requests
+        models: names of the models it serves
+        leaves: whether the node is being removed, so that it gets no new requests
+        shares: model -> share of its requests that go to the nodes on which it is provisional, all together
     """
 
     name: str
@@ -58,12 +58,12 @@ class Node:
 def node_of(
     address: str, status: messages.Status, report: Callable[[str], None] = lambda _: None
 ) -> Node:
-    """Return a node from its daemon's status; its host is the one at which the daemon was queried.
+    """Create a node from its daemon's status. A wildcard or loopback address is replaced by the host in `address`.
 
     Args:
         address: address of the daemon
         status: the daemon's status
-        report: called for models that are left out because HAProxy's files cannot contain their names
+        report: function called for each model that is left out because HAProxy's files cannot contain its name
 
     Raises:
         PyTritonBadParameterError: the daemon reports an invalid address
@@ -94,11 +94,11 @@ def update_nodes(
     now: Iterable[NodeStatus],
     report: Callable[[str], None] = lambda _: None,
 ) -> list[Node]:
-    """Return the current nodes; one that does not answer is unchanged, since HAProxy judges its health.
+    """Return the current nodes. A node that does not answer is kept unchanged, because HAProxy checks its health.
 
-    A node with an invalid status is left out and reported to `report`: the others must not wait for it. A model that a
-    node does not serve yet waits if another node serves it: HAProxy considers new servers healthy until their second
-    check.
+    A node with an invalid status is left out and reported with `report`, so that it does not block the others. A
+    model that has just been added to a node but is not ready there is left out if another node serves it, because
+    HAProxy considers new servers healthy until their second check.
     """
     former = {one.name: one for one in before}
     found = []
@@ -128,7 +128,7 @@ def update_nodes(
 
 
 def _new(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
-    """Return the models that a node did not have, or had elsewhere."""
+    """Return the models that are new on a node, or that it serves at a new address."""
     was = former.get(node.name)
     if was is None or (was.http, was.grpc) != (node.http, node.grpc):
         return node.models

@@ -113,7 +113,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "one of two devices": ({"devices": [(0, "gpu1")]}, "'gpu1' is not a device"),
     "a configuration that is a dict": (
         {"config": {"max_batch_size": 3}},
-        "config has to be a ModelConfig",
+        "config must be a ModelConfig",
     ),
     "true device": ({"devices": [True]}, "True is not a device"),
     "empty tuple": ({"devices": [()]}, "one or more GPUs"),
@@ -164,15 +164,15 @@ MISTAKES.update(
     {
         "a forgotten factory": (
             {"infer_fn": _load},
-            r"_load\(\).*makes the callable.*factory=True",
+            r"_load\(\).*creates the callable.*factory=True",
         ),
         "a factory that is none": (
             {"infer_fn": _Named().__call__, "factory": True},
-            r"__call__ is decorated.*without arguments; leave factory=True out",
+            r"__call__ is decorated.*without arguments; leave out factory=True",
         ),
         "a factory with arguments": (
             {"infer_fn": _plain, "factory": True},
-            r"_plain\(x.*without arguments, as factory=True does: missing.*leave factory=True out",
+            r"_plain\(x.*without arguments, as factory=True does: missing.*leave out factory=True",
         ),
         "no decorator": (
             {"infer_fn": _plain},
@@ -180,7 +180,7 @@ MISTAKES.update(
         ),
         "names of no input": (
             {"infer_fn": _named},
-            r"_named\(a.*inputs by name \(x\).*named as inputs",
+            r"_named\(a.*inputs by name \(x\).*names of the inputs",
         ),
         "of a method": ({"infer_fn": _Named().other}, r"other\(self, z.*inputs by name \(x\)"),
         "one of several": ({"infer_fn": [double, _named]}, "inputs by name"),

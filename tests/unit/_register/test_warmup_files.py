@@ -68,10 +68,10 @@ def test_an_opened_file_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: .*No such file"),
-        (b"", "holds no array"),
-        (b"abc", "holds no array.*np.save"),
-        (pickle.dumps(3), "holds no array"),
+        (None, "Cannot read .*No such file"),
+        (b"", "Cannot read an array"),
+        (b"abc", "Cannot read an array.*np.save"),
+        (pickle.dumps(3), "Cannot read an array"),
     ],
 )
 def test_a_warm_up_file_that_cannot_be_read(
@@ -97,8 +97,11 @@ def test_random_data_are_the_same_in_every_process_and_differ_between_inputs() -
     ("inputs", "message"),
     [
         ({"xx": ZEROS}, "data for 'xx', which is not an input.*Did you mean 'x'.*Inputs: x, o"),
-        ({}, "has no data for the input 'x'"),
-        ({"x": WarmupInput(np.float64, (3,), True)}, "makes FP64 for the input 'x'.*takes FP32"),
+        ({}, "defines no data for the input 'x'"),
+        (
+            {"x": WarmupInput(np.float64, (3,), True)},
+            "defines FP64 data for the input 'x'.*is FP32",
+        ),
         ({"x": WarmupInput(np.float32, (3, 1), True)}, r"shape \(3, 1\) for the input 'x'"),
         ({"x": ZEROS, "o": WarmupInput(bytes, (3,), True)}, r"shape \(3,\) for the input 'o'"),
     ],

@@ -157,7 +157,7 @@ def test_sequences_get_default_names_without_a_server() -> None:
         (
             lambda x: None,
             PyTritonValidationError,
-            r"Unsupported output type .*NoneType.* of <lambda>\(\) \(model .*`return` may be missing",
+            r"Unsupported output type .*NoneType.* of <lambda>\(\) \(model .*Is a `return` missing",
         ),
         (lambda x: {"y": 0.5}, ValueError, r"^Output `y` is a float, not a numpy array.*size 3"),
         (lambda x: {"y": None}, ValueError, "^Output `y` is a NoneType, not a numpy array"),

@@ -114,17 +114,17 @@ def test_truthy_values_are_refused(name: str, value: Any) -> None:
         (lambda: QueuePolicy(max_queue_size=-1), "`max_queue_size` must be greater"),
         (lambda: WarmupInput(np.float32, (1,)), "exactly one of.*got none"),
         (lambda: WarmupInput(np.float32, (1,), True, True), "zero_data and random_data"),
-        (lambda: WarmupInput(np.float32, (-1,), True), "without dynamic dimensions"),
+        (lambda: WarmupInput(np.float32, (-1,), True), "cannot have dynamic dimensions"),
         (lambda: ModelWarmup("w", 0, {}), "`batch_size` of warm-up 'w'"),
         (lambda: ModelWarmup("w", 1, {"x": 3}), "must be a WarmupInput"),  # type: ignore[dict-item]
-        (lambda: ModelConfig(model_warmup=[3]), "must be a list of ModelWarmup, got 3"),  # type: ignore[list-item]
+        (lambda: ModelConfig(model_warmup=[3]), "must be a list of ModelWarmup, but contains 3"),  # type: ignore[list-item]
         (
             lambda: ModelConfig(max_batch_size=2, model_warmup=[ModelWarmup("w", 3, {})]),
-            "`batch_size` 3 of warm-up 'w' is larger than what the model takes .2.",
+            "`batch_size` 3 of warm-up 'w' is larger than the model's maximum batch size .2.",
         ),
         (
             lambda: ModelConfig(batching=False, model_warmup=[ModelWarmup("w", 2, {})]),
-            "larger than what the model takes .1.",
+            "larger than the model's maximum batch size .1.",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_the_default_configuration_in_full() -> None:
 
 
 def test_a_batching_configuration_for_no_inputs_is_said_to_have_no_effect() -> None:
-    with pytest.warns(UserWarning, match="'m' has no inputs, so it cannot be batched"):
+    with pytest.warns(UserWarning, match="'m' has no inputs, so it is served without batching"):
         assert to_triton_config("m", [], [Y], ModelConfig(max_batch_size=8))["max_batch_size"] == 0
     for config in (None, ModelConfig(batching=False)):  # nobody has asked for batching
         assert to_triton_config("m", [], [Y], config)["max_batch_size"] == 0
@@ -270,10 +270,10 @@ def test_a_model_without_inputs_does_not_batch() -> None:
         ([X, Tensor((1,), int, "INPUT_1"), X], [Y], "Two input tensors"),
         ([Tensor((1,), int), Tensor((1,), int, "INPUT_1")], [Y], "called 'INPUT_1'"),
         ([X], [Tensor((1,), int, "y", optional=True)], "Output tensors cannot be optional."),
-        ([(X,)], [Y], "A comma after Tensor"),
-        (X, [Y], r"inputs have to be a sequence of Tensor, got Tensor.*Write inputs=\[Tensor"),
-        (None, [Y], r"inputs have to be a sequence of Tensor, got None. Write inputs=\[\]"),
-        ([X], Y, r"outputs have to be a sequence of Tensor, got Tensor.*Write outputs=\[Tensor"),
+        ([(X,)], [Y], "A trailing comma after Tensor"),
+        (X, [Y], r"inputs must be a sequence of Tensor, got Tensor.*Write inputs=\[Tensor"),
+        (None, [Y], r"inputs must be a sequence of Tensor, got None. Write inputs=\[\]"),
+        ([X], Y, r"outputs must be a sequence of Tensor, got Tensor.*Write outputs=\[Tensor"),
     ],
 )
 def test_bad_tensors_are_refused(inputs: Any, outputs: Any, message: str) -> None:

@@ -40,7 +40,7 @@ def test_known_fields_are_passed_through(extra: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (5, "`extra` has to be a dict"),
+        (5, "`extra` must be a dict"),
         ({"optimisation": {}}, "Unknown field 'optimisation' in `extra`. Did you mean 'optim"),
         ({"name": "m"}, "cannot be set through `extra`: use the model's name"),
         ({"model_warmup": [{"inputs": {"x": {"random": True}}}]}, "Did you mean 'random_data'"),
@@ -53,27 +53,27 @@ def test_known_fields_are_passed_through(extra: dict[str, Any]) -> None:
             {"optimization": {"priority": "PRIORITY_MX"}},
             "`extra.optimization.priority` cannot be 'PRIORITY_MX'. Did you mean 'PRIORITY_MAX'",
         ),
-        ({"optimization": None}, "`extra.optimization` has to be a dict of fields"),
+        ({"optimization": None}, "`extra.optimization` must be a dict of fields"),
         (
             {"sequence_batching": {"control_input": [{}, {"nam": "x"}]}},
             r"'nam' in `extra.sequence_batching.control_input\[1\]`. Did you mean 'name'",
         ),
-        ({"sequence_batching": {"control_input": {}}}, "control_input` has to be a list"),
+        ({"sequence_batching": {"control_input": {}}}, "control_input` must be a list"),
         (
             {"sequence_batching": {"max_sequence_idle_microseconds": 2.5}},
             "wrong type for Triton's model configuration: .*max_sequence_idle_microseconds",
         ),
         ({"sequence_batching": {"state": []}}, "sequence_batching.state cannot be used: .*callab"),
         ({"metric_tags": {"a": 3}}, "wrong type.*metric_tags"),
-        ({"metric_tags": ["a"]}, "`extra.metric_tags` has to be a dict"),
+        ({"metric_tags": ["a"]}, "`extra.metric_tags` must be a dict"),
         (
             {"model_repository_agents": {"agents": [{"parameters": [1]}]}},
-            r"agents\[0\].parameters` has to be a dict",
+            r"agents\[0\].parameters` must be a dict",
         ),
         ({"version_policy": {"latest": {}, "all": {}}}, "policy_choice"),
         ({"instance_group": []}, "use instances= or devices="),
         ({"instance_group": [{"count": 2}]}, "use instances= or devices="),
-        ({"instance_group": [{}, {}]}, "holds one group"),
+        ({"instance_group": [{}, {}]}, "list of one group"),
         (
             {"instance_group": [{"rate_limiter": {"resources": [{"nme": "R"}]}}]},
             r"instance_group\[0\].rate_limiter.resources\[0\]`. Did you mean 'name'",
@@ -90,7 +90,9 @@ def test_a_version_policy_has_to_serve_the_models_version() -> None:
     assert to_triton_config("m", [X], [Y], config, 2)["version_policy"] == {
         "specific": {"versions": [1, 2]}
     }
-    with pytest.raises(PyTritonBadParameterError, match=r"registered as version 3.*Put 3 in"):
+    with pytest.raises(
+        PyTritonBadParameterError, match=r"registered as version 3.*Add 3 to the policy"
+    ):
         to_triton_config("m", [X], [Y], config, 3)
 
 

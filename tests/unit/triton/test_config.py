@@ -16,7 +16,7 @@ import pytest
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
-from pytriton.triton.settings import daemon_settings, secured
+from pytriton.triton.settings import daemon_settings, effective_security
 
 #: A value of each kind as the environment has it, and as the field has it.
 SAMPLES = {
@@ -49,7 +49,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(config: TritonConfig, security: TritonSecurityConfig | None = None) -> DaemonConfig:
     """Return what the daemon makes of it."""
-    raw = daemon_settings(config, secured(config, security), Path("/tmp/x"), ["first"])
+    raw = daemon_settings(config, effective_security(config, security), Path("/tmp/x"), ["first"])
     return DaemonConfig.from_json(json.dumps(raw).encode())
 
 
@@ -80,7 +80,7 @@ def test_booleans(text: str, value: bool, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "text", "wanted"),
-    [("ALLOW_HTTP", "maybe", "one of true, yes"), ("HTTP_PORT", "http", "a whole number")],
+    [("ALLOW_HTTP", "maybe", "one of true, yes"), ("HTTP_PORT", "http", "an integer")],
 )
 def test_a_wrong_value_names_the_variable(
     name: str, text: str, wanted: str, monkeypatch: pytest.MonkeyPatch

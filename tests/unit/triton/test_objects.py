@@ -134,7 +134,7 @@ class Watched(Triton):
             stopping  #: it is found so because a thread, or a handler of a signal, stops it
         )
 
-    def _before_serving(self) -> None:
+    def _prepare_to_serve(self) -> None:
         self._client = cast(Any, object())
         self._ended.clear()
 
@@ -180,7 +180,7 @@ def test_remote_servers_of_this_machine_only() -> None:
 
 
 def test_a_workspace_must_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match="exists already"):
+    with pytest.raises(FileExistsError, match="already exists"):
         Triton(workspace=tmp_path)
     with pytest.raises(FileExistsError):
         Workspace(tmp_path)

@@ -15,7 +15,7 @@ from pytriton.triton import (
     TritonConfig,
     TritonSecurityConfig,
 )
-from pytriton.triton.settings import secured
+from pytriton.triton.settings import effective_security
 
 
 def test_the_names() -> None:
@@ -99,9 +99,9 @@ def test_the_token_is_not_in_the_repr() -> None:
 
 def test_restrictions_in_the_servers_own_words() -> None:
     word = "inference,shm:triton-access-token=abc=def"
-    security = secured(TritonConfig(http_restricted_api=[word]), None)
+    security = effective_security(TritonConfig(http_restricted_api=[word]), None)
     assert security.endpoints == ["inference", "shared-memory"]
     assert security.access_token == "abc=def"
     with pytest.raises(PyTritonValidationError, match="Prefer TritonSecurityConfig") as caught:
-        secured(TritonConfig(grpc_restricted_protocol=["health:admin=hidden"]), None)
+        effective_security(TritonConfig(grpc_restricted_protocol=["health:admin=hidden"]), None)
     assert "hidden" not in str(caught.value)
