@@ -52,8 +52,8 @@ class BalancerSettings:
         certificate: file with the certificate and key (PEM) that clients see; empty: no TLS
         node_ca: file with the CA certificates of nodes with TLS
         request_timeout_s: maximum wait for a response, and between two messages of a stream, in seconds
-        max_connections: maximum number of client connections; additional connections wait in the kernel. 0: derived
-            from this process's limit of open files
+        max_connections: maximum number of client connections; additional connections wait in the kernel. 0: HAProxy's
+            default, which depends on the limit of open files
         own_backends: maximum number of models with separate backends. With more models, those on the same nodes share
             a backend
         sequence_header: header that identifies a sequence, so that its requests reach the same node

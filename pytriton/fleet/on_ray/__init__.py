@@ -1,4 +1,4 @@
-"""A fleet on a Ray cluster: Ray places instances, daemons run them.
+"""A fleet on a Ray cluster: Ray places the instances, and daemons run them.
 
     client ▶ controller (a detached actor): what shall be served; its state is in Ray's key-value store
                │ makes a holder for each instance: an actor that does nothing but hold Ray's resources. Ray places it,
@@ -6,8 +6,8 @@
                ▼ has each node's daemon serve as many instances as holders are there: `reconciling`, a pure function
              node actor on each node ▶ its daemon ▶ workers
 
-Belongs here: these actors and their client. Ray is an extra, so it is only imported inside of functions. Payloads
-go through Ray's object store; requests do not.
+This package contains the actors and their client. Ray is an optional dependency, so it is imported only inside
+functions. Payloads go through Ray's object store; inference requests do not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def import_ray(module: str = "ray") -> Any:
     """Import and return Ray, or a module of it.
 
     Raises:
-        PyTritonDaemonError: Ray is not installed; explains how to install it
+        PyTritonDaemonError: Ray is not installed; the message explains how to install it
     """
     try:
         return import_module(module)
@@ -54,7 +54,7 @@ def import_ray(module: str = "ray") -> Any:
 
 
 def connected(address: str | None) -> Any:
-    """Return Ray, connected to the cluster at an address ("auto": this machine's cluster).
+    """Connect to the cluster at an address ("auto": this machine's cluster) and return the module `ray`.
 
     Raises:
         PyTritonDaemonError: Ray is not installed, or there is no such cluster
@@ -77,7 +77,9 @@ def connected(address: str | None) -> Any:
 
 
 def _check_that_it_answers(address: str | None) -> None:
-    """Raise PyTritonDaemonError if nothing listens: Ray would retry for a minute or two, then exit this process."""
+    """Raise PyTritonDaemonError if nothing listens at the address. Ray itself would retry for a minute or two and
+    then exit this process.
+    """
     named = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
     host, _, port = named.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():  # Ray searches on this machine, or reports the error

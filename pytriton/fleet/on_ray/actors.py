@@ -1,6 +1,7 @@
-"""The actors besides the controller: a holder for each instance, and a node actor that owns the daemon of each node.
+"""The actors besides the controller: a resource holder for each instance, and a node actor for the daemon of each
+node.
 
-They are plain classes; the controller creates actors of them, with the required resources and placement.
+They are plain classes. The controller creates Ray actors from them, with the required resources and placement.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 class ResourceHolder:
-    """Holds Ray's resources for one instance on the node chosen by Ray; the daemon there runs the instance."""
+    """Actor that reserves Ray's resources for one instance. The daemon on its node runs the instance."""
 
     def where(self) -> tuple[str, list[str]]:
-        """Return the node's ID and the GPUs assigned by Ray."""
+        """Return the ID of this actor's node, and the GPUs that Ray has assigned to it."""
         ray = import_ray()
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         return ray.get_runtime_context().get_node_id(), [str(one) for one in gpus]
 
 
 class NodeActor:
-    """Owns the daemon of one node: starts it, or takes over a running one.
+    """Actor that owns the daemon of one node: it starts the daemon, or takes over a running one.
 
     Args:
         runtime_dir: runtime directory of the daemon
-        flags: flags of `pytriton-daemon start`
-        holders: prefix of the names of this node's environment holders
-        node: its ID
-        ray: Ray, or a replacement for tests
+        flags: options of `pytriton-daemon start`
+        holders: name prefix of this node's environment holders
+        node: ID of the node
+        ray: the module `ray`, or a fake for tests
     """
 
     def __init__(
@@ -126,13 +127,13 @@ class NodeActor:
         return connect(self._runtime_dir, _ANSWER_S)
 
     def _daemon(self) -> DaemonClient:
-        """Return the daemon's client; start the daemon if there is none yet."""
+        """Return the daemon's client. Start the daemon on first use."""
         if self._client is None:
             self._client = self._connected()
         return self._client
 
     def _left_here(self) -> Optional[DaemonClient]:
-        """Take over the daemon of a previous Ray node on this machine: it serves, and holds the ports and GPUs."""
+        """Take over the daemon of a former Ray node on this machine, which still serves and holds the ports and GPUs."""
         own = Path(self._runtime_dir)
         named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
         if not named.fullmatch(own.name):  # not created by `Cluster`, which names it after the node
@@ -156,16 +157,18 @@ class NodeActor:
     def look(
         self, known: str = "", flags: Optional[Sequence[str]] = None
     ) -> tuple[bytes, str, Optional[bytes]]:
-        """Return the daemon's status, and the fleet's facts unless known; restart the daemon if needed.
+        """Return the daemon's status and, if it has changed, the fleet's view of it. Restart the daemon if needed.
 
-        The status changes with each batch, and is for display: it stays encoded. The other state has a key.
+        The status changes with each batch and is only displayed, so it stays encoded. The fleet's view is identified
+        by a key.
 
         Args:
-            known: the key of the caller's state
-            flags: as for the actor itself; for the next start of the daemon
+            known: key of the view that the caller already has
+            flags: options for the next start of the daemon
 
         Returns:
-            the status, the key, and (the status without volatile fields, model -> (digest, instances))
+            the encoded status, the key, and the encoded view: (the status without volatile fields, model -> (digest,
+                instances)); None if the caller already has it
         """
         if flags is not None and list(flags) != self._flags:
             self._flags, self._failed = list(flags), ("", 0.0, 0.0)
@@ -202,10 +205,10 @@ class NodeActor:
         digest: str,
         environment: bytes = b"",
     ) -> None:
-        """Register a model with the daemon, in its environment if it has one.
+        """Register a model with the daemon. Its workers run in its environment, if it has one.
 
         Raises:
-            PyTritonDaemonError: the payload does not match its digest, or Ray could not create the environment.
+            PyTritonDaemonError: the payloads do not match the digest, or Ray could not create the environment.
         """
         spec = msgspec.msgpack.decode(message, type=messages.ModelSpec)
         if digest_with(registration_digest(spec, payloads), environment) != digest:
@@ -223,25 +226,25 @@ class NodeActor:
         return counters_of(self._daemon().metrics(), model)
 
     def scale(self, model: str, instances: int) -> None:
-        """Change the number of instances."""
+        """Change a model's number of instances on this node."""
         self._daemon().scale_prepared(messages.Scale(model, instances))
 
     def unregister(self, model: str) -> None:
-        """Unregister a model; do nothing if it is already gone."""
+        """Unregister a model. Do nothing if it is not registered."""
         try:
             self._daemon().unregister(model)
         except ModelNotFoundError:
             return
 
     def logs(self, model: str | None, lines: int) -> list[str]:
-        """Return log lines; none if the model is not here."""
+        """Return log lines of a model or the daemon; an empty list if the model is not registered here."""
         try:
             return self._daemon().logs(model, lines)
         except ModelNotFoundError:
             return []
 
     def stop(self) -> None:
-        """Stop the daemon, and wait for its exit."""
+        """Stop the daemon and wait for its exit."""
         self._stopped = True
         with self._starting:
             _stop(self._runtime_dir)
@@ -249,10 +252,10 @@ class NodeActor:
 
 
 def _make(runtime_dir: Path) -> None:
-    """Create a runtime directory that no other user can replace.
+    """Create a runtime directory, and check that no other user can replace it.
 
     Raises:
-        PyTritonDaemonError: another user could, or owns it
+        PyTritonDaemonError: another user owns the directory or can replace it
     """
     runtime_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -267,7 +270,7 @@ def _make(runtime_dir: Path) -> None:
 
 
 def _is_own(folder: Path, *, root: bool = False) -> bool:
-    """Return whether a folder, and the link to it if any, belongs to this user or root."""
+    """Return whether a folder, and the symbolic link to it if any, belongs to this user or root."""
     users = {os.geteuid(), 0} if root else {os.geteuid()}
     try:
         return {os.lstat(folder).st_uid, os.stat(folder).st_uid} <= users and folder.is_dir()
@@ -276,7 +279,9 @@ def _is_own(folder: Path, *, root: bool = False) -> bool:
 
 
 def _owner_of(runtime_dir: Path) -> Optional[int]:
-    """Return the lock of a daemon's owner; None if another actor holds it, possibly of another cluster."""
+    """Acquire the owner's lock of a daemon and return its file descriptor. Return None if another actor holds it,
+    which may belong to another cluster.
+    """
     try:
         owner = os.open(runtime_dir / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -290,7 +295,7 @@ def _owner_of(runtime_dir: Path) -> Optional[int]:
 
 
 def _stop(runtime_dir: str) -> None:
-    """Stop a daemon, and wait for its exit."""
+    """Stop a daemon and wait for its exit."""
     subprocess.run(
         [sys.executable, "-m", "pytriton._cli", "stop", "--runtime-dir", runtime_dir],
         capture_output=True, timeout=_START_S, check=False,
@@ -298,7 +303,7 @@ def _stop(runtime_dir: str) -> None:
 
 
 def _balancer_view(status: messages.Status) -> messages.Status:
-    """Return the facts that balancers depend on: where the daemon accepts requests, and for which models."""
+    """Return the parts of a status that balancers use: where the daemon accepts requests, and for which models."""
     return messages.Status(
         status.version, status.pid, status.python, status.runtime_dir, status.state, status.started_at,
         messages.ServerInfo(

@@ -1,4 +1,4 @@
-"""The balancers of a fleet: the state published to them, and the state that they have applied."""
+"""`Balancers`: publishes where models are served, and tracks which state each balancer has applied."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _View = dict[str, tuple[str, messages.Status]]
 
 
 class Balancers:
-    """Publish to balancers where models are served. Each change gets a rising number, the generation.
+    """Publishes to balancers where models are served. Each change increases the generation, a number.
 
     Args:
-        clock: the time in seconds
-        expected: whether a previous controller had balancers
+        clock: function like time.monotonic
+        expected: whether balancers were connected to a previous controller
     """
 
     def __init__(self, clock: Callable[[], float], expected: bool = False) -> None:
@@ -58,15 +58,16 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str] = (),
     ) -> None:
-        """Publish where models are served; leaving ones are omitted from this generation on.
+        """Publish where models are served, without those in `leaving`.
 
         Args:
             alive: address of each node that is alive
-            statuses: of the daemons that answer, by node; the same object as long as it has not changed
-            observed: models served by each of these
-            leaving: (node, model) to be removed, or (node, `ALL_MODELS`)
-            wanted: registered models. A restarted controller publishes nothing before all of them are
-                served: nodes that Ray considers dead may still serve them, as balancers know
+            statuses: node -> status, for each daemon that answers; the same object as long as it has not changed
+            observed: node -> models that it serves
+            leaving: (node, model) or (node, `ALL_MODELS`) that balancers must no longer use
+            wanted: names of the registered models. A restarted controller publishes nothing until all of them are
+                served, because nodes that Ray considers dead may still serve them, and balancers still use these
+                nodes
         """
         late = self._clock() - self._born > _LATE_S
         self._complete = self._complete or late
@@ -97,10 +98,10 @@ class Balancers:
     def _keep_absent(
         self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
     ) -> None:
-        """Keep models that no node serves right now where they were: otherwise clients would get "not found".
+        """Keep models that no node serves at the moment in the view. Otherwise clients would get "not found".
 
-        A restarted daemon serves nothing at first. HAProxy queries it for the model, and returns 503 until it is
-        ready.
+        After a restart, a daemon serves nothing at first. HAProxy checks the model's readiness there, and returns 503
+        until it is ready.
         """
         for node, (address, status) in view.items() if absent else ():
             _, before = self._view.get(node, ("", status))
@@ -119,7 +120,7 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str],
     ) -> bool:
-        """Return whether nothing has changed since the last publication; remember the arguments."""
+        """Return whether the arguments are those of the last publication, and remember them."""
         now = dict(alive), dict(statuses), set(leaving), set(wanted)
         before, self._published = self._published, now
         return (
@@ -131,7 +132,7 @@ class Balancers:
         )
 
     def left(self) -> frozenset[tuple[str, str]]:
-        """Return each (node, model) to be removed that no balancer sends requests to any more."""
+        """Return each (node, model) of `leaving` to which no balancer sends requests any longer."""
         now = self._clock()
         if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
             return frozenset()  # existing balancers may not have asked yet
@@ -140,10 +141,11 @@ class Balancers:
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
     def answer(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return the state for a balancer that has applied `generation`: (generation, [NodeStatus]).
+        """Return the current generation and state, an encoded [NodeStatus], for a balancer that has applied
+        `generation`.
 
-        The generation is -1 until this controller has polled every node. A balancer that has applied the current one
-        gets no state.
+        The returned generation is -1 until this controller has polled every node. The state is empty then, and for a
+        balancer that has already applied the current generation.
         """
         self._expected = False
         # A generation that this controller has not reached is from a previous one, on a machine whose clock
@@ -166,7 +168,7 @@ class Balancers:
 
 
 def _facts(view: _View) -> list[Any]:
-    """Return the facts from which a balancer generates its configuration."""
+    """Return the parts of a view from which a balancer generates its configuration."""
     return [
         (
             node,

@@ -1,4 +1,4 @@
-"""The client of a fleet on Ray: like that of one daemon, but Ray places the instances."""
+"""`RayFleetClient`: client of a fleet on Ray. It resembles a daemon's client, but Ray places the instances."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STUCK = "The fleet is waiting for a balancer that has not applied the change; s
 
 
 class RayNode(msgspec.Struct, frozen=True):
-    """One node of a fleet on Ray."""
+    """A node of a fleet on Ray."""
 
     node: str
     address: str
@@ -51,16 +51,16 @@ class RayNode(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """Its name among nodes of all kinds."""
+        """The node's name in displays that also list nodes of other kinds of fleets."""
         return f"tcp://{self.address}/{self.node}"
 
     def as_status(self) -> NodeStatus:
-        """Return it as a daemon client's `NodeStatus`."""
+        """Return the node as a `NodeStatus`, which other fleets use, too."""
         return NodeStatus(self.label, self.status, self.error)
 
 
 class RayFleetClient:
-    """A fleet on a Ray cluster. Created by ``connect(fleet=...)``.
+    """Client of a fleet on a Ray cluster. Created by ``connect(fleet=...)``.
 
     Args:
         fleet: name of the fleet
@@ -94,29 +94,28 @@ class RayFleetClient:
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> list[RayNode]:
-        """Serve a callable with `instances` in total, wherever Ray has room. Return when all serve; all or nothing.
-
-        Returns the nodes, with the models that each serves.
+        """Serve a callable with `instances` instances in total, wherever Ray has room. Return when all are ready, or
+        none is left.
 
         Args:
-            infer_fn: like all arguments that are not described here, as for `DaemonClient.register`
-            model_name: default: the callable's own name
+            infer_fn: as in `DaemonClient.register`, like all arguments that are not described here
+            model_name: name of the model; default: the callable's name
             inputs: the model's input tensors, without the batch axis
             outputs: the model's output tensors
             config: batching, queueing and more
             resources: Ray resources of each instance: ``{"num_cpus": 1}``, ``{"num_gpus": 0.5}``,
                 ``{"resources": {"tpu": 1}}``; ``{"label_selector": {...}}`` restricts the nodes
-            runtime_env: as for a Ray actor. Ray creates it on each node that gets the model; the workers run in it.
-                Folders of this machine are packed and uploaded
-            canary: as for `FleetClient.register`; it continues, or is rolled back, even if this process dies
-            wait_s: seconds until all must serve; Ray may have to free resources, or add nodes
-            progress: as for `DaemonClient.register`
-            options: as for `DaemonClient.register`; Ray assigns the `devices`
+            runtime_env: runtime environment, as for a Ray actor. Ray creates it on each node that serves the model,
+                and the workers run in it. Local folders are packed and uploaded
+            canary: as in `FleetClient.register`. The rollout continues, or is rolled back, even if this process dies
+            wait_s: maximum wait until all instances serve, in seconds. Ray may have to free resources or add nodes
+            progress: as in `DaemonClient.register`
+            options: as in `DaemonClient.register`, except `devices`, which Ray assigns
 
         Raises:
-            ModelExistsError: the name is taken, and `replace` was not set.
-            FleetError: a node failed, or not all were served in time; the change is being rolled back.
-            CanaryError: it performed worse than the version it should replace, which all nodes serve again.
+            ModelExistsError: a model of this name exists, and `replace` was not set.
+            FleetError: a node failed, or not all instances were ready in time; the change is being rolled back.
+            CanaryError: the new version performed worse than the old one, which all nodes serve again.
         """
         from pytriton._register.message import plan
 
@@ -155,11 +154,11 @@ class RayFleetClient:
         wait_s: float = 600.0,
         progress: bool | Report | None = None,
     ) -> None:
-        """Change the number of instances of a model *in total*. Return when they serve.
+        """Change the total number of instances of a model. Return when all are ready.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: not all were served in time; Ray keeps trying to place them.
+            FleetError: not all instances were ready in time; Ray keeps trying to place them.
         """
         instances = plain(instances)
         whole = isinstance(instances, int) and not isinstance(instances, bool)
@@ -175,11 +174,11 @@ class RayFleetClient:
     def rollback(
         self, name: str, wait_s: float = 600.0, progress: bool | Report | None = None
     ) -> None:
-        """Restore a model's previous version, with the current number of instances; or end a rollout.
+        """Restore a model's previous version, with the current number of instances, or cancel a rollout in progress.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: it was never replaced, or not all instances serve in time.
+            FleetError: the model was never replaced, or not all instances were ready in time.
         """
         request = secrets.token_hex(8)
         refused = self._ask("rollback", name, request)
@@ -191,11 +190,12 @@ class RayFleetClient:
             self._until_served(name, wait_s, report, request)
 
     def unregister(self, name: str, wait_s: float = 600.0) -> None:
-        """Stop serving a model. Return when no node serves it any more.
+        """Stop serving a model. Return when no node serves it any longer.
 
         Raises:
             ModelNotFoundError: there is no such model.
-            FleetError: a node still serves it, until balancers have removed it.
+            FleetError: a node still serves the model after the maximum wait, for example because a balancer still
+                uses it.
         """
         if not self._ask("unregister", name, secrets.token_hex(8)):
             raise self._unknown(name)
@@ -209,17 +209,17 @@ class RayFleetClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
-        """Drain a node: its instances are started elsewhere first. No request fails; then it can be removed.
-
-        Returns the node's ID.
+        """Drain a node, so that it can be removed, and return its ID. Its instances are started elsewhere first, so
+        no request fails.
 
         Args:
-            node: its ID, or a prefix of it; None: the node on which this is called
-            wait_s: seconds until it must be empty
+            node: ID of the node, or a prefix of it; None: the node on which this is called
+            wait_s: maximum wait until the node is empty, in seconds
 
         Raises:
-            PyTritonBadParameterError: no node matches, or several do.
-            FleetError: Ray has no room for its instances elsewhere; it keeps serving.
+            PyTritonBadParameterError: no node or several nodes match.
+            FleetError: the node is not empty in time, for example because Ray has no room for its instances
+                elsewhere; it keeps serving.
         """
         if node is None:
             node = str(self._ray.get_runtime_context().get_node_id())
@@ -241,23 +241,25 @@ class RayFleetClient:
         return found[0]
 
     def nodes(self) -> list[RayNode]:
-        """Return the nodes, and the models served by the daemon of each."""
+        """Return the nodes of the fleet, each with the models that its daemon serves."""
         return [
             RayNode(node, address, draining, *_decoded(status, error))
             for node, address, draining, status, error in self._ask("nodes")
         ]
 
     def models(self) -> list[FleetModel]:
-        """Return the models that any node serves; `by_node` has their state on each."""
+        """Return all models that any node serves, with their state on each node (`by_node`)."""
         infos = {one.node: one.status.models for one in self.nodes() if one.status is not None}
         return models_of(self, infos, everywhere=False)
 
     def status(self) -> list[NodeStatus]:
-        """Return the status of each node, as `FleetClient.status`."""
+        """Return the status of each node; see `FleetClient.status`."""
         return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the newest log lines of a model on all nodes, or of the daemons: JSON objects by time, with `node`."""
+        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON objects sorted by time,
+        with the field `node`.
+        """
         answers = self._ask("logs", name, lines)
         records = [with_node(line, node) for node, found in answers.items() for line in found]
         records.sort(key=lambda one: str(one.get("timestamp", "")))
@@ -350,10 +352,10 @@ class RayFleetClient:
 
 
 class BalancerView:
-    """The nodes as seen by a balancer on Ray; reports the balancer's progress to the controller.
+    """A balancer's connection to the controller: it gets the nodes' state and reports which state has been applied.
 
     Args:
-        fleet: the fleet
+        fleet: client of the fleet
         balancer: name of this balancer
     """
 
@@ -367,8 +369,9 @@ class BalancerView:
         """Return the nodes as published by the controller.
 
         Raises:
-            PyTritonDaemonError: it has not polled all nodes yet. HAProxy may be running with a previous balancer's
-            state.
+        PyTritonDaemonError: the controller has not polled all nodes yet, while HAProxy may still run with the state
+        of a
+                previous balancer
         """
         generation, encoded = self._ask("view", self._balancer, self._done)
         if generation < 0 and self._seen < 0:
@@ -382,12 +385,14 @@ class BalancerView:
         return self._newest
 
     def applied(self) -> None:
-        """Record that requests are now routed according to the last state."""
+        """Record that all requests are now routed according to the last state."""
         self._done = self._seen
 
 
 def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
-    """Return a node's status, or the reason why it is missing; an invalid status must not hide other nodes."""
+    """Decode a node's status, or return the reason why it is invalid: one invalid status must not hide the other
+    nodes.
+    """
     try:
         return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
     except msgspec.MsgspecError as wrong:

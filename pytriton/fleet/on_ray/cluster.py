@@ -1,4 +1,6 @@
-"""The controller's interface to Ray: live nodes, their actors, and where holders are. All calls of Ray are here."""
+"""The controller's interface to Ray: live nodes, their actors, and the locations of holders. Contains all calls to
+Ray.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,10 @@ class Look(NamedTuple):
     """The state of a node's daemon.
 
     Attributes:
-        status: the status, encoded
-        key: key of the other fields; unchanged fields are the same objects as before
+        status: the encoded status
+        key: key of the other fields, which are the same objects as before if they have not changed
         lasting: the status without volatile fields
-        served: its models
+        served: model -> its state on the node
     """
 
     status: bytes
@@ -56,19 +58,19 @@ class Look(NamedTuple):
 
 
 class _Ended(str):
-    """The error of a call to an actor that Ray does not restart."""
+    """The error of a call to an actor that has exited and that Ray does not restart."""
 
 
 class Cluster:
-    """One fleet's actors on a Ray cluster.
+    """The actors of a fleet on a Ray cluster.
 
     Attributes:
         alive: address of each live node of the fleet, by ID
-        surplus: nodes that the fleet should not use any more
-        dead: dead nodes that Ray still lists; none comes back
-        faults: why a node's daemon gave no answer
-        places: (node ID, GPUs) of each holder that Ray has placed
-        gone: holders that were killed and that Ray does not restart
+        surplus: nodes that the fleet should no longer use
+        dead: dead nodes that Ray still lists, and that never come back
+        faults: node -> why its daemon did not answer
+        places: holder -> (node ID, GPUs), for each holder that Ray has placed
+        gone: holders that have been killed and that Ray does not restart
     """
 
     def __init__(self, fleet: str, ray: Any = None) -> None:
@@ -96,13 +98,12 @@ class Cluster:
         self.gone: set[str] = set()
 
     def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
-        """Poll Ray for live nodes and the holders' locations; create missing node actors.
+        """Query Ray for the live nodes and the holders' locations, and create missing node actors.
 
         Args:
-            settings: settings of the fleet; `among`: its nodes so far, if it is limited; `draining`: nodes that
-            should
-                serve nothing
-            holders: all existing holders
+            settings: settings of the fleet, with its current nodes if their number is limited (`among`), and the
+                draining nodes (`draining`)
+            holders: names of all existing holders
         """
         self._settings = settings
         self._forget_dismissed()
@@ -140,12 +141,12 @@ class Cluster:
             one.pop(node, None)
 
     def _left_behind(self) -> set[str]:
-        """Return the nodes with an actor of this fleet, which a previous controller may have created."""
+        """Return the nodes that have an actor of this fleet, which a previous controller may have created."""
         beginning = f"fleet-{self._fleet}/node-"
         return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
     def looks(self) -> dict[str, Look]:
-        """Return the newest state of each node's daemon, without those that do not answer."""
+        """Query the node actors and return the latest state of each daemon, without those that do not answer."""
         for node, actor in self._actors.items():
             if node not in self._asked:
                 known = self._looks[node].key if node in self._looks else ""
@@ -171,14 +172,14 @@ class Cluster:
         return dict(self._looks)
 
     def fault(self, node: str) -> str:
-        """Return why a node's state is missing."""
+        """Return why the state of a node is missing."""
         why = self.faults.get(node, "")
         return "its daemon does not answer (yet)" + (f": {why}" if why else "")
 
     def canary_counters(self, models: Sequence[str]) -> dict[str, dict[str, CanaryCounters]]:
-        """Return each node's counters of these models, from the nodes that answer quickly.
+        """Return model -> node -> counters, for the nodes that answer quickly.
 
-        A late answer is used for the next poll, unless that is for other models.
+        A late answer is used for the next poll, unless that poll is for other models.
         """
         former, self._counted = self._counted, {}
         for node in self._actors:
@@ -195,26 +196,26 @@ class Cluster:
         return found
 
     def forget_look(self, node: str) -> None:
-        """Poll a node again: its models have changed."""
+        """Discard a node's state, because its models have changed, and query it again in the next poll."""
         self._asked.pop(node, None)
         self._looks.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Any:
-        """Call a method of a node's actor; return the reference of its result."""
+        """Call a method of a node's actor and return Ray's reference to its result."""
         return getattr(self._actors[node], method).remote(*arguments)
 
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Any:
-        """Return payloads as an argument of `ask`, which each node fetches once, until `share_nothing`."""
+        """Put payloads into Ray's object store, until `share_nothing`, and return them as an argument of `ask`."""
         if digest not in self._shared:
             self._shared[digest] = self._ray.put(list(payloads))
         return self._shared[digest]
 
     def share_nothing(self) -> None:
-        """Release shared payloads."""
+        """Release the payloads in Ray's object store."""
         self._shared.clear()
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Return the results of all nodes that answer in time."""
+        """Call a method of all node actors and return the results of those that answer in time."""
         # A copy: nodes may leave during the calls, since clients call in their own threads.
         actors = dict(self._actors)
         asked = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
@@ -222,7 +223,7 @@ class Cluster:
         return {node: answer for node, (answer, error) in answers.items() if not error}
 
     def ended(self, references: Mapping[_Key, Any]) -> dict[_Key, str]:
-        """Return which of these calls have ended, with their errors; "": success."""
+        """Return the calls that have ended, each with its error; "": success."""
         answers = self._answered(dict(references), 0)
         return {key: error for key, (_, error) in answers.items()}
 
@@ -233,7 +234,7 @@ class Cluster:
         but: Sequence[str],
         only: Optional[Sequence[str]] = None,
     ) -> None:
-        """Create a holder for one instance, on any node except the given ones, or only on those in `only`."""
+        """Create a holder for one instance, not on the nodes in `but`, and if `only` is set, only on those nodes."""
         options = dict(resources)
         selector = dict(options.get("label_selector") or {})
         where = nodes_expression(selector.get(_NODE_LABEL, ""), but, only)
@@ -258,7 +259,9 @@ class Cluster:
             self._ray.kill(actor, no_restart=True)
 
     def release_all_but(self, holders: Collection[str]) -> None:
-        """Release holders left over by a controller that died before it could record or release them."""
+        """Release all holders except these. A controller that died before it could record or release a holder leaves
+        it behind.
+        """
         beginning = f"fleet-{self._fleet}/"
         for name in named_actors(self._ray, beginning):
             holder = name[len(beginning) :]
@@ -266,7 +269,7 @@ class Cluster:
                 self.release(holder)
 
     def devices(self, holders: Sequence[str], node: str) -> list[str]:
-        """Return the GPUs of the instances on a node, one entry each; none if Ray assigns none."""
+        """Return the GPUs of the instances on a node, one entry for each instance; empty if Ray assigns no GPUs."""
         found = [
             ",".join(self.places[one][1])
             for one in holders
@@ -275,7 +278,7 @@ class Cluster:
         return found if all(found) else []
 
     def stop(self) -> None:
-        """Stop all daemons and kill all actors, also on nodes that have left the fleet."""
+        """Stop all daemons and kill all actors, including those on nodes that have left the fleet."""
         beginning = f"fleet-{self._fleet}/"
         actors = self._named(f"{beginning}node-")
         asked = [actor.stop.remote() for actor in actors]
@@ -314,7 +317,7 @@ class Cluster:
         }
 
     def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
-        """Return holders without a location, and a share of the others, which Ray rarely moves."""
+        """Return the holders without a location, and in turn some of the others, which Ray rarely moves."""
         lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
         if not self._round:
             self._round = list(holders)
@@ -326,11 +329,11 @@ class Cluster:
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
     def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
-        """Remove finished calls from `asked`, waiting up to the timeout for all; return key -> (result, error).
+        """Wait until all calls have ended, or up to the timeout. Remove finished calls from `asked`; return key ->
+        (result, error).
 
-        One Ray call for all of them, since there may be thousands. Calls that another thread has removed in the
-        meantime,
-        such as for a released holder, have no result.
+        Only one call to Ray is made, because there may be thousands of calls. Calls that another thread has removed
+        meanwhile, for example when a holder was released, are left out.
         """
         waiting = dict(asked)
         if not waiting:
@@ -382,7 +385,7 @@ class Cluster:
 
 
 def _look_of(answer: Any, before: Optional[Look]) -> Look:
-    """Return a node's state from its actor's answer; unchanged fields are taken from the previous state."""
+    """Decode the answer of a node actor. Unchanged fields are taken from the previous state."""
     status, key, facts = answer
     if not isinstance(status, bytes):
         raise TypeError(f"a status of type {type(status).__name__}")
@@ -405,7 +408,7 @@ _NOWHERE = "none"
 
 
 class Members(NamedTuple):
-    """The nodes that a fleet uses, and those that it has and should leave."""
+    """The nodes that a fleet uses, and those with an actor of the fleet that it should leave."""
 
     kept: list[str]
     surplus: list[str]
@@ -419,13 +422,13 @@ def members(
     draining: Collection[str] = (),
     load: Mapping[str, int] = {},
 ) -> Members:
-    """Return the fleet's nodes; the choice is stable as long as nothing changes.
+    """Choose the fleet's nodes. The choice is stable as long as nothing changes.
 
     Args:
         alive: live nodes
         most: maximum number of nodes; None: all
         had: nodes with an actor of the fleet
-        among: nodes of the previous choice
+        among: previously chosen nodes
         draining: nodes that should serve nothing
         load: node -> number of instances placed there
     """
@@ -445,12 +448,12 @@ def nodes_to_clear(
     observed: Observed,
     models: Collection[tuple[str, str]],
 ) -> set[tuple[str, str]]:
-    """Return (node, `ALL_MODELS`) of each leaving node on which nothing is wanted any more.
+    """Return (node, `ALL_MODELS`) for each leaving node on which nothing should be served any longer.
 
     Args:
         leaving: nodes that should serve nothing
         wanted: wanted state by model
-        observed: served models by node; only nodes that answer
+        observed: node -> models that it serves, for each node that answers
         models: (node, model) to be removed
     """
     needed = {node for one in wanted.values() for node in one.nodes} if leaving else set()
@@ -464,11 +467,11 @@ def nodes_to_clear(
 
 
 def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
-    """Return the single expression that Ray accepts for the node label of a holder; empty: any node.
+    """Return the expression for the node label of a holder; empty: any node. Ray accepts only one expression.
 
     Args:
-        wish: the user's own expression for the node's ID: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
-        but: draining nodes
+        wish: the user's expression for the node's ID: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none
+        but: nodes to exclude: those that are draining
         only: the fleet's nodes, if they are not the whole cluster
     """
     inner = wish.lstrip("!")

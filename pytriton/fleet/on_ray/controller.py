@@ -1,7 +1,9 @@
-"""The controller: a detached actor that makes daemons serve the registered models where Ray has placed them.
+"""The controller: a detached actor that makes daemons serve the registered models on the nodes where Ray has placed
+their instances.
 
-Its loop polls (live nodes, holders' locations, models of daemons), lets `reconcile` compute steps, and has node
-actors execute them. Inputs are stored in Ray's key-value store first, so Ray may restart it at any moment.
+Its loop polls the live nodes, the holders' locations and the daemons' models, lets `reconcile` compute the necessary
+steps, and has node actors execute them. Changes are stored in Ray's key-value store first, so Ray may restart the
+controller at any time.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _WITHDRAWN = 100
 
 
 class Controller:
-    """The controller actor. Methods are called in several threads concurrently (max_concurrency)."""
+    """The controller actor. Several threads call its methods concurrently (max_concurrency)."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Controller:
     # ── what clients call ────────────────────────────────────────────────────────────────────────
 
     def start(self, settings: Optional[dict[str, Any]] = None) -> None:
-        """Start the loop, or continue with other settings."""
+        """Start the loop. If it is already running, change the fleet's settings."""
         with self._lock:
             if settings is not None:
                 self._state.settings = settings
@@ -99,16 +101,17 @@ class Controller:
         request: str = "",
         environment: bytes = b"",
     ) -> str:
-        """Register a model; return why it is not possible, or "". `progress` reports the outcome.
+        """Register a model. Return an error message, or "". Query the outcome with `progress`.
 
         Args:
-            spec: the model
-            payloads: its callables, followed by the packages of its environment
+            spec: the encoded `ModelSpec`
+            payloads: the pickled callables, followed by the packages of the environment
             resources: Ray resources of each instance
-            replace: whether a model of this name may be replaced
-            canary: step-by-step rollout
-            request: ID by which it can be withdrawn; a repeated ID has no effect, since Ray retries after a crash
-            environment: its runtime_env
+            replace: whether to replace an existing model of this name
+            canary: settings of a canary rollout; None: all nodes at once
+            request: ID of this call, for `withdraw`. A call with a repeated ID has no effect, because Ray retries
+                calls after a crash
+            environment: the serialized runtime_env
         """
         new = without_mark(msgspec.msgpack.decode(spec, type=messages.ModelSpec))
         with self._lock:
@@ -131,9 +134,9 @@ class Controller:
         return ""
 
     def withdraw(self, name: str, request: str) -> None:
-        """Undo the `register` call with this ID, if its version is still wanted.
+        """Undo the `register` call with this ID, if its version is still current.
 
-        A later `register` with this ID has no effect.
+        A later `register` call with this ID has no effect.
         """
         with self._lock:
             if request not in self._state.withdrawn:
@@ -156,9 +159,10 @@ class Controller:
                 self._placement.release(model)
 
     def rollback(self, name: str, request: str = "") -> Optional[str]:
-        """Restore what a model was before its last replacement, or cancel its rollout.
+        """Restore a model's version before its last replacement, or cancel its rollout.
 
-        Returns why it is not possible, or ""; None if there is no such model. A repeated `request` has no effect.
+        Return an error message, or ""; None if there is no such model. A call with a repeated `request` has no
+        effect.
         """
         with self._lock:
             model = self._state.models.get(name)
@@ -178,13 +182,13 @@ class Controller:
         return ""
 
     def rollout(self, name: str) -> tuple[str, str]:
-        """Return the progress of a rollout, and why the last one was rolled back; "" for none."""
+        """Return the progress of a model's rollout, and why its last rollout was rolled back; "" if there is none."""
         with self._lock:
             model = self._state.models.get(name)
             return self._rollouts.progress.get(name, ""), "" if model is None else model.taken_back
 
     def scale(self, name: str, instances: int) -> bool:
-        """Change the number of instances; return whether there is such a model."""
+        """Change a model's number of instances. Return False if there is no such model."""
         with self._lock:
             model = self._state.models.get(name)
             if model is None:
@@ -196,7 +200,7 @@ class Controller:
         return True
 
     def unregister(self, name: str, request: str = "") -> bool:
-        """Unregister a model; return whether there was one. A repeated `request` has no effect."""
+        """Unregister a model. Return False if there is no such model. A call with a repeated `request` has no effect."""
         with self._lock:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:
@@ -216,7 +220,7 @@ class Controller:
         return True
 
     def drain(self, node: str) -> str:
-        """Drain a node: its instances are placed elsewhere first. Return why it is not possible, or ""."""
+        """Drain a node: its instances are placed elsewhere first. Return an error message, or ""."""
         with self._lock:
             if node not in self._cluster.alive:
                 return f"the fleet has no node {node!r}"
@@ -228,9 +232,10 @@ class Controller:
         return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
-        """Return whether a model is served as wanted, its serving and wanted instances, and the last error.
+        """Return whether a model is served as registered, its serving and wanted number of instances, and the last
+        error.
 
-        For the caller of a `request`, a later change by another client is an error.
+        With `request`, the ID of a `register` call, a later change by another client is an error.
         """
         with self._lock:
             model = self._state.models.get(name)
@@ -253,7 +258,9 @@ class Controller:
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
-        """Return whether a draining node serves nothing, holds no place, and is removed from balancers."""
+        """Return whether a draining node is empty: it serves nothing, no instance is placed there, and balancers do
+        not use it.
+        """
         with self._lock:
             return (node not in self._observed or (node, ALL_MODELS) in self._left) and not (
                 self._observed.get(node)
@@ -261,7 +268,7 @@ class Controller:
             )
 
     def nodes(self) -> list[tuple[str, str, bool, bytes, str]]:
-        """Return each node: ID, address, whether it drains, its daemon's status (or None), and its error."""
+        """Return the ID, address, draining flag, encoded daemon status (empty if missing) and error of each node."""
         with self._lock:
             draining, statuses = self._placement.draining, self._statuses
             wrong = {node: self._cluster.fault(node) for node in self._cluster.alive}
@@ -283,7 +290,7 @@ class Controller:
         return self._cluster.ask_all("logs", name, lines)
 
     def stop(self) -> None:
-        """Stop all daemons and delete all state; the loop has ended before, so that it starts none again."""
+        """Stop all daemons and delete all state. The loop is stopped first, so that it does not start daemons again."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_LOOP_ENDS_S)
@@ -308,7 +315,7 @@ class Controller:
             _logger.exception("controller step failed; retrying")
 
     def step(self) -> None:
-        """Poll once, and start the necessary steps; called by the loop."""
+        """Poll once and start the necessary steps. Called by the loop."""
         if self._store.is_anothers():
             self._stopping.set()
             return
@@ -367,7 +374,7 @@ class Controller:
     def _advance(
         self, name: str, model: RegisteredModel, seen: Mapping[str, CanaryCounters]
     ) -> bool:
-        """Advance a rollout; one that cannot be judged is rolled back without affecting others."""
+        """Advance a rollout. If it cannot be evaluated, roll it back, without affecting other models."""
         try:
             return self._rollouts.advance(name, model, self._wanted[name], self._observed, seen)
         except Exception as error:
@@ -376,7 +383,7 @@ class Controller:
             return True
 
     def _settle(self) -> None:
-        """Clean up models that are served as wanted: release old resources and forget old versions."""
+        """Clean up models that are served as registered: release retired holders and forget old versions."""
         for name, model in self._state.models.items():
             if not (model.retired or model.older or self._steps.error(name)):
                 continue  # nearly all, at each poll
@@ -390,7 +397,7 @@ class Controller:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Store a change of a model made in the block; undo the change if storing fails."""
+        """Store a change of a model that is made in the block. Undo the change if storing it fails."""
         self._store.check()
         before = copy.deepcopy(self._state.models.get(name))
         try:
@@ -419,7 +426,7 @@ _AT_ONCE = 12
 
 
 class _Running(NamedTuple):
-    """A step in progress: `digest` is the version that was wanted there when it started."""
+    """A step in progress. `digest` is that of the version which the node should have served when the step started."""
 
     step: Step
     digest: str
@@ -427,18 +434,18 @@ class _Running(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A model's last failure on a node, and its time."""
+    """The error of a model's last failed step on a node, and its time."""
 
     text: str
     at: float
 
 
 class Steps:
-    """The steps in progress. A node executes one step at a time for each model.
+    """The steps in progress. A node executes only one step at a time for each model.
 
     Args:
         cluster: provides the node actors
-        clock: the time in seconds
+        clock: function like time.monotonic
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
@@ -451,7 +458,7 @@ class Steps:
         self._failed: dict[str, dict[str, _Failed]] = {}
 
     def begin(self, step: Step, models: Mapping[str, RegisteredModel]) -> None:
-        """Start a step on a node, unless one is in progress, or the last one has failed recently."""
+        """Start a step on a node, unless one for this model is in progress there or has failed recently."""
         key = step.node, step.model
         failed = self._failed.get(step.model, {}).get(step.node)
         if key in self._running or (failed is not None and self._clock() - failed.at < _RETRY_S):
@@ -498,12 +505,12 @@ class Steps:
             self._cluster.share_nothing()
 
     def error(self, model: str) -> str:
-        """Return a model's last failure; "" if there is none."""
+        """Return the error of a model's last failed step; "" if there is none."""
         faults = self._failed.get(model)
         return "" if not faults else list(faults.values())[-1].text
 
     def forget_error(self, model: str) -> None:
-        """Clear a model's failures: something else is wanted now, or it is served as wanted."""
+        """Forget a model's errors, because its registration has changed or it is served as registered."""
         self._failed.pop(model, None)
 
     def _forget(self, model: str, node: str) -> None:
@@ -513,7 +520,7 @@ class Steps:
             self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, RegisteredModel]) -> bool:
-        """Return whether a failure concerns the wanted version, and a node that is alive."""
+        """Return whether a failed step concerns the version that its node should serve, and the node is alive."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
             return False

@@ -1,4 +1,4 @@
-"""The controller's state, and its storage, from which Ray may restart the controller."""
+"""The controller's state, and its storage in Ray's key-value store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMESPACE = NAMESPACE.encode()
 
 
 class Version(msgspec.Struct):
-    """A registration of a model; the packages of `environment`, its `runtime_env`, are the last payloads."""
+    """A registered version of a model. The packages of `environment`, its runtime_env, are the last of the payloads."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]
@@ -29,10 +29,10 @@ class Rolling(msgspec.Struct):
     """A rollout in progress.
 
     Attributes:
-        former: the version of the other nodes
-        canary: its settings
+        former: the old version, which the other nodes serve
+        canary: settings of the rollout
         nodes: nodes that have the new version, or are getting it
-        watched: the watch has succeeded; the other nodes follow
+        watched: whether the watch has succeeded, so that the other nodes get the new version
     """
 
     former: Version
@@ -42,7 +42,7 @@ class Rolling(msgspec.Struct):
 
 
 class RegisteredModel(msgspec.Struct):
-    """A model as registered with the fleet: `serial` numbers its holders, which are (slot, serial) each."""
+    """A model registered with the fleet. `serial` counts its holders, whose names are `NAME/SERIAL`."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]
@@ -65,7 +65,7 @@ class RegisteredModel(msgspec.Struct):
     environment: bytes = b""
 
     def version(self) -> Version:
-        """Return the current registration."""
+        """Return the current version."""
         return Version(self.spec, self.payloads, self.resources, self.digest, self.environment)
 
     def on(self, node: str) -> Version:
@@ -74,12 +74,12 @@ class RegisteredModel(msgspec.Struct):
         return self.version() if rolling is None or node in rolling.nodes else rolling.former
 
     def become(self, version: Version) -> None:
-        """Switch to another version; its holders are unchanged."""
+        """Switch to another version without changing the holders."""
         self.spec, self.payloads = version.spec, version.payloads
         self.digest, self.environment = version.digest, version.environment
 
     def use(self, version: Version) -> None:
-        """Switch to another version, with the current number of instances."""
+        """Switch to another version but keep the number of instances."""
         instances = self.spec.instances
         self.become(version)
         self.spec = msgspec.structs.replace(version.spec, instances=instances)
@@ -101,28 +101,31 @@ class ControllerState(msgspec.Struct):
     known: Optional[list[str]] = None
 
     def note(self, name: str) -> None:
-        """Record that a name belongs to the fleet from now on."""
+        """Record that a name has been registered with the fleet."""
         if self.known is not None and name not in self.known:
             self.known = [*self.known, name]
 
     def knows(self, name: str) -> bool:
-        """Return whether the fleet may remove a model of this name: daemons may serve registrations of a lost fleet."""
+        """Return whether the fleet may remove models of this name. Daemons may also serve models of a fleet whose
+        state was lost.
+        """
         return self.known is None or name in self.known or name in self.models
 
 
 class ControllerStore:
-    """The controller's state in Ray's key-value store: a change only writes the changed model, without its payloads.
+    """Storage of the controller's state in Ray's key-value store. A change writes only the changed model, and its
+    payloads only once.
 
-    `fleet-F` contains the state that belongs to no model, `fleet-F/model/NAME` a model without its payloads, and
-    `fleet-F/payloads/DIGEST` the payloads of each version. Payloads are written before the model that needs them.
+    `fleet-F` contains the state that does not belong to a model, `fleet-F/model/NAME` a model without its payloads,
+    and `fleet-F/payloads/DIGEST` the payloads of each version. Payloads are written before the model that needs them.
 
-    `fleet-F/known/NAME` records that a name was ever registered. `fleet-F/life` names the newest controller: Ray may
-    start another one while the previous one still lives, on a disconnected node, and that one must not undo the
-    changes of the other.
+    `fleet-F/known/NAME` records each name that was ever registered. `fleet-F/life` identifies the newest controller:
+    Ray may start a new one while the old one still runs on a disconnected node, and the old one must not overwrite
+    the changes of the new one.
 
     Args:
         fleet: name of the fleet
-        kv: Ray's module of its key-value store, or a replacement for tests
+        kv: Ray's module `internal_kv`, or a fake for tests
     """
 
     def __init__(self, fleet: str, kv: Any = None) -> None:
@@ -139,16 +142,16 @@ class ControllerStore:
         self._names = 0
 
     def is_anothers(self) -> bool:
-        """Return whether a newer controller has read the state."""
+        """Return whether a newer controller has taken over the state."""
         return self._get(self._life) not in (None, self._own)
 
     def check(self) -> None:
-        """Raise PyTritonDaemonError if a newer controller has read the state."""
+        """Raise PyTritonDaemonError if a newer controller has taken over the state."""
         if self.is_anothers():
             raise PyTritonDaemonError("Ray has started another controller of this fleet; ask again")
 
     def read(self) -> Optional[ControllerState]:
-        """Return the stored state, or None. From now on, no other controller may write."""
+        """Return the stored state; None if there is none. From now on, older controllers cannot write."""
         self._put(self._life, self._own)
         head = self._get(self._head)
         if head is None:
@@ -177,10 +180,10 @@ class ControllerStore:
         return state
 
     def write(self, state: ControllerState, *models: str) -> None:
-        """Store the changed parts of a state: these models, and the state that belongs to no model.
+        """Store the given models, and the state that does not belong to a model.
 
         Raises:
-            PyTritonDaemonError: another controller has taken over
+            PyTritonDaemonError: a newer controller has taken over
         """
         self.check()
         for name in models:
@@ -210,7 +213,7 @@ class ControllerStore:
         self._put(self._head, msgspec.msgpack.encode(head))
 
     def remove(self) -> None:
-        """Forget it."""
+        """Delete the stored state."""
         every = (self._models, self._payloads, self._known)
         for key in [*(key for one in every for key in self._keys(one)), self._head, self._life]:
             self._delete(key)
@@ -232,14 +235,14 @@ class ControllerStore:
 
 
 def _versions(model: RegisteredModel) -> list[Union[RegisteredModel, Version]]:
-    """Return all versions that a model may need: current, being replaced, and previous."""
+    """Return all versions whose payloads are stored: current, being replaced, and previous ones."""
     former = None if model.rolling is None else model.rolling.former
     others = (former, model.previous, model.older)
     return [model, *(one for one in others if one is not None)]
 
 
 def _light(model: RegisteredModel) -> RegisteredModel:
-    """Return a model without payloads."""
+    """Return a copy of a model without payloads."""
     rolling = model.rolling
     if rolling is not None:
         rolling = msgspec.structs.replace(rolling, former=_bare(rolling.former))

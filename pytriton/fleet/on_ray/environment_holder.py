@@ -1,4 +1,4 @@
-"""The actor that keeps a runtime_env alive on a node. Imports nothing of pytriton: an environment may lack it."""
+"""The actor that keeps a runtime_env alive on a node. It must not import pytriton, which the environment may lack."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import sys
 
 
 class EnvironmentHolder:
-    """Lives in an environment created by Ray, which keeps it as long as the actor lives."""
+    """Actor in an environment created by Ray, which keeps the environment as long as the actor lives."""
 
     def describe(self) -> tuple[str, list[str], str, dict[str, str]]:
-        """Return `surroundings` of this process."""
+        """Return the `surroundings` of this actor's process."""
         return surroundings()
 
 
 def surroundings() -> tuple[str, list[str], str, dict[str, str]]:
-    """Return this process's interpreter, module search path, working directory and variables."""
+    """Return this process's interpreter, module search path, working directory and environment variables."""
     # A separate process: Ray adds its own folders to the path of this one.
     asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
     shown = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)

@@ -1,8 +1,8 @@
-"""The environments (`runtime_env`) that Ray creates and keeps on a node for its daemon's models.
+"""The environments (`runtime_env`) that Ray creates on a node for the models of its daemon.
 
-Ray creates one for an actor, and keeps it as long as the actor lives. So there is a holder for each environment of
-the daemon's registrations, and for one that is being registered. A registration names its environment in a variable
-of its workers: the needed holders are determined from the daemon, even if the node's actor was restarted.
+Ray creates an environment for an actor, and keeps it as long as the actor lives. Therefore each environment that a
+registration of the daemon uses has a holder actor. A registration names its environment in an environment variable of
+its workers, so that the required holders can be determined from the daemon after a restart of the node actor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_RAY = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONPATH")
 
 
 class RayEnvironment(NamedTuple):
-    """An interpreter, its module search path, a working directory and variables."""
+    """An interpreter, its module search path, a working directory and environment variables."""
 
     python: str
     search_path: list[str]
@@ -48,9 +48,9 @@ class Environments:
     """The environments of one node. Thread-safe.
 
     Args:
-        names: prefix of its holders' names
-        node: its ID
-        ray: Ray, or a replacement for tests
+        names: name prefix of the node's holders
+        node: ID of the node
+        ray: the module `ray`, or a fake for tests
     """
 
     def __init__(self, names: str, node: str, ray: Any = None) -> None:
@@ -66,21 +66,21 @@ class Environments:
 
     @cached_property
     def _own(self) -> RayEnvironment:
-        """The surroundings of a process without an environment."""
+        """The environment of a process for which Ray has not created one."""
         return RayEnvironment(*environment_holder.surroundings())
 
     @contextlib.contextmanager
     def create(
         self, spec: messages.ModelSpec, environment: bytes, packages: Mapping[str, bytes], digest: str
     ) -> Iterator[messages.ModelSpec]:  # fmt: skip
-        """Create an environment; it is kept for the block, and then as long as it is needed (`keep`).
+        """Create an environment, and keep it for the block and as long as a registration needs it (see `keep`).
 
-        Yields the specification with workers that run in it.
+        Yield the specification, changed so that the workers run in the environment.
 
         Args:
             spec: specification of the model
-            environment: its serialized runtime_env
-            packages: packages that Ray needs for it, by URI
+            environment: the serialized runtime_env
+            packages: URI -> package that Ray needs for the environment
             digest: digest of the registration
 
         Raises:
@@ -98,16 +98,16 @@ class Environments:
                 self._used[key] += 1
 
     def mark(self) -> Counter[str]:
-        """Return the mark for `keep`, to be taken before the needed keys are determined."""
+        """Return a mark for `keep`. Call this before determining which environments are needed."""
         with self._lock:
             return Counter(self._used)
 
     def keep(self, needed: Collection[str], mark: Mapping[str, int]) -> None:
-        """Kill unneeded holders.
+        """Kill the holders of environments that are not needed.
 
         Args:
             needed: keys of the registrations' environments
-            mark: taken before these were determined; environments used since are needed, too
+            mark: result of `mark`; environments that have been used since are kept, too
         """
         with self._lock:
             for key in list(self._holders):
@@ -116,19 +116,19 @@ class Environments:
                     self._ray.kill(self._holders.pop(key), no_restart=True)
 
     def has(self, key: str) -> bool:
-        """Return whether an environment exists; "" is none."""
+        """Return whether an environment exists; True for "", which stands for no environment."""
         with self._lock:
             return not key or key in self._holders
 
     def close(self) -> None:
-        """End all holders."""
+        """Kill all holders."""
         with self._lock:
             for one in self._holders.values():
                 self._ray.kill(one, no_restart=True)
             self._holders.clear()
 
     def _take(self, name: str) -> None:
-        """Take over a holder left by a previous actor of this node."""
+        """Take over a holder that a previous actor of this node has created."""
         with contextlib.suppress(ValueError):  # it has ended
             actor = self._ray.get_actor(name, NAMESPACE)
             key = name[len(self._names) :].partition("-")[0]
@@ -175,7 +175,7 @@ class Environments:
 
 
 def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
-    """Return the fleet's digest of a daemon's registration, and the key of its environment; "": none."""
+    """Return the fleet's digest of a daemon's registration, and the key of its environment; "" if it has none."""
     mark = one.spec.world.env.get(VARIABLE)
     if mark is None:
         return one.digest, ""
@@ -184,7 +184,9 @@ def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
 
 
 def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
-    """Return a specification without marks, which a registrant inside a fleet's worker would pass on."""
+    """Return a specification without the fleet's environment variables, which a registrant in a fleet's worker would
+    forward.
+    """
     ours = VARIABLE, REQUEST_VARIABLE
     if not any(one in spec.world.env for one in ours):
         return spec
@@ -193,7 +195,7 @@ def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
 
 
 def named_actors(ray: Any, beginning: str) -> list[str]:
-    """Return the names of the fleets' actors with a prefix."""
+    """Return the names of the fleets' actors that begin with a prefix."""
     found = ray.util.list_named_actors(all_namespaces=True)
     names = (one["name"] for one in found if one["namespace"] == NAMESPACE)
     return sorted(name for name in names if name.startswith(beginning))
@@ -206,14 +208,14 @@ def _inside(
     own: RayEnvironment,
     mark: str,
 ) -> messages.ModelSpec:
-    """Return a specification whose workers run in an environment.
+    """Return a copy of a specification whose workers run in an environment.
 
     Args:
-        spec: specification as registered
-        runtime_env: source of the environment
-        around: surroundings inside of the environment
-        own: surroundings of a process without it
-        mark: mark of the registration
+        spec: the registered specification
+        runtime_env: the runtime_env from which Ray created the environment
+        around: `surroundings` inside the environment
+        own: `surroundings` of a process outside the environment
+        mark: value of the environment variable that identifies the environment
     """
     world = spec.world
     said = runtime_env.get("env_vars") or {}

@@ -1,4 +1,4 @@
-"""Start and stop a fleet on a Ray cluster."""
+"""Functions that start and stop a fleet on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def start_fleet(
     flags: Sequence[str] = (),
     runtime_dir: str | None = None,
 ) -> int:
-    """Start a fleet, or change its settings; its controller and daemons outlive this process.
+    """Start a fleet, or change the settings of a running one. Return the number of surplus nodes.
 
-    Returns the number of surplus nodes.
+    The controller and the daemons keep running after this process has exited.
 
     Args:
         fleet: name of the fleet
         ray_address: address of the cluster; None: this machine's cluster
-        nodes: maximum number of nodes; None: all, including future ones. Surplus nodes are drained
-        flags: flags of `pytriton-daemon start`, for daemons started from now on
-        runtime_dir: parent of the daemons' runtime directories, on nodes added from now on
+        nodes: maximum number of nodes; None: all, including nodes added later. Surplus nodes are drained
+        flags: options of `pytriton-daemon start` for daemons started from now on
+        runtime_dir: parent folder of the daemons' runtime directories on nodes added from now on
 
     Raises:
         PyTritonBadParameterError: the name or the number of nodes is invalid
@@ -61,7 +61,7 @@ def start_fleet(
 
 
 def stop_fleet(fleet: str, ray_address: str | None = None) -> None:
-    """Stop a fleet: its daemons answer in-flight requests, then all of its actors are killed.
+    """Stop a fleet. Its daemons answer in-flight requests, then all of its actors are killed.
 
     Raises:
         PyTritonDaemonError: there is no such fleet

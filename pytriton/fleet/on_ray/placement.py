@@ -1,4 +1,4 @@
-"""Placement of instances: each has a holder placed by Ray. A holder on an unusable node is replaced."""
+"""`Placement`: creates a holder for each instance, which Ray places, and replaces holders on unusable nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytriton.fleet.on_ray.reconciler import Wanted
 
 
 class Placement:
-    """The holders of a fleet's instances. Their names are part of its state, which the caller saves.
+    """The holders of a fleet's instances. Their names are part of the fleet's state, which the caller saves.
 
     Args:
         cluster: creates the holders
-        state: contains the models, and the draining nodes
+        state: state with the models and the draining nodes
     """
 
     def __init__(self, cluster: Cluster, state: ControllerState) -> None:
@@ -27,11 +27,11 @@ class Placement:
         return [*self._state.draining, *self._cluster.surplus]
 
     def all(self) -> list[str]:
-        """Return all existing holders."""
+        """Return the names of all existing holders."""
         return [one for model in self._state.models.values() for one in _all_of(model)]
 
     def wanted(self, model: RegisteredModel) -> Wanted:
-        """Return where a model's instances should be served."""
+        """Return the wanted state of a model: on which nodes its instances should be served."""
         nodes: dict[str, int] = {}
         pending = 0
         for holder in model.holders:
@@ -46,7 +46,7 @@ class Placement:
         return Wanted(model.digest, nodes, pending, rolling.former.digest, frozenset(rolling.nodes))
 
     def make_holders(self, model: RegisteredModel) -> None:
-        """Create holders until a model has one for each instance."""
+        """Create or retire holders until a model has one for each instance."""
         while len(model.holders) < model.spec.instances:
             model.serial += 1
             name = f"{model.spec.name}/{model.serial}"
@@ -56,7 +56,7 @@ class Placement:
             model.retired.append(model.holders.pop())
 
     def leave_node(self, model: RegisteredModel, node: str) -> bool:
-        """Replace a model's holders on a node; return whether there were any."""
+        """Replace a model's holders on a node. Return whether there were any."""
         there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
         if not there:
             return False
@@ -66,9 +66,9 @@ class Placement:
         return True
 
     def replace_misplaced(self) -> Optional[list[str]]:
-        """Replace holders that Ray has placed, or may place, on unusable nodes.
+        """Replace holders on unusable nodes, and holders that Ray may still place there.
 
-        Returns the affected models; None if nothing has changed.
+        Return the names of the affected models; None if nothing has changed.
         """
         kept = [one for one in self._state.draining if one not in self._cluster.dead]
         forgotten = kept != self._state.draining
@@ -105,7 +105,7 @@ class Placement:
     def release_made(
         self, model: Optional[RegisteredModel], before: Optional[RegisteredModel]
     ) -> None:
-        """Release the holders that a model did not have before."""
+        """Release the holders that a model has now but did not have `before`."""
         held = [] if before is None else _all_of(before)
         for holder in [] if model is None else _all_of(model):
             if holder not in held:
@@ -118,13 +118,13 @@ class Placement:
         model.retired = []
 
     def _only(self) -> Optional[list[str]]:
-        """Return the nodes that holders are restricted to; None: the whole cluster."""
+        """Return the nodes to which holders are restricted; None: no restriction."""
         if not self._state.settings.get("nodes"):
             return None
         return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
 
     def _replace_gone(self, model: RegisteredModel) -> bool:
-        """Recreate lost holders; return whether there were any."""
+        """Recreate a model's lost holders. Return whether there were any."""
         gone = [one for one in model.holders if one in self._cluster.gone]
         for one in gone:
             model.holders.remove(one)
@@ -134,7 +134,9 @@ class Placement:
         return bool(gone)
 
     def _renew_pending(self, model: RegisteredModel) -> None:
-        """Recreate holders without a place on the fleet's nodes: their restriction names the previous nodes."""
+        """Recreate holders that Ray has not placed on one of the fleet's nodes, because they are restricted to the
+        previous nodes.
+        """
         places = self._cluster.places
         lost = [
             one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive

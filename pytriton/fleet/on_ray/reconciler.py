@@ -1,9 +1,9 @@
-"""Steps after which each node serves the instances that Ray has placed there. Pure, with tables as input.
+"""Computation of the steps after which each node serves the instances that Ray has placed there. Pure functions.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 
-First start elsewhere, then remove: nothing is taken from a model while some of it is still pending, be it a step, an
-instance that Ray has not placed, or a balancer that has not applied the change.
+Instances are started elsewhere before others are removed: nothing is removed while a step of the model is still in
+progress, Ray has not placed all of its instances, or a balancer has not applied the change.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class Wanted(NamedTuple):
     """The wanted state of a model.
 
     Attributes:
-        digest: digest of its registration
+        digest: digest of the model's registration
         nodes: node -> number of instances that Ray has placed there
-        pending: instances that Ray has not placed yet
-        former: during a rollout, the digest to be served on all nodes that are not in `fresh`
+        pending: number of instances that Ray has not placed yet
+        former: during a rollout, digest of the old version, which all nodes that are not in `fresh` serve
         fresh: nodes that should serve the new version
     """
 
@@ -35,19 +35,19 @@ class Wanted(NamedTuple):
         return sum(self.nodes.values()) + self.pending
 
     def digest_on(self, node: str) -> str:
-        """Return the digest that a node should serve."""
+        """Return the digest of the version that a node should serve."""
         return self.former if self.former and node not in self.fresh else self.digest
 
 
 class ModelOnNode(NamedTuple):
-    """The state of a model on a node."""
+    """The digest and number of instances of a model on a node."""
 
     digest: str
     instances: int
 
 
 class RegisterAction(NamedTuple):
-    """Serve a model on a node; with `replace`, replacing another version."""
+    """Step that registers a model on a node. With `replace`, it replaces another version."""
 
     node: str
     model: str
@@ -56,7 +56,7 @@ class RegisterAction(NamedTuple):
 
 
 class ScaleAction(NamedTuple):
-    """Change the number of instances on a node."""
+    """Step that changes a model's number of instances on a node."""
 
     node: str
     model: str
@@ -64,7 +64,7 @@ class ScaleAction(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Stop serving a model on a node; balancers have stopped sending requests to it."""
+    """Step that unregisters a model on a node, after balancers have stopped sending requests there."""
 
     node: str
     model: str
@@ -74,7 +74,7 @@ Step = Union[RegisterAction, ScaleAction, Remove]
 
 
 class ReconcilePlan(NamedTuple):
-    """The steps to take now, and (node, model) that balancers must remove before the next ones."""
+    """The steps to take now, and each (node, model) that balancers must remove before further steps."""
 
     steps: list[Step]
     leaving: set[tuple[str, str]]
@@ -90,13 +90,13 @@ def reconcile(
     left: frozenset[tuple[str, str]] = frozenset(),
     is_ours: Callable[[str], bool] = lambda _: True,
 ) -> ReconcilePlan:
-    """Return the steps to take.
+    """Compute the next steps.
 
     Args:
-        wanted: wanted state by model
-        observed: observed state by node; only nodes that answer
-        left: (node, model) that all balancers have removed
-        is_ours: whether an unwanted model may be removed
+        wanted: model -> wanted state
+        observed: node -> state of its models, for each node that answers
+        left: each (node, model) that all balancers have removed
+        is_ours: function that returns whether a model that is not wanted may be removed
     """
     plan = ReconcilePlan([], set())
     where = _by_model(observed)
@@ -111,7 +111,7 @@ def reconcile(
 
 
 def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
-    """Return whether a model is served as wanted, on all nodes."""
+    """Return whether a model is served as wanted on all nodes."""
     places = all(
         observed.get(node, {}).get(model) == ModelOnNode(wanted.digest_on(node), count)
         for node, count in wanted.nodes.items()
@@ -120,7 +120,7 @@ def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
 
 
 def _by_model(observed: Observed) -> dict[str, dict[str, ModelOnNode]]:
-    """Return model -> node -> its state. One pass: searching all nodes for each model would take seconds."""
+    """Return model -> node -> state, in a single pass: searching all nodes for each model would take seconds."""
     where: dict[str, dict[str, ModelOnNode]] = {}
     for node, models in observed.items():
         for model, served in models.items():

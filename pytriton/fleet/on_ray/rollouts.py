@@ -1,8 +1,8 @@
-"""Step-by-step rollouts on Ray: which nodes have the new version, how it performs, and when it is rolled back.
+"""Canary rollouts on Ray: which nodes get the new version, how it performs, and when it is rolled back.
 
-The controller calls `advance` on each poll. Decisions are part of the model's stored state, so a restarted
-controller continues; only a watch is restarted. The instances stay where Ray has placed them: a node serves
-one version or the other.
+The controller calls `advance` on each poll. Decisions are part of the model's stored state, so a restarted controller
+continues a rollout; only the watch starts again. The instances stay where Ray has placed them, and each node serves
+either the old or the new version.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Rollouts:
     """The rollouts in progress, by model.
 
     Args:
-        clock: the time in seconds
+        clock: function like time.monotonic
 
     Attributes:
-        summary: model -> its progress, for display
+        progress: model -> progress of its rollout, for display
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -45,14 +45,14 @@ class Rollouts:
         observed: Observed,
         seen: Mapping[str, CanaryCounters],
     ) -> bool:
-        """Take the next step of a rollout, if due; return whether the model's state has changed.
+        """Take the next step of a rollout, if it is due. Return whether the model's state has changed.
 
         Args:
             name: name of the model
-            model: its state, which is updated
-            wanted: where Ray has placed its instances
-            observed: models served by each node
-            seen: the nodes' counters of the model
+            model: the model, which is updated
+            wanted: where Ray has placed the model's instances
+            observed: node -> models that it serves
+            seen: node -> counters of the model
         """
         rolling = model.rolling
         if rolling is None:
@@ -79,14 +79,14 @@ class Rollouts:
         return self._go_on(name, model, rolling, list(places), there)
 
     def roll_back(self, name: str, model: RegisteredModel, why: str) -> None:
-        """Restore the previous version, with its number of instances, and record the reason."""
+        """Restore the old version with its number of instances, and record the reason."""
         assert model.rolling is not None
         model.become(model.rolling.former)
         model.rolling, model.taken_back = None, why
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """End a model's rollout."""
+        """Discard the data of a model's rollout, which has ended."""
         for one in (self._watches, self.progress, self._silent):
             one.pop(name, None)
 
@@ -157,7 +157,7 @@ class Rollouts:
 def _mute(
     rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, CanaryCounters]
 ) -> str:
-    """Return a node that should have the new version, but does not answer; "": none."""
+    """Return a node that should have the new version but does not answer; "" if there is none."""
     silent = (
         node for node in there if node not in observed or not (rolling.watched or node in seen)
     )
@@ -165,7 +165,7 @@ def _mute(
 
 
 def watched(models: Mapping[str, RegisteredModel]) -> list[str]:
-    """Return the models whose new version is being watched."""
+    """Return the names of the models whose new version is being watched."""
     rolling = ((name, one.rolling) for name, one in models.items())
     return [name for name, one in rolling if one is not None and one.nodes and not one.watched]
 
@@ -173,7 +173,7 @@ def watched(models: Mapping[str, RegisteredModel]) -> list[str]:
 def with_shares(
     statuses: Mapping[str, messages.Status], models: Mapping[str, RegisteredModel]
 ) -> dict[str, messages.Status]:
-    """Return the nodes' statuses for balancers: a watched version gets its share."""
+    """Return the nodes' statuses for balancers, in which a watched version has the canary's share of requests."""
     found = dict(statuses)
     for name, model in models.items():
         rolling = model.rolling

@@ -1,4 +1,4 @@
-"""Ray's `runtime_env` of a registration in serialized form: validated, with local folders packed by Ray.
+"""Validation and serialization of a registration's `runtime_env`, whose local folders Ray packs and uploads.
 
 register(runtime_env=…) ▶ `uploaded`: Ray packs and uploads folders ▶ JSON and packages, kept with the registration
                         ▶ on each node: `environments` has Ray make it there
@@ -39,7 +39,7 @@ _logger = logging.getLogger("pytriton.fleet.on_ray")
 
 
 def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
-    """Return a registration's runtime_env as a plain dict; {} if there is none.
+    """Validate a registration's runtime_env and return it as a plain dict; {} if there is none.
 
     Raises:
         PyTritonBadParameterError: workers do not support a field, or it conflicts with another option
@@ -79,14 +79,16 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
 
 
 def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
-    """Return whether workers use an interpreter of the environment, instead of the registrant's."""
+    """Return whether the environment has an interpreter, which workers use instead of the registrant's."""
     return any(runtime_env.get(name) for name in _INTERPRETER)
 
 
 def with_environment(
     planned: RegistrationPlan, runtime_env: Mapping[str, Any], options: RegisterOptions
 ) -> RegistrationPlan:
-    """Return a registration without the registrant's interpreter settings, if the environment has an interpreter."""
+    """Return a registration without the registrant's interpreter settings, if the environment has its own
+    interpreter.
+    """
     from pytriton._register.environment import select_variables
 
     if not makes_interpreter(runtime_env):
@@ -103,10 +105,10 @@ def with_environment(
 
 
 def uploaded(runtime_env: Mapping[str, Any]) -> tuple[bytes, list[bytes]]:
-    """Make Ray pack and upload local folders; return the serialized environment, and its packages.
+    """Make Ray pack and upload local folders. Return the serialized environment and its packages.
 
     Raises:
-        PyTritonBadParameterError: Ray rejects the runtime_env, or does not find a folder or package
+        PyTritonBadParameterError: Ray rejects the runtime_env, or cannot find a folder or package
     """
     if not runtime_env:
         return b"", []
@@ -131,28 +133,28 @@ def decoded(environment: bytes) -> dict[str, Any]:
 
 
 def packages_of(runtime_env: Mapping[str, Any]) -> list[str]:
-    """Return the URIs of the packages in Ray's key-value store, without duplicates."""
+    """Return the URIs of an environment's packages in Ray's key-value store, without duplicates."""
     named = [runtime_env.get("working_dir"), *(runtime_env.get("py_modules") or ())]
     uris = (one for one in named if isinstance(one, str) and one.startswith(_GCS))
     return list(dict.fromkeys(uris))
 
 
 def split(payloads: Sequence[bytes], environment: bytes) -> tuple[list[bytes], dict[str, bytes]]:
-    """Split payloads into a registration's callables, and its environment's packages by URI, which come last."""
+    """Split payloads into a registration's callables and its environment's packages by URI. The packages come last."""
     uris = packages_of(decoded(environment))
     callables = len(payloads) - len(uris)
     return list(payloads[:callables]), dict(zip(uris, payloads[callables:]))
 
 
 def digest_with(digest: str, environment: bytes) -> str:
-    """Return the digest of a registration with its environment."""
+    """Return the digest of a registration together with its environment."""
     if not environment:
         return digest
     return hashlib.sha256(digest.encode() + environment).hexdigest()
 
 
 def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
-    """Return a runtime_env in which URIs replace folders and files of this machine."""
+    """Return a runtime_env in which URIs replace the local folders and files."""
     modules = import_ray("ray._private.runtime_env.py_modules")
     folder = import_ray("ray._private.runtime_env.working_dir")
     constants = import_ray("ray._private.ray_constants")
@@ -171,7 +173,7 @@ def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _convert_ray_errors() -> Any:
-    """Convert Ray's own errors to those that `uploaded` handles."""
+    """Convert Ray's own exceptions to those that `uploaded` handles."""
     try:
         yield
     except import_ray("ray.exceptions").RayError as error:
@@ -189,7 +191,7 @@ _DEFAULT = {"num_cpus": 1}
 
 
 def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the resources for Ray; one CPU by default.
+    """Validate the resources of an instance and return them as Ray's options; one CPU by default.
 
     Raises:
         PyTritonBadParameterError: Ray does not support the resource or the amount

@@ -1,7 +1,7 @@
-"""Versions of a model: registration, rollback, and withdrawal of a registration.
+"""Changes of a model's version: registration, replacement, rollback, and withdrawal of a registration.
 
-Pure: each function changes a `RegisteredModel`. The controller stores the result and manages its holders. A request's ID
-identifies what to withdraw, and makes retries by Ray harmless after the controller died before answering.
+The functions change only a `RegisteredModel`. The controller stores it and manages its holders. The ID of a request
+identifies what to withdraw, and makes Ray's retries harmless if the controller died before it answered.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def new_model(
     request: str,
     former: Optional[RegisteredModel] = None,
 ) -> RegisteredModel:
-    """Return a newly registered model, without holders.
+    """Create a newly registered model, without holders.
 
-    It differs from the `former` one of its name: modules that workers import may have changed.
+    Its digest always differs from that of `former`, because modules that workers import may have changed.
     """
     digest = digest_with(registration_digest(spec, payloads), environment)
     if former is not None and digest == former.digest:
@@ -55,13 +55,13 @@ def unusable(
     canary: Optional[Canary],
     resources: dict[str, Any],
 ) -> str:
-    """Return why a model cannot be registered; "" if it can.
+    """Check whether a model can be registered. Return an error message; "" if it can.
 
     Args:
         new: the new model
-        former: the current model of its name
-        replace: whether that may be replaced
-        canary: step-by-step rollout
+        former: the existing model of this name, if any
+        replace: whether the existing model may be replaced
+        canary: settings of a canary rollout; None: all nodes at once
         resources: Ray resources of each instance
     """
     if not _NAME.fullmatch(new.name):
@@ -80,7 +80,7 @@ def check_instances(instances: int) -> None:
     """Validate a number of instances.
 
     Raises:
-        ValueError: a fleet does not support that number
+        ValueError: a fleet does not support this number
     """
     if not 1 <= instances <= MAX_INSTANCES:
         raise ValueError(f"instances={instances}: a fleet takes 1 to {MAX_INSTANCES} of a model")
@@ -97,7 +97,7 @@ def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> 
 
 
 def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Canary]) -> None:
-    """Replace a model by a newly registered one; with a canary, step by step."""
+    """Let a new registration replace a model: gradually with a canary, otherwise on all nodes at once."""
     model.older = former.previous
     if canary is not None and model.digest != former.digest:
         model.rolling = Rolling(former.version(), canary)
@@ -111,7 +111,9 @@ def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Ca
 
 
 def roll_back(model: RegisteredModel) -> str:
-    """Restore a model's previous version, with its number of instances; return why it is not possible, or ""."""
+    """Restore a model's previous version with its number of instances. Return an error message if there is none,
+    otherwise "".
+    """
     before = model.previous
     if before is None:
         return f"model {model.spec.name!r} has not been replaced since it was first registered"
@@ -122,7 +124,7 @@ def roll_back(model: RegisteredModel) -> str:
 
 
 def scale(model: RegisteredModel, instances: int) -> None:
-    """Change a model's number of instances, whether or not a rollout succeeds."""
+    """Change a model's number of instances, even if a rollout in progress is rolled back later."""
     model.spec = msgspec.structs.replace(model.spec, instances=instances)
     if model.rolling is not None:
         former = model.rolling.former
@@ -130,7 +132,7 @@ def scale(model: RegisteredModel, instances: int) -> None:
 
 
 def withdraw(model: RegisteredModel, why: str) -> None:
-    """Undo the last registration of a model, which was a replacement, including its history."""
+    """Undo the last registration of a model, which was a replacement, including the changes to its history."""
     before = model.previous
     assert before is not None
     model.become(before)
@@ -139,7 +141,7 @@ def withdraw(model: RegisteredModel, why: str) -> None:
 
 
 def settle(model: RegisteredModel) -> bool:
-    """Forget what only a withdrawal needs, once the model is served; return whether there was anything."""
+    """Discard the version that is kept only for a withdrawal, once the model is served. Return whether there was one."""
     if model.rolling is not None or model.older is None:
         return False
     model.older = None
