@@ -9,9 +9,7 @@ import sys
 
 
 def refusal() -> str | None:
-    """Return an error message that says why the daemon cannot run on this system and what works instead; None on
-    Linux.
-    """
+    """Return an error message that says that the daemon needs Linux and what works instead; None on Linux."""
     if sys.platform.startswith("linux"):
         return None
     import platform  # takes 3 ms, and every command imports this module

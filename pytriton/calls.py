@@ -245,9 +245,7 @@ class StreamCall:
         self._ended = False
 
     def cancel(self) -> None:
-        """Cancel the call: no more responses are delivered, and the called model sees the cancellation if this daemon
-        serves it.
-        """
+        """Cancel the call. No more responses are delivered, and a called model of this daemon sees the cancellation."""
         self._ended = True
         self._pending.cancel()
 

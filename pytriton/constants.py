@@ -1,4 +1,4 @@
-"""Constants that PyTriton's users import by their path."""
+"""Constants under the names and path that PyTriton's users import."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEFAULT_TRITON_STARTUP_TIMEOUT_S = 120
 
 
 def pytriton_home() -> Path:
-    """Return the default parent of workspaces: `$PYTRITON_HOME`, else `pytriton` in the user's cache folder.
+    """Return the default parent folder of workspaces: `$PYTRITON_HOME`, or `pytriton` in the user's cache folder.
 
-    `~` and variables in the value are expanded.
+    `~` and environment variables in `$PYTRITON_HOME` are expanded.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     text = os.environ.get("PYTRITON_HOME") or os.path.join(cache, "pytriton")

@@ -1,4 +1,4 @@
-"""Connect to a running daemon, to register callables as models, list them, and unregister them.
+"""Connection to a running daemon, to register callables as models, list them, and unregister them.
 
 Example::
 
@@ -64,21 +64,22 @@ def connect(
     fleet: str | None = None,
     ray_address: str | None = None,
 ) -> DaemonClient | FleetClient | RayFleetClient:
-    """Return a client of the daemon in a runtime directory or at an address, or of the daemons of several nodes.
+    """Connect to a daemon, or to all daemons of a fleet, and return a client.
 
     Args:
-        runtime_dir: default: `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`,
-            `/run/pytriton-daemon` for root, or a folder of this user in the temporary directory;
-            or `tcp://HOST:PORT` of a daemon with `control_tcp`, see docs/operations/security.md
-        timeout_s: seconds within which a healthy daemon responds
-        key_file: for `tcp://`: the file written by `pytriton-daemon keys add`
-        nodes: instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see docs/operations/fleet.md;
-            the nodes are not contacted yet
-        fleet: instead of both: the name of a fleet on a Ray cluster
-        ray_address: address of that cluster; default: the cluster of this machine
+        runtime_dir: the daemon's runtime directory. Default: `$PYTRITON_DAEMON_RUNTIME_DIR`,
+            `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for root, or a folder of this user in the
+            temporary directory. Or `tcp://HOST:PORT` of a daemon with the setting `control_tcp`, see
+            docs/operations/security.md
+        timeout_s: maximum wait for the daemon's response, in seconds
+        key_file: key file for `tcp://`, written by `pytriton-daemon keys add`
+        nodes: nodes of a fleet, instead of `runtime_dir`: `dns:NAME[:PORT]`, or a list of HOST[:PORT], see
+            docs/operations/fleet.md. They are not contacted yet
+        fleet: name of a fleet on a Ray cluster, instead of `runtime_dir` and `nodes`
+        ray_address: address of the Ray cluster; default: this machine's cluster
 
     Raises:
-        DaemonNotRunningError: no daemon runs there, or it does not respond; names the places tried.
+        DaemonNotRunningError: no daemon runs there, or it does not respond; the message lists the places tried.
         PyTritonDaemonError: `nvidia-pytriton` is installed in the same environment, or the daemon
             at an address refuses the key.
     """

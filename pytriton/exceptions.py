@@ -1,7 +1,7 @@
-"""The public exceptions of this package, except those of the inference clients.
+"""Public exceptions of this package, except those of the inference clients.
 
-The ``PyTriton...`` names have PyTriton's meaning and constructor. The others belong to the daemon.
-All of them can be pickled with their attributes: they may be raised in one process and shown in
+Exceptions named ``PyTriton...`` have the same meaning and constructor as in PyTriton. The others are specific to the
+daemon. All of them can be pickled with their attributes, because they may be raised in one process and displayed in
 another.
 """
 
@@ -35,7 +35,7 @@ class PyTritonError(Exception):
     """Base class of all exceptions of this package.
 
     Args:
-        message: what was wrong, where, and what to do about it
+        message: what was wrong, where, and what to do
     """
 
     def __init__(self, message: str = "") -> None:
@@ -47,7 +47,7 @@ class PyTritonError(Exception):
 
 
 class PyTritonValidationError(PyTritonError):
-    """A value given by the user is invalid."""
+    """A value passed by the user is invalid."""
 
 
 class PyTritonInvalidOperationError(PyTritonError):
@@ -63,25 +63,25 @@ class PyTritonModelConfigError(PyTritonError):
 
 
 class PyTritonUnrecoverableError(PyTritonError):
-    """Raised *by an inference callable*: the model cannot serve any further request.
+    """To be raised *by an inference callable* if the model cannot serve any more requests.
 
-    The current batch is answered with the error, then the whole server stops, so that its supervisor
+    The requests of the current batch fail with the error. Then the whole server stops, so that its supervisor
     (systemd, Kubernetes) restarts everything.
     """
 
 
 class PyTritonRuntimeError(PyTritonError):
-    """Handling a request failed."""
+    """An error occurred while a request was processed."""
 
 
 class CallError(PyTritonRuntimeError):
-    """A call to another model (by `pytriton.infer` or a related function) failed.
+    """A call to another model, by `pytriton.infer` or a related function, failed.
 
     Args:
         message: what failed and what to do
-        model_name: the model that was called
+        model_name: name of the called model
         code: name of Triton's error code, such as ``"NOT_FOUND"``, ``"INVALID_ARG"``, ``"UNAVAILABLE"`` or
-            ``"INTERNAL"``, which is also the code of an error raised by the model itself
+            ``"INTERNAL"``. Errors raised by the called model have the code ``"INTERNAL"``, too
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class CallError(PyTritonRuntimeError):
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """A called model did not respond within the `timeout_s` of the call."""
+    """A called model did not respond within `timeout_s`."""
 
 
 class PyTritonDaemonError(PyTritonError):
-    """Base class of errors in communicating with the daemon."""
+    """Base class of errors in the communication with a daemon."""
 
 
 class DaemonNotRunningError(PyTritonDaemonError):
-    """No daemon responds at the expected place."""
+    """No daemon runs at the expected place, or it does not respond."""
 
 
 class DaemonStartError(PyTritonDaemonError):
@@ -109,7 +109,8 @@ class DaemonStartError(PyTritonDaemonError):
 
     Args:
         message: why, and what to do
-        exit_code: exit code of the daemon, see docs/reference/cli.md; 5: a port is in use. None: it was stopped
+        exit_code: exit code of the daemon, see docs/reference/cli.md; 5: a port is in use. None: unknown, or the
+            daemon was stopped
     """
 
     def __init__(self, message: str = "", *, exit_code: int | None = None) -> None:
@@ -118,11 +119,11 @@ class DaemonStartError(PyTritonDaemonError):
 
 
 class RegistrationError(PyTritonDaemonError):
-    """A model was not registered; the daemon has undone the attempt completely.
+    """A model could not be registered. The daemon has rolled the registration back.
 
     Args:
         message: what failed and what to do
-        model_name: name of the model to register, if known
+        model_name: name of the model, if known
         remote_traceback: formatted traceback of the worker or the daemon, if the failure occurred there
     """
 
@@ -144,16 +145,16 @@ class RegistrationError(PyTritonDaemonError):
 
 
 class ModelExistsError(RegistrationError, PyTritonInvalidOperationError):
-    """The name belongs to a registered model. Pass ``replace=True`` to replace it."""
+    """A model of this name is already registered. Pass ``replace=True`` to replace it."""
 
 
 class FleetError(RegistrationError):
-    """A change failed on a node of a fleet. It was undone on the other nodes where possible.
+    """A change failed on a node of a fleet. It was undone on the other nodes if possible.
 
     Args:
         message: what failed on which node, and the outcome on the others
-        model_name: the model concerned, if any
-        failures: the error of each node that failed, by its address
+        model_name: name of the model concerned, if any
+        failures: node -> error, for each node that failed
     """
 
     def __init__(
@@ -171,9 +172,8 @@ class CanaryError(FleetError):
     """A new version performed worse than the current one on the canary nodes and was rolled back.
 
     Args:
-        message: what was worse, and the outcome on each node
-        model_name: the model
-        failures: nodes that could not be observed any more
+        message: in what respect it was worse, and the outcome on each node
+        model_name: name of the model failures: node -> error, for each node that could no longer be observed
     """
 
 
@@ -181,7 +181,7 @@ class ModelNotFoundError(PyTritonDaemonError):
     """No model of that name is registered with the daemon.
 
     Args:
-        message: what was requested and what exists
+        message: the requested name, and the existing models
         model_name: the requested name
     """
 
@@ -191,11 +191,11 @@ class ModelNotFoundError(PyTritonDaemonError):
 
 
 class PicklingError(RegistrationError):
-    """The callable cannot be sent to a worker because something it refers to cannot be pickled.
+    """The callable cannot be sent to a worker, because an object that it refers to cannot be pickled.
 
     Args:
-        message: full text; `naming` composes one
-        offender: the object that cannot be pickled, described so that users find it in their code
+        message: the complete message; see `naming`
+        offender: description of the object that cannot be pickled, with which users can find it in their code
         model_name: name of the model being registered, if known
     """
 
@@ -209,12 +209,12 @@ class PicklingError(RegistrationError):
     def naming(
         cls, subject: str, offender: str, reason: str, *, model_name: str | None = None
     ) -> PicklingError:
-        """Compose the error that names the offending object and the possible solutions.
+        """Create an error whose message names the object that cannot be pickled and the possible solutions.
 
         Args:
             subject: what was being pickled, e.g. ``"the callable 'infer_fn'"``
             offender: the object that cannot be pickled, e.g. ``"infer_fn.<closure 'lock'> (_thread.lock)"``
-            reason: text of the original exception
+            reason: message of the original exception
             model_name: name of the model being registered, if known
         """
         message = (

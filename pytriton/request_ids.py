@@ -1,8 +1,8 @@
-"""IDs of the requests being served, for log lines and for the callable's own outgoing calls.
+"""IDs of the requests being served, for log lines and for outgoing calls of the callable.
 
-A request's ID is the request ID set by its client (KServe v2), else the header `x-request-id`, else the trace ID
-of the header `traceparent`, if the daemon forwards these headers. A request without any of them gets a generated ID.
-IDs are generated on demand: a callable that does not ask for them does not pay for them.
+A request's ID is the one set by its client (KServe v2). Otherwise it is the header `x-request-id` or the trace ID in
+the header `traceparent`, if the daemon forwards these headers. If a request has none of these, an ID is generated
+when it is first needed, so that callables that do not use IDs have no cost.
 
     >>> import logging
     >>> handler = logging.StreamHandler()
@@ -27,13 +27,13 @@ _MAX_SHOWN = 8
 
 
 class Server(Protocol):
-    """The interface of a worker's model that serves requests."""
+    """Interface of the worker's model, which serves the requests."""
 
     def ids_now(self) -> Sequence[str]:
-        """Return the IDs of the requests that this thread or task is serving."""
+        """Return the IDs of the requests that this thread or task is processing."""
 
     def id_of(self, ref: Any) -> str:
-        """Return the ID of a request, given the worker's record of it."""
+        """Return the ID of a request, given the worker's reference to it."""
 
 
 _bound: ContextVar[Optional[str]] = ContextVar("pytriton_request_id", default=None)
@@ -43,7 +43,7 @@ _of_process: Optional[weakref.ref[Server]] = None
 
 
 def request_ids() -> list[str]:
-    """Return the IDs of the requests in the current call; empty when nothing is being served."""
+    """Return the IDs of the requests in the current call; an empty list outside of a call."""
     one = _bound.get()
     if one is not None:
         return [one]
@@ -52,9 +52,9 @@ def request_ids() -> list[str]:
 
 
 def request_id() -> str:
-    """Return the ID of the request in the current call; several IDs are joined by commas.
+    """Return the IDs of the requests in the current call as one string, joined by commas.
 
-    Empty when nothing is being served.
+    At most 8 IDs are included. The string is empty outside of a call.
     """
     ids = request_ids()
     more = len(ids) - _MAX_SHOWN
@@ -63,12 +63,12 @@ def request_id() -> str:
 
 @contextlib.contextmanager
 def bound(request: Any) -> Iterator[str]:
-    """Make one request the current one within this block, for callables that handle a call's requests one by one.
+    """Make a request the current one within this block. For callables that process the requests of a call one by one.
 
-    Applies to this thread or task, and to those that copy its context.
+    This applies to the current thread or task, and to those that copy its context. The block receives the ID.
 
     Args:
-        request: a `Request`, or an ID
+        request: a `Request`, or the ID of one
     """
     name = request if isinstance(request, str) else request.request_id
     token = _bound.set(name)
@@ -79,10 +79,10 @@ def bound(request: Any) -> Iterator[str]:
 
 
 class RequestIds(logging.Filter):
-    """A logging filter that adds `request_id` to each log record; add it to a handler."""
+    """Logging filter that adds the attribute `request_id` to each log record. Add it to a handler."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the ID to the record."""
+        """Add the ID to the record, and keep the record."""
         record.request_id = request_id()
         return True
 
@@ -90,7 +90,7 @@ class RequestIds(logging.Filter):
 def add_request_id(
     logger: Any, method_name: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Add `request_id` to an event: a processor for structlog."""
+    """Add `request_id` to an event. A processor for structlog."""
     name = request_id()
     if name:
         event.setdefault("request_id", name)
@@ -101,18 +101,18 @@ def add_request_id(
 
 
 def serve(server: Server) -> None:
-    """Set the model that serves in this process. Called by a worker with its own process."""
+    """Set the model that this process serves. Called by a worker that runs in its own process."""
     global _of_process
     _of_process = weakref.ref(server)
 
 
 def serve_in_thread(server: Server) -> None:
-    """Set the model that serves in this thread. Called by a worker that runs in a thread."""
+    """Set the model that this thread serves. Called by a worker that runs in a thread."""
     _here.server = weakref.ref(server)
 
 
 def name_of(ref: Any) -> str:
-    """Return the ID of a request that is being served, given the worker's record of it."""
+    """Return the ID of a request that is being served, given the worker's reference to it."""
     server = _server()
     return "" if server is None else server.id_of(ref)
 

@@ -1,4 +1,4 @@
-"""A handle to a model that a daemon serves."""
+"""`Model`: a handle to a model that a daemon serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FINAL_STATES = ("failed", "stopping", "stopped")
 
 
 class Model:
-    """A model that the daemon serves, by its name. Properties query the daemon when they are read."""
+    """A model that the daemon serves. Most properties query the daemon when they are read."""
 
     def __init__(self, client: DaemonClient, info: messages.ModelInfo) -> None:
         self._client = client
@@ -25,51 +25,53 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name of the model."""
         return self._info.name
 
     @property
     def version(self) -> int:
-        """The served version."""
+        """The version that is being served."""
         return self._info.version
 
     @property
     def url(self) -> str:
-        """Its HTTP address, e.g. `http://127.0.0.1:8000/v2/models/linear`; POST to it + `/infer`."""
+        """The model's HTTP address, e.g.
+
+        `http://127.0.0.1:8000/v2/models/linear`. Send requests to this address + `/infer`.
+        """
         return self._info.url
 
     @property
     def grpc_url(self) -> str:
-        """The URL for gRPC clients, e.g. `grpc://127.0.0.1:8001`; empty when gRPC is off.
+        """The URL for gRPC clients, e.g. `grpc://127.0.0.1:8001`; empty if gRPC is disabled.
 
-        With TLS it begins with `grpcs://`.
+        With TLS, it begins with `grpcs://`.
         """
         return self._client.status().server.grpc_url
 
     @property
     def instances(self) -> list[messages.InstanceInfo]:
-        """The current instances: state, pid and device of each worker."""
+        """The current instances, with the state, PID and device of each worker."""
         return self.info().instances
 
     def info(self) -> messages.ModelInfo:
-        """Query the daemon for the model's facts.
+        """Query the daemon for the current state of the model.
 
         Raises:
-            ModelNotFoundError: the model is not served any more.
+            ModelNotFoundError: the model is no longer served.
         """
         self._info = self._client.model_info(self.name)
         return self._info
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until tritonserver is up and every instance is ready, except those that failed for good.
+        """Wait until tritonserver is ready, and every instance that has not failed permanently.
 
-        `register` already returns a ready model; use this after a crash of a worker or of tritonserver. A suspended
-        model
-        counts as ready: its first request resumes it.
+        `register` returns a model that is already ready. Use this method after a crash of a worker or of
+        tritonserver. A suspended model counts as ready, because its next request resumes it.
 
         Raises:
             ModelNotFoundError: the model is not served.
-            PyTritonDaemonError: all instances have failed for good, or the timeout expired.
+            PyTritonDaemonError: all instances have failed permanently, or the timeout expired.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -109,11 +111,11 @@ class Model:
         self._client.scale(self.name, instances)
 
     def rollback(self) -> None:
-        """Restore what the model was before its last replacement; see `DaemonClient.rollback`."""
+        """Restore the version before the model's last replacement; see `DaemonClient.rollback`."""
         self._client.rollback(self.name)
 
     def unregister(self) -> None:
-        """Stop serving the model: in-flight requests are answered, then its workers exit."""
+        """Stop serving the model. In-flight requests are answered, then its workers exit."""
         self._client.unregister(self.name)
 
     def __repr__(self) -> str:

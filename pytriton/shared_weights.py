@@ -1,4 +1,4 @@
-"""Weights shared by all workers of a machine."""
+"""`shared`: weights of which all workers of a machine share a single copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORKS = ("numpy", "torch")
 
 
 class _Making(threading.local):
-    """The key of what this thread is currently creating."""
+    """The key of the data that this thread is currently creating."""
 
     label: str | None = None
 
@@ -34,33 +34,32 @@ def shared(
     key: str | os.PathLike[str] | None = None,
     framework: str = "numpy",
 ) -> Any:
-    """Return arrays that all workers of this machine share, so that memory holds one copy of them.
+    """Return arrays that all workers of this machine share, so that there is only one copy in memory.
 
-    Call it in a loader, in each worker. The first worker creates the shared data; the others wait, then map it. It is
-    freed when the last process that uses it has exited, even after a crash.
+    Call this in the code that loads the model, in each worker. The first worker creates the shared data; the others
+    wait for it and map it. The memory is freed when the last process that uses it has exited, even after a crash.
 
-    NumPy arrays are read-only. A torch tensor can be written; written pages become private to the worker.
+    NumPy arrays are read-only. Torch tensors can be written to; modified pages become private to the worker.
 
     Args:
-        source: a .safetensors or .npy file, which is mapped directly; or a function that creates arrays, called in
-        the
-            first worker only; or existing arrays. Arrays are numpy arrays, or torch tensors on the
-            CPU, in dictionaries, lists and tuples. The function, and any thread or process it waits for, must not
-                itself share something under a key: share that first
-        key: an identifier of the content, such as "resnet-50 v3"; or a path, if the content is derived from that
-        file:
-            it is created again after the file has changed. Existing arrays need none: they are compared
-        framework: what a file's arrays are returned as: "numpy" or "torch"
+        source: a .safetensors or .npy file, which is mapped directly; a function that creates arrays, which is called
+            only in the first worker; or existing arrays. Arrays are numpy arrays, or torch tensors on the CPU, in
+            dictionaries, lists and tuples. The function, and any thread or process it waits for, must not call
+            `shared` with a key
+        key: identifier of the content, such as "resnet-50 v3". Or the path of a file from which the content is
+            derived: the content is created again when the file has changed. Existing arrays need no key, because they
+            are identified by their content
+        framework: "numpy" or "torch": the type of the arrays that are read from a file
 
     Returns:
-        The dictionary of a .safetensors file, the array of an .npy file, or a copy of what the function returned.
+        The dict of arrays in a .safetensors file, the array in a .npy file, or a shared copy of the arrays from
+            `source`.
 
     Raises:
-        PyTritonValidationError: the source cannot be shared, or is a function without a key; or a function itself
-        shares
-            something with a key
+        PyTritonValidationError: the source cannot be shared, it is a function and no key is given, or the function
+            itself calls `shared` with a key
         FileNotFoundError: the file does not exist
-        MemoryError: not enough memory
+        MemoryError: there is not enough memory
 
     Example:
         >>> def load():                                                        # doctest: +SKIP

@@ -48,8 +48,9 @@ _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 @closest_keywords
 @dataclass(frozen=True)
 class RequestOptions:
-    """Settings of a request that Triton itself interprets. Pass them as ``options=`` to `infer_sample` or
-    `infer_batch`.
+    """Settings of a request that Triton itself interprets.
+
+    Pass them as ``options=`` to `infer_sample` or `infer_batch`.
 
     Args:
         priority: 1 (the highest) to the model's `priority_levels`; 0: the model's default
@@ -225,9 +226,7 @@ def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a string that can be encoded; one with a lone surrogate, as in some file names,
-    cannot.
-    """
+    """Return whether a value is a string that can be encoded. Lone surrogates, as in some file names, cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

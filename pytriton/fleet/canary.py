@@ -31,8 +31,7 @@ _MIN_WATCH_S = 0.0005
 @closest_keywords
 @dataclass(frozen=True)
 class Canary:
-    """Settings of a canary rollout: a new version first gets a share of the requests, and is rolled back if it
-    performs worse.
+    """Settings of a canary rollout.
 
     Args:
         share: share of the nodes that get the new version first (at least one node), and of the requests that
@@ -89,8 +88,8 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
 
 
 def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Return the groups of nodes that get a new version one after the other: first the canary's share, then twice as
-    many nodes each time.
+    """Return the groups of nodes that get a new version in turn: first the canary's share, then twice as many each
+    time.
 
     Raises:
         PyTritonBadParameterError: there is only one node, so nothing to compare the new version with
@@ -143,8 +142,9 @@ def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters
 
 
 def increase_since(now: CanaryCounters, before: CanaryCounters) -> CanaryCounters:
-    """Return the increase of counters since `before`. After a restart of the daemon, the counters have restarted at
-    0.
+    """Return the increase of counters since `before`.
+
+    After a restart of the daemon, the counters have restarted at 0.
     """
     if now.requests < before.requests or sum(now.calls) < sum(before.calls):
         return now

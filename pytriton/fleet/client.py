@@ -282,8 +282,9 @@ class FleetClient(Closeable):
         )
 
     def status(self) -> list[NodeStatus]:
-        """Return the status of each node, or the reason why it is missing. A node that is down does not raise an
-        error.
+        """Return the status of each node, or the reason why it is missing.
+
+        A node that is down does not raise an error.
         """
         answers = self._ask(lambda client: client.status())
         return [
@@ -294,8 +295,8 @@ class FleetClient(Closeable):
         ]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON objects sorted by time,
-        with the field `node`.
+        """Return the most recent log lines of a model on all nodes, or of the daemons, as JSON sorted by time, with
+        `node`.
 
         Raises:
             ModelNotFoundError: no node serves it.

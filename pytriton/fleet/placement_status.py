@@ -61,9 +61,7 @@ class FleetModel:
 
     @property
     def state(self) -> str:
-        """The state on all nodes: one word if they agree, otherwise each state with its nodes, starting with the
-        worst.
-        """
+        """The state on all nodes: one word if they agree, otherwise each state with its nodes, the worst first."""
         nodes: dict[str, list[str]] = {}
         for node, info in self.by_node.items():
             nodes.setdefault(info.state, []).append(node)

@@ -174,8 +174,9 @@ class Rollout:
 
 
 class FleetLease:
-    """The lease of a provisional registration on all nodes. It is renewed inside the `with` block, and ends when the
-    registration is confirmed or rolled back.
+    """The lease of a provisional registration on all nodes.
+
+    It is renewed inside the `with` block, and ends when the registration is confirmed or rolled back.
 
     Args:
         clients: the nodes

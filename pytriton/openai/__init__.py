@@ -1,4 +1,4 @@
-"""Serve callables behind the OpenAI API: their arguments, the values they may yield, and the resulting models.
+"""Serving of callables behind the OpenAI API: their arguments, the values they may yield, and the resulting models.
 
 `client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/how-to/openai.md shows it.
 
@@ -11,7 +11,7 @@
     invocation.py  a request as it reaches a worker, and its response
     serving.py, embeddings.py, model.py    from a callable to a Triton model
 
-It only needs msgspec and numpy: it runs in workers, in any environment, and in the daemon.
+This package needs only msgspec and numpy, because it runs in workers, in any environment, and in the daemon.
 """
 
 from __future__ import annotations

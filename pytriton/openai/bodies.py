@@ -1,4 +1,4 @@
-"""The known fields of API requests, with their types and limits; other fields are passed on."""
+"""The known fields of API requests, with their types and limits. Other fields are passed on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
-    """A function that a model may call, in the form of chat completions."""
+    """A function that a model may call, in the format of chat completions."""
 
     name: str
     description: Optional[str] = None
@@ -52,7 +52,7 @@ class FunctionBody(msgspec.Struct, frozen=True):
 
 
 class ToolBody(msgspec.Struct, frozen=True):
-    """A tool; types other than "function" are passed on unchanged. Tools of type "mcp" are on a server."""
+    """A tool. Types other than "function" are passed on unchanged. Tools of type "mcp" are on a server."""
 
     type: Optional[str] = None
     function: Optional[FunctionBody] = None
@@ -82,7 +82,7 @@ class _CalledBody(msgspec.Struct, frozen=True):
 
 
 class CallBody(msgspec.Struct, frozen=True):
-    """A call of a tool made earlier by an assistant."""
+    """A tool call that an assistant has made earlier in the conversation."""
 
     id: Optional[str] = None
     type: Optional[str] = None
@@ -136,10 +136,10 @@ class MessageBody(msgspec.Struct, frozen=True):
     refusal: Optional[str] = None
 
     def __post_init__(self) -> None:
-        """Require a content if the role needs one.
+        """Require `content` if the role needs it.
 
         Raises:
-            ValueError: it is missing; worded like msgspec's error for a required field
+            ValueError: it is missing. The message has the form of msgspec's error for a missing field
         """
         if self.content is None and self.role not in _MAY_SAY_NOTHING:
             raise ValueError("Object missing required field `content`")
@@ -170,7 +170,7 @@ class _Choosing(_Sampling, kw_only=True, frozen=True):
 
 
 class ChatBody(_Choosing, kw_only=True, frozen=True):
-    """Of `/v1/chat/completions`."""
+    """The body of a request to `/v1/chat/completions`."""
 
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
     max_completion_tokens: Optional[_Positive] = None
@@ -185,7 +185,7 @@ class ChatBody(_Choosing, kw_only=True, frozen=True):
 
 
 class CompletionBody(_Choosing, kw_only=True, frozen=True):
-    """Of `/v1/completions`."""
+    """The body of a request to `/v1/completions`."""
 
     prompt: Union[str, list[Union[str, _Token, list[_Token]]]]
     suffix: Optional[str] = None
@@ -197,7 +197,7 @@ class CompletionBody(_Choosing, kw_only=True, frozen=True):
 
 
 class ResponsesBody(_Sampling, kw_only=True, frozen=True):
-    """Of `/v1/responses`."""
+    """The body of a request to `/v1/responses`."""
 
     input: Union[str, list[dict[str, Any]]]
     instructions: Optional[str] = None
@@ -214,7 +214,7 @@ class ResponsesBody(_Sampling, kw_only=True, frozen=True):
 
 
 class EmbeddingsBody(Body, kw_only=True, frozen=True):
-    """Of `/v1/embeddings`."""
+    """The body of a request to `/v1/embeddings`."""
 
     input: Union[str, Annotated[list[Union[str, _Token, list[_Token]]], Meta(min_length=1)]]
     encoding_format: Optional[Literal["float", "base64"]] = None
@@ -222,7 +222,7 @@ class EmbeddingsBody(Body, kw_only=True, frozen=True):
 
 
 class TensorBody(msgspec.Struct, frozen=True):
-    """A tensor of strings in KServe's form."""
+    """A tensor of strings, in KServe's format."""
 
     name: Literal["input_text"]
     data: Annotated[list[str], Meta(min_length=1)]
@@ -230,7 +230,7 @@ class TensorBody(msgspec.Struct, frozen=True):
 
 
 class TensorsBody(msgspec.Struct, frozen=True):
-    """Of `/v2/models/NAME/infer`."""
+    """The body of a request to `/v2/models/NAME/infer`."""
 
     inputs: Annotated[list[TensorBody], Meta(min_length=1, max_length=1)]
 
@@ -252,10 +252,10 @@ _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 
 
 def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
-    """Return the known fields of a request, given as bytes or already parsed.
+    """Parse a request's body, given as bytes or as parsed JSON, and return its known fields.
 
     Raises:
-        APIError: it is not JSON, or a known field is invalid; names the field.
+        APIError: the body is not JSON, or a known field is invalid; the message names the field.
     """
     try:
         if isinstance(data, dict):
@@ -276,7 +276,7 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
 
 
 def _has_few_values(data: bytes) -> bool:
-    """Return whether there are at most `MAX_VALUES`: each follows a comma or the start of its array or object."""
+    """Return whether a JSON text has at most `MAX_VALUES` values: its commas, arrays and objects are counted."""
     if _separators(data) <= MAX_VALUES:
         return True
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")  # the remaining quotes delimit strings

@@ -23,15 +23,15 @@ class ModelCard(msgspec.Struct, frozen=True):
     """The part of the OpenAI API that a model serves, and its public description.
 
     Args:
-        serves: "chat", "completions", "responses", or several of these; or "embeddings"
-        owned_by: the `owned_by` of `/v1/models`
-        context_length: maximum number of tokens of a request and its response together; None: not published
-        description: a sentence for users
-        aliases: further IDs under which clients may request the model, such as "meta-llama/Llama-3.1-8B-Instruct" or
-            "llama3:8b": model names are limited to letters, digits, `_`, `-` and `.`, aliases are not
+        serves: "chat", "completions" or "responses", or a list of several of these; or "embeddings"
+        owned_by: value of `owned_by` in `/v1/models`
+        context_length: maximum total number of tokens in a request and its response; None: not published
+        description: description of the model, for users
+        aliases: other IDs under which clients may request the model, such as "meta-llama/Llama-3.1-8B-Instruct" or
+            "llama3:8b". Unlike model names, they are not limited to letters, digits, `_`, `-` and `.`
 
     Raises:
-        PyTritonValidationError: a kind is unknown, or two cannot be combined
+        PyTritonValidationError: a route is unknown, two of them cannot be combined, or another value is invalid
     """
 
     serves: Union[str, Sequence[str]] = "chat"
@@ -58,11 +58,11 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     @property
     def kinds(self) -> list[str]:
-        """The served routes, as a list."""
+        """The routes in `serves`, as a list."""
         return [self.serves] if isinstance(self.serves, str) else list(self.serves)
 
     def to_message(self) -> OpenAICard:
-        """Return the message that is sent to the daemon."""
+        """Convert the card to the message that is sent to the daemon."""
         return OpenAICard(
             self.kinds, self.owned_by, self.context_length, self.description, list(self.aliases)
         )
@@ -73,7 +73,7 @@ OpenAI = Union[str, Sequence[str], ModelCard]
 
 
 def card_of(value: Any) -> ModelCard:
-    """Return the card for a value of the option `openai`.
+    """Convert the value of the option `openai` to a card.
 
     Raises:
         PyTritonValidationError: the value is invalid

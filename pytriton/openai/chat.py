@@ -1,4 +1,4 @@
-"""Responses of `/v1/chat/completions` and `/v1/completions`: the events of a stream, or one body."""
+"""Writers for the responses of `/v1/chat/completions` and `/v1/completions`: a stream's events, or one body."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["chat_answer", "completion_answer"]
 
 
 def chat_answer(request: ChatRequest) -> ResponseWriter:
-    """Return an empty response to a chat request."""
+    """Create the writer for the response to a chat request."""
     kind = _ChatStream if request.stream else _ChatBody
     return kind(request, request.n)
 
 
 def completion_answer(request: CompletionRequest) -> ResponseWriter:
-    """Return an empty response to a completion request."""
+    """Create the writer for the response to a completion request."""
     kind = _TextStream if request.stream else _TextBody
     return kind(request, request.n * len(request.prompts))
 
@@ -48,22 +48,22 @@ class _Answer:
         }
 
     def begin(self) -> str:
-        """Return "": the first piece carries the role."""
+        """Return "": the first piece contains the role."""
         return ""
 
     def add(self, delta: Delta) -> str:
         raise NotImplementedError
 
     def unanswered(self) -> list[int]:
-        """Return the choices after the first that have received no piece."""
+        """Return the indexes of the choices, except the first, that have received no piece."""
         return [one.index for one in self.choices if one.index and not one.is_answered]
 
     def next_call(self) -> None:
-        """Note that the following pieces belong to another call of the callable."""
+        """Start counting the tokens of another call of the callable."""
         self.counted.next_call()
 
     def add_text(self, text: str) -> str:
-        """Return the output for a text."""
+        """Add a piece that is only text, and return the output."""
         return self.add(Delta(content=text))
 
 
@@ -80,7 +80,7 @@ class _Stream(_Answer):
         ] = {}  #: JSON around the text of a piece that contains nothing else
 
     def add(self, delta: Delta) -> str:
-        """Return the event for a piece."""
+        """Add a piece and return its event."""
         self.counted.add(delta)
         choice = self.choices[delta.index]
         choice.note_end(delta)
@@ -99,7 +99,7 @@ class _Stream(_Answer):
         return f"{self._start}{json_text(shown)}]{self._tail}"
 
     def add_text(self, text: str) -> str:
-        """Return the event for a text; most of a stream are such events."""
+        """Add a piece that is only text, and return its event. Most events of a stream are created here."""
         around = self._only.get(0)
         if around is None:
             return self.add(Delta(content=text))

@@ -1,6 +1,6 @@
-"""The values that a callable may yield or return: a text, a `Delta` with more information, or `Embeddings`.
+"""The values that a callable may yield or return: a string, a `Delta` with more information, or `Embeddings`.
 
-Does not import numpy: all that register models import this.
+This module must not import numpy, because every program that registers models imports it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAX_TOKENS = 2**53
 
 
 class Usage(msgspec.Struct, kw_only=True, frozen=True):
-    """The token usage of a request and its response.
+    """The number of tokens in a request and its response.
 
     Raises:
-        ValueError: a count is not a whole number from 0
+        ValueError: a count is negative, too large or not an integer
     """
 
     prompt_tokens: int = 0
@@ -33,7 +33,7 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     reasoning_tokens: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        """Return the sum of both."""
+        """Return the sum of both usages."""
         names = self.__struct_fields__
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -46,16 +46,16 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
-    """A tool call, or a piece of one: pieces with the same `index` are joined.
+    """A tool call, or a piece of one. Pieces with the same `index` are joined.
 
     Args:
-        name: name of the function; in the first piece
-        arguments: JSON, or a piece of it
-        index: index of the call
-        id: default: a generated one
+        name: name of the function; required in the first piece
+        arguments: the arguments as JSON, or a piece of this text
+        index: number of the call, from 0
+        id: ID of the call; default: a generated ID
 
     Raises:
-        TypeError: a value has a wrong type
+        TypeError: a value has the wrong type
     """
 
     name: Optional[str] = None
@@ -64,7 +64,7 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
     id: Optional[str] = None
 
     def __post_init__(self) -> None:
-        """Check that clients can parse it."""
+        """Check the types, so that clients can parse the call."""
         for name in ("name", "id"):
             _text(self, name)
         if self.arguments is None or isinstance(self.arguments, Mapping):
@@ -74,21 +74,21 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Delta(msgspec.Struct, kw_only=True, frozen=True):
-    """A piece of a response. A plain string is `Delta(content=...)`.
+    """A piece of a response. A callable may yield a plain string instead of `Delta(content=...)`.
 
     Args:
-        content: text
+        content: text of the response
         reasoning: text of the model's reasoning (`reasoning_content`)
-        refusal: text explaining why the model refuses to answer
+        refusal: explanation why the model refuses to answer
         tool_calls: tool calls, or pieces of them
-        logprobs: log-probabilities of this piece, in OpenAI's form
-        finish_reason: "stop", "length", "tool_calls", "content_filter"; default: "tool_calls" if there were calls,
-            else "stop"
-        usage: token usage; by default, each piece counts as one token
-        index: index of the choice, for requests with `n`
+        logprobs: log-probabilities of this piece, in OpenAI's format
+        finish_reason: "stop", "length", "tool_calls" or "content_filter"; default: "tool_calls" if there are tool
+            calls, otherwise "stop"
+        usage: number of tokens; by default, each piece counts as one token
+        index: index of the choice, for requests with `n` above 1
 
     Raises:
-        TypeError: a value has a wrong type
+        TypeError: a value has the wrong type
     """
 
     content: Optional[str] = None
@@ -117,7 +117,7 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def _text(struct: msgspec.Struct, name: str) -> None:
-    """Check that a value is None or exactly a str: the JSON encoder accepts no subclass."""
+    """Check that a value is None or exactly a str, because the JSON encoder does not accept subclasses."""
     value = getattr(struct, name)
     if value is None or type(value) is str:
         return
@@ -128,7 +128,7 @@ def _text(struct: msgspec.Struct, name: str) -> None:
 
 
 def _whole(struct: msgspec.Struct, name: str) -> int:
-    """Check that a value is a whole number, possibly numpy's; return it as an int."""
+    """Check that a value is an integer, possibly one of numpy's, and return it as an int."""
     value = getattr(struct, name)
     number: Any = plain(value)
     if isinstance(number, bool) or not isinstance(number, int):
@@ -140,13 +140,13 @@ def _whole(struct: msgspec.Struct, name: str) -> int:
 
 
 def deltas_of(piece: Any) -> Iterator[Delta]:
-    """Return the deltas in a value that a callable yielded or returned.
+    """Convert a value that a callable yielded or returned to deltas.
 
-    The value is a string, a `Delta`, or a chunk or body in OpenAI's own form, as a dict or as an object of the
-    `openai` package: so responses of other engines and servers can be passed on.
+    The value is a string, a `Delta`, or a chunk or body in OpenAI's format, as a dict or as an object of the `openai`
+    package. This lets a callable pass on the responses of other engines and servers.
 
     Raises:
-        TypeError: the value is something else
+        TypeError: the value has another type
     """
     if isinstance(piece, str):
         return iter((Delta(content=piece),))
@@ -179,7 +179,7 @@ def _of_chunk(chunk: Mapping[str, Any]) -> Iterator[Delta]:
 
 
 def _joined(content: Any) -> Any:
-    """Return a text that some servers send as a list of parts."""
+    """Return a content as a string. Some servers send it as a list of parts."""
     if not isinstance(content, list):
         return content
     texts = (part.get("text") for part in content if isinstance(part, Mapping))
@@ -213,7 +213,7 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _counted(said: Any) -> int:
-    """Return another server's count; 0 if it is invalid, so that the response is passed on anyway."""
+    """Return another server's count; 0 if it is invalid, so that its response is passed on nevertheless."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
         return 0
     return min(max(0, int(said)), _MAX_TOKENS)
@@ -221,11 +221,11 @@ def _counted(said: Any) -> int:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """A return value to use instead of an array, to report the number of tokens of the texts.
+    """The result of an embedding callable. Return it instead of an array to report the number of tokens.
 
     Args:
-        vectors: an array with a row for each text
-        prompt_tokens: the number of tokens of each text
+        vectors: array with a row for each text
+        prompt_tokens: number of tokens of each text
     """
 
     vectors: Any

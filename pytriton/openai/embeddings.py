@@ -1,4 +1,7 @@
-"""A batching model around a callable that embeds texts: one call for the texts of all queued requests."""
+"""Inference callables around a callable that embeds texts.
+
+The texts of all requests in a batch are passed in one call.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,17 @@ Text = Union[str, "list[int]"]
 
 
 class TextEmbedding:
-    """Inference callable around a function from texts to an array. Pickled together with it."""
+    """Inference callable around a function that converts texts to an array. The two are pickled together."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         self._takes_dimensions = takes_dimensions(target)
 
     def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests in one call; in one per number of dimensions, if the callable accepts that."""
+        """Process a batch of requests in one call.
+
+        If the function takes `dimensions`, make one call for each value of it.
+        """
         results: dict[int, dict[str, Any]] = {}
         for part, options in _parts(requests, self._takes_dimensions):
             produced = self.target(_texts(part.values()), **options)
@@ -49,14 +55,14 @@ class TextEmbedding:
 
 
 class AsyncTextEmbedding:
-    """Inference callable around a coroutine function."""
+    """Inference callable around a coroutine function that converts texts to an array."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
         self._takes_dimensions = takes_dimensions(target)
 
     async def __call__(self, requests: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a batch of requests in one call, or several as above."""
+        """Process a batch of requests; see `TextEmbedding.__call__`."""
         results: dict[int, dict[str, Any]] = {}
         for part, options in _parts(requests, self._takes_dimensions):
             produced = self.target(_texts(part.values()), **options)
@@ -68,7 +74,7 @@ class AsyncTextEmbedding:
 def _parts(
     requests: Sequence[Any], by_dimensions: bool
 ) -> Iterator[tuple[dict[int, Any], dict[str, Any]]]:
-    """Yield the requests of each call, by their index in the batch, and the call's further arguments."""
+    """Yield the requests of each call, by their index in the batch, and the additional arguments of the call."""
     if not by_dimensions:
         yield dict(enumerate(requests)), {}
         return
@@ -91,7 +97,7 @@ def takes_dimensions(target: Callable[..., Any]) -> bool:
 
 
 def packed(text: Text) -> bytes:
-    """Return the encoded form of a text, or its tokens, for the model."""
+    """Encode a text, or its tokens, as an input of the model."""
     if isinstance(text, str):
         return text.encode()
     return _IDS + np.array(text, "<i4").tobytes()

@@ -1,4 +1,4 @@
-"""An error of OpenAI's API: a status, and a body with message, type, param and code."""
+"""`APIError`: an error of OpenAI's API, with an HTTP status and a body with message, type, param and code."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MAX_DELAY_S = 86_400.0
 
 
 class APIError(Exception):
-    """Raised by a callable to set the status and error body that its client gets.
+    """To be raised by a callable, to set the HTTP status and error body that the client gets.
 
     Args:
-        message: text for users
-        status: HTTP status, from 400
-        type: OpenAI's kind of error; default: the one for the status
-        param: the invalid field of the request
+        message: message for users
+        status: HTTP status, at least 400
+        type: OpenAI's error type; default: the one that corresponds to the status
+        param: name of the invalid field of the request
         code: machine-readable code, such as "context_length_exceeded"
-        retry_after_s: seconds after which the client may retry
+        retry_after_s: delay after which the client may retry, in seconds
 
     Example:
         >>> APIError("The prompt has 9,000 tokens.", code="context_length_exceeded").body()["error"]["code"]
@@ -55,19 +55,19 @@ class APIError(Exception):
         return _again, (msgspec.structs.asdict(self.wire()),)
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the response."""
+        """Return the body of the HTTP response."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
     def wire(self) -> WireError:
-        """Return the form in which a worker sends it."""
+        """Convert the error to the form that a worker sends to the daemon."""
         return WireError(
             self.message, self.status, self.type, self.param, self.code, self.retry_after_s
         )
 
 
 class WireError(msgspec.Struct, frozen=True):
-    """An `APIError` in transit between two processes."""
+    """An `APIError` in the form that a worker sends to the daemon."""
 
     message: str
     status: int = 500
@@ -77,7 +77,7 @@ class WireError(msgspec.Struct, frozen=True):
     retry_after_s: Optional[float] = None
 
     def error(self) -> APIError:
-        """Return the exception."""
+        """Convert this back to an `APIError`."""
         return _again(msgspec.structs.asdict(self))
 
 
@@ -86,7 +86,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _seconds_or_none(value: Any) -> float | None:
-    """Return a number of seconds valid in a header; None for anything else that other servers may have sent."""
+    """Return a number of seconds that is valid in a header; None for other values, which other servers may have sent."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

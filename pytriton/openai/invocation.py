@@ -1,6 +1,4 @@
-"""Parsing of a request as it reaches a worker, and its response.
-
-There are two paths:
+"""Parsing of a request that reaches a worker, and the writer of its response. Requests come on two paths:
 
 - from the daemon's frontend, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
   response_writer.py describes the response;
@@ -35,7 +33,7 @@ REQUEST, TEXT, STREAM = "request", "text_input", "stream"
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The frontend's message. `model` is the name shown in the response."""
+    """The frontend's message with a request. `model` is the name to show in the response."""
 
     api: str
     id: str
@@ -49,11 +47,11 @@ _BEAT_S = 0.1
 
 @dataclass
 class Invocation:
-    """A request, and its response to be filled.
+    """A request and the writer of its response.
 
     Attributes:
-        begun: output to send first; "" for nothing
-        mark: prefix of the text of a piece
+        begun: output to be sent first; "" if there is none
+        mark: first letter of the output for a piece
     """
 
     request: ChatRequest | CompletionRequest
@@ -63,7 +61,7 @@ class Invocation:
     _beat_at: float = field(default_factory=time.monotonic)
 
     def beats(self) -> bool:
-        """Return whether a keepalive is due, if one can be sent."""
+        """Return whether a keepalive can be sent and is due."""
         now = time.monotonic()
         if not self.mark or now - self._beat_at < _BEAT_S:
             return False
@@ -75,7 +73,7 @@ def read(request: Any, kinds: list[str]) -> Invocation:
     """Parse a request.
 
     Raises:
-        APIError: the request is invalid, or not for this model
+        APIError: the request is invalid, or the model does not serve its route
     """
     if REQUEST not in request:
         return _plain(request, kinds)
@@ -93,10 +91,10 @@ def read(request: Any, kinds: list[str]) -> Invocation:
 
 
 def refusal(request: Any, error: APIError) -> str:
-    """Return the text that answers a request with an error.
+    """Return the output that ends the response to a request with an error.
 
     Raises:
-        ValueError: the request came from a Triton client, which gets Triton's error
+        ValueError: the request came from a Triton client, so the error is to be sent as Triton's error
     """
     if REQUEST not in request:
         raise ValueError(error.message) from error
@@ -136,38 +134,38 @@ def _text(value: Any) -> str:
 
 
 def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters except Triton's own."""
+    """Return the request parameters, except those that Triton sets."""
     return {name: value for name, value in parameters.items() if not name.startswith("triton_")}
 
 
 class _PlainText:
-    """The response to a Triton client: texts alone."""
+    """Writer of the response to a Triton client, which consists of plain texts."""
 
     def __init__(self, stream: bool) -> None:
         self._stream = stream
         self._kept: list[str] = []
 
     def begin(self) -> str:
-        """Return nothing."""
+        """Return "": nothing is sent before the first piece."""
         return ""
 
     def add(self, delta: Delta) -> str:
-        """Return the text of a piece, or buffer it."""
+        """Add a piece. Return its text, or buffer it."""
         if delta.content is None or self._stream:
             return delta.content or ""
         self._kept.append(delta.content)
         return ""
 
     def add_text(self, text: str) -> str:
-        """Return a text, or buffer it."""
+        """Add a piece that is only text. Return the text, or buffer it."""
         return self.add(Delta(content=text))
 
     def unanswered(self) -> list[int]:
-        """Return nothing: there is only one choice."""
+        """Return an empty list: there is only one choice."""
         return []
 
     def next_call(self) -> None:
-        """Do nothing: there is only one call."""
+        """Do nothing: the callable is called only once."""
 
     def end(self) -> str | None:
         """Return the buffered text, or None."""

@@ -1,4 +1,4 @@
-"""The Triton model made of a callable behind the OpenAI API: its tensors and its configuration."""
+"""The Triton model for a callable behind the OpenAI API: its tensors and its configuration."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _EMBEDDING_OUTPUTS = [
 
 
 class OpenAIModel(NamedTuple):
-    """The callables and tensors that are registered in place of the user's.
+    """What is registered for callables behind the API: inference callables, tensors and configuration.
 
     Attributes:
-        targets: one callable for each of the user's
-        factory: whether the targets create callables in the worker
-        lanes: number of proxies that feed one worker; None: default
+        targets: an inference callable for each of the user's callables, or a factory for it
+        factory: whether the targets are factories, which workers call
+        lanes: number of proxies that send requests to one worker; None: default
     """
 
     targets: list[Any]
@@ -55,30 +55,30 @@ class OpenAIModel(NamedTuple):
 
 
 class Made:
-    """A factory that wraps the result of the user's factory, in the worker."""
+    """A factory that calls the user's factory in the worker, and wraps the resulting callable."""
 
     def __init__(self, factory: Callable[[], Any], kinds: list[str]) -> None:
         self.factory = factory
         self.kinds = kinds
 
     def __call__(self) -> Any:
-        """Return the inference callable."""
+        """Create the inference callable."""
         return served(self.factory(), self.kinds)
 
 
 def make_model(
     targets: list[Any], card: ModelCard, config: ModelConfig | None, *, factory: bool
 ) -> OpenAIModel:
-    """Return what to register for callables behind the API.
+    """Create the inference callables, tensors and configuration to register for callables behind the API.
 
     Args:
         targets: the callables, or factories
-        card: the routes they serve
-        config: the user's configuration; only chats and completions may set batching
-        factory: whether `targets` create the callables
+        card: card with the routes that the callables serve
+        config: the user's configuration; embeddings require batching, other routes ignore this setting
+        factory: whether `targets` are factories
 
     Raises:
-        PyTritonValidationError: the configuration is not possible
+        PyTritonValidationError: the configuration is not possible for these routes
     """
     kinds = card.kinds
     made = factory or any(inspect.isclass(target) for target in targets)
@@ -98,7 +98,7 @@ def make_model(
 
 
 def served(target: Any, kinds: list[str]) -> Any:
-    """Return the inference callable that wraps a callable behind the API."""
+    """Wrap a callable behind the API in an inference callable."""
     if kinds == ["embeddings"]:
         return AsyncTextEmbedding(target) if _is_async(target) else TextEmbedding(target)
     return AsyncTexts(target, kinds) if _is_async(target) else Texts(target, kinds)

@@ -1,4 +1,4 @@
-"""The parts of a message: texts, images, audio and files. Data URLs are decoded; nothing is fetched."""
+"""The parts of a message: texts, images, audio and files. Data URLs are decoded. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Part:
     """One part of a message's content.
 
     Attributes:
-        type: "text", "image_url", "input_audio", "file" ... as sent
-        text: content of a text part
-        data: bytes of an image, sound or file included in the request; None otherwise
+        type: type of the part as sent, such as "text", "image_url", "input_audio" or "file"
+        text: the text of a text part
+        data: contents of an image, sound or file that is included in the request; otherwise None
         media_type: media type of the data, such as "image/png"
-        url: a remote URL, which the callable may fetch; the daemon rejects requests with remote URLs
-            unless `openai_remote_urls` is on
+        url: remote URL, which the callable may download. The daemon rejects requests with remote URLs unless
+            `openai_remote_urls` is enabled
         raw: the part as sent
     """
 
@@ -51,10 +51,10 @@ class Part:
 
 
 def part_of(raw: Any, place: str) -> Part:
-    """Return a part of a request, with its data decoded.
+    """Parse a part of a message and decode its data.
 
     Raises:
-        APIError: the part is invalid; `place` gives its location
+        APIError: the part is invalid; the message names its location, `place`
     """
     if isinstance(raw, str):
         return Part("text", text=raw)
@@ -94,8 +94,8 @@ def part_of(raw: Any, place: str) -> Part:
 def remote_urls(raw: Any) -> Iterator[str]:
     """Return the remote URLs in a part.
 
-    Everything that a callable, or a server behind it, could take for a URL counts, at any depth. Texts may contain
-    URLs.
+    This includes everything that a callable, or a server behind it, could interpret as a URL, at any depth, except
+    URLs in texts.
     """
     if not isinstance(raw, Mapping):
         return
@@ -119,7 +119,7 @@ def _may_have(value: Any) -> bool:
 
 
 def _is_remote(text: str) -> bool:
-    """Return whether a text is a remote URL; HTTP clients ignore whitespace in its scheme."""
+    """Return whether a string is a remote URL. Whitespace is ignored, because HTTP clients ignore it in the scheme."""
     end = text.find(":")
     scheme = "".join(text[:end].split()).strip(_CONTROLS)
     if scheme.lower() == "data" or not _SCHEME.fullmatch(scheme):
@@ -128,9 +128,9 @@ def _is_remote(text: str) -> bool:
 
 
 def _urls(part: Mapping[str, Any], *, whole: bool = True) -> Iterator[tuple[str, str]]:
-    """Return the URLs with the names of their fields.
+    """Return pairs of field name and URL.
 
-    `image_url` and similar fields are a URL, or an object with one; files contain data URLs, too.
+    The value of `image_url` and similar fields is a URL or an object with a URL. Files contain data URLs, too.
     """
     for name, value in part.items():
         if whole and isinstance(value, Mapping):
@@ -155,7 +155,7 @@ def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
 
 
 def _unquoted(text: str) -> bytes:
-    """Return the bytes of a percent-encoded text. Works piecewise, since urllib uses forty times the memory."""
+    """Decode a percent-encoded text to bytes, piece by piece: urllib would need forty times the memory."""
     from urllib.parse import unquote_to_bytes
 
     found = bytearray()

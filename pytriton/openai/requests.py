@@ -1,4 +1,4 @@
-"""The request that is passed to a callable, in the same form for all routes."""
+"""The requests that are passed to callables, in the same form for all routes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Message:
 
     Attributes:
         role: "system", "developer", "user", "assistant", "tool" or "function"
-        parts: its content: texts, images, audio, files
+        parts: the content: texts, images, audio, files
         name: name of the author, if given
         tool_calls: tool calls made by the assistant, as sent
-        tool_call_id: the call that a message of role "tool" answers
+        tool_call_id: ID of the tool call whose result a message of role "tool" contains
         raw: the message as sent
     """
 
@@ -48,7 +48,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Its texts, joined."""
+        """The texts of all parts, joined."""
         return "".join(part.text for part in self.parts)
 
 
@@ -60,13 +60,13 @@ class _Request:
         api: the route: "chat", "completions" or "responses"
         id: ID of the response
         model: name of the model as sent by the client
-        stream: whether the client streams the response; the callable may yield in either case
-        stop: texts that end the response; the callable has to apply it, like all following options
-        max_tokens: maximum number of tokens of the response
+        stream: whether the client requested a stream. The callable may yield pieces in both cases
+        stop: texts at which generation stops. The callable has to apply this option and all following ones
+        max_tokens: maximum number of tokens in the response
         temperature, top_p, seed, presence_penalty, frequency_penalty, logit_bias: sampling options
-        n: number of choices; `Delta.index` assigns a piece to a choice. For each choice that received nothing, the
-            callable is called again, with a request for that choice alone
-        user: the user as named by the client
+        n: number of choices. `Delta.index` assigns a piece to a choice. If a choice has received no piece, the
+            callable is called again with a request for that choice alone
+        user: ID of the end user, as sent by the client
         extra: fields that are not part of OpenAI's API, as sent
         body: the complete request as sent
     """
@@ -91,13 +91,13 @@ class _Request:
 
 @dataclass(frozen=True)
 class ChatRequest(_Request):
-    """A request of `/v1/chat/completions` or `/v1/responses`.
+    """A request to `/v1/chat/completions` or `/v1/responses`.
 
     Attributes:
         messages: the conversation so far
         tools: functions that the model may call, in the form of chat completions
-        tool_choice: "none", "auto", "required", or one of them
-        parallel_tool_calls: whether several calls at once are allowed
+        tool_choice: "none", "auto", "required", or the tool to be called
+        parallel_tool_calls: whether the model may make several calls at once
         response_format: `{"type": "json_schema", "json_schema": {...}}`, `{"type": "json_object"}`, or None
         logprobs: whether log-probabilities are requested
         top_logprobs: number of alternatives with log-probabilities
@@ -116,14 +116,14 @@ class ChatRequest(_Request):
 
 @dataclass(frozen=True)
 class CompletionRequest(_Request):
-    """A request of `/v1/completions`: a prompt. Several prompts become one request with several choices.
+    """A request to `/v1/completions`. Several prompts are combined in one request with several choices.
 
-    A callable that only answers `prompt` is called again for each of the other prompts.
+    If a callable completes only `prompt`, it is called again for each of the other prompts.
 
     Attributes:
-        prompt: the text, or token IDs
-        prompts: all prompts; choice `i * n + k` is the k-th of prompt i
-        suffix: text that follows the completion
+        prompt: the first prompt: a text or token IDs
+        prompts: all prompts. Choice `i * n + k` is the k-th completion of prompt i
+        suffix: text after the completion
         echo: whether the response begins with the prompt
         logprobs: number of alternatives with log-probabilities
     """
@@ -135,14 +135,14 @@ class CompletionRequest(_Request):
 
     @property
     def prompt(self) -> str | list[int]:
-        """The first prompt."""
+        """The first prompt: a text or token IDs."""
         return self.prompts[0]
 
 
 def only_answer(
     request: ChatRequest | CompletionRequest, index: int
 ) -> ChatRequest | CompletionRequest:
-    """Return the request for a single choice of a request."""
+    """Return a copy of a request that requests only the choice with this index."""
     body = {**request.body, "n": 1}
     if isinstance(request, ChatRequest):
         return replace(request, n=1, body=body)
@@ -151,7 +151,7 @@ def only_answer(
 
 
 def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> ChatRequest:
-    """Return the request in a body of `/v1/chat/completions` ("chat") or `/v1/responses` ("responses").
+    """Create the request for a body sent to `/v1/chat/completions` ("chat") or `/v1/responses` ("responses").
 
     Raises:
         APIError: the body is invalid
@@ -177,7 +177,7 @@ def chat_request(api: str, document: dict[str, Any], request_id: str = "") -> Ch
 
 
 def completion_request(document: dict[str, Any], request_id: str = "") -> CompletionRequest:
-    """Return the request in a body of `/v1/completions`.
+    """Create the request for a body sent to `/v1/completions`.
 
     Raises:
         APIError: the body is invalid
@@ -201,10 +201,10 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
 
 
 def prompts_of(given: Any, place: str) -> tuple[str | list[int], ...]:
-    """Return the prompts, or the texts to embed, from any of the API's four forms.
+    """Return a list of the prompts, or of the texts to embed, given in any of the API's four forms.
 
     Raises:
-        APIError: forms are mixed, or the value has none of them
+        APIError: the value has none of these forms, or mixes them
     """
     if isinstance(given, str):
         return (given,)
@@ -225,7 +225,7 @@ def message_of(
     place: str,
     calls: tuple[Mapping[str, Any], ...] | None = None,
 ) -> Message:
-    """Return a message with its parts parsed. `calls`: tool calls that are stored outside of the message.
+    """Parse a message and its parts. `calls` are tool calls that are not part of the message.
 
     Raises:
         APIError: a part is invalid
@@ -247,7 +247,7 @@ def message_of(
 
 
 def unknown_fields(document: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Return the fields of a request that are not part of the API."""
+    """Return the fields of a request that are not part of OpenAI's API."""
     return {name: value for name, value in document.items() if name not in kind.__struct_fields__}
 
 
@@ -289,7 +289,7 @@ _KEPT_ELSEWHERE = ("previous_response_id", "conversation")
 
 
 def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
-    """Return the chat request for a body.
+    """Create the chat request for a body sent to `/v1/responses`.
 
     Raises:
         APIError: the body is invalid, or refers to data stored on OpenAI's servers
@@ -382,7 +382,7 @@ def _said(role: str, text: str) -> Message:
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool in the form of chat completions."""
+    """Convert a tool to the format of chat completions."""
     if tool.get("type") != "function" or "function" in tool:
         return tool
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}

@@ -1,6 +1,6 @@
-"""The output of a response: the parts common to all routes.
+"""Output of a response: the parts that all routes share.
 
-A worker sends a response as texts. The first letter of each is for the daemon's frontend:
+A worker sends a response as a series of texts. The first letter of each text is for the daemon's frontend:
 
     s    events of a stream, as sent to the client
     u    a line with the usage (JSON), then the last events, or the complete body of a response that is not streamed
@@ -34,33 +34,32 @@ _LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
 class ResponseWriter(Protocol):
-    """The response to one request, of one route, streamed or not."""
+    """Interface of the writers, which convert the pieces of a response to output, for one route, streamed or not."""
 
     def begin(self) -> str:
-        """Return the output before the first piece; "" for none."""
+        """Return the output to be sent before the first piece; "" if there is none."""
 
     def add(self, delta: Delta) -> str:
-        """Return the output for a piece; "" for none."""
+        """Add a piece and return its output; "" if there is none."""
 
     def add_text(self, text: str) -> str:
-        """Return the output for a piece that is only a text of the first choice; "" for none."""
+        """Add a piece that is only text of the first choice, and return its output; "" if there is none."""
 
     def unanswered(self) -> list[int]:
-        """Return the choices after the first that have received no piece."""
+        """Return the indexes of the choices, except the first, that have received no piece."""
 
     def next_call(self) -> None:
-        """Note that the following pieces belong to another call of the callable."""
+        """Note that the following pieces come from another call of the callable."""
 
     def end(self) -> str | None:
-        """Return the last text, or None."""
+        """Return the last output, or None."""
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON that every client sees as one line.
+    """Convert a value to JSON that every client parses as a single line.
 
-    Clients that split text rather than bytes into lines (httpx' `iter_lines` and libraries on top of it) also split
-    at
-    these three characters, which would cut an event in two.
+    Clients that split text instead of bytes into lines (`iter_lines` of httpx and libraries based on it) also split
+    at three other characters, which are therefore escaped.
     """
     text = _encode(value).decode()
     if text.isascii():
@@ -72,22 +71,22 @@ def json_text(value: Any) -> str:
 
 
 def event(value: Any) -> str:
-    """Return an unnamed event of a stream."""
+    """Return an event of a stream, without an event name."""
     return f"data: {json_text(value)}\n\n"
 
 
 def error_text(error: APIError) -> str:
-    """Return the text that ends a response with an error."""
+    """Return the output that ends a response with an error."""
     return f"e{json_text(error.wire())}"
 
 
 def body_text(usage: Usage, rest: str) -> str:
-    """Return the text that ends a response."""
+    """Return the output that ends a response, with its usage."""
     return f"u{json_text(usage)}\n{rest}"
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """Return the usage in the form of chat completions."""
+    """Convert a usage to the format of chat completions."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -98,7 +97,10 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class Counted:
-    """The usage of a response: reported by its callable, or one token per piece; summed over several calls."""
+    """The token usage of a response: the usage that the callable reports, or one token for each piece.
+
+    Calls are summed up.
+    """
 
     def __init__(self) -> None:
         self._pieces = 0
@@ -106,32 +108,32 @@ class Counted:
         self._before = Usage()
 
     def add(self, delta: Delta) -> None:
-        """Count a piece."""
+        """Count a piece, or use the usage that it reports."""
         if delta.usage is not None:
             self._said = delta.usage
         if delta.content or delta.reasoning or delta.tool_calls or delta.refusal:
             self._pieces += 1
 
     def add_text(self, text: str) -> None:
-        """Count a piece that is a text."""
+        """Count a piece that is only text."""
         if text:
             self._pieces += 1
 
     def next_call(self) -> None:
-        """Note that the following pieces belong to another call."""
+        """Start counting another call."""
         self._before = self.usage
         self._said = None
         self._pieces = 0
 
     @property
     def usage(self) -> Usage:
-        """Return the usage so far."""
+        """The usage so far."""
         last = self._said or Usage(completion_tokens=self._pieces)
         return self._before.plus(last)
 
 
 class Choice:
-    """One of the `n` choices of a response, as far as it is complete."""
+    """One of the `n` choices of a response, with the pieces received so far."""
 
     def __init__(self, request_id: str, index: int) -> None:
         self._id = request_id
@@ -164,13 +166,13 @@ class Choice:
         self.note_end(delta)
 
     def note_end(self, delta: Delta) -> None:
-        """Record a piece and its finish reason."""
+        """Note that the choice has received a piece, and its finish reason."""
         self.is_answered = True
         if delta.finish_reason is not None:
             self.ended = delta.finish_reason
 
     def call_chunk(self, call: ToolCall) -> dict[str, Any]:
-        """Append a piece of a call; return it as a chunk of chat completions."""
+        """Append a piece of a tool call. Return it in the format of a chunk of chat completions."""
         known = self._calls.get(call.index)
         if known is None:
             made = call.id or f"call_{self._id[-12:]}_{self.index}_{call.index}"
@@ -191,12 +193,12 @@ class Choice:
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended."""
+        """Why generation stopped."""
         return self.ended or ("tool_calls" if self._calls else "stop")
 
 
 class Choices:
-    """All of them."""
+    """The choices of a response."""
 
     def __init__(self, request_id: str, count: int) -> None:
         self._all = [Choice(request_id, index) for index in range(count)]
@@ -214,10 +216,10 @@ class Choices:
 
 
 def created_now() -> int:
-    """Return the response's creation time, in seconds since the epoch."""
+    """Return the current time in seconds since the epoch, for the field `created`."""
     return int(time.time())
 
 
 def without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not None."""
+    """Return a dict without the fields that are None."""
     return {name: value for name, value in fields.items() if value is not None}

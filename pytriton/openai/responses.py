@@ -1,4 +1,4 @@
-"""Responses of `/v1/responses`: the named events of a stream, or one body."""
+"""Writers for the responses of `/v1/responses`: the named events of a stream, or a single body."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _REPEATED: dict[str, Any] = {
 
 
 def response_answer(request: ChatRequest) -> ResponseWriter:
-    """Return an empty response to a request of `/v1/responses`."""
+    """Create the writer for the response to a request to `/v1/responses`."""
     return _ResponseStream(request) if request.stream else _ResponseBody(request)
 
 
 def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the request's fields that its response repeats, as JSON.
+    """Return the fields of the request that the response repeats, as JSON.
 
     Raises:
-        APIError: they are nested too deeply to be encoded, although they could be parsed
+        APIError: they are nested too deeply to be encoded
     """
     fields = {
         name: usual if body.get(name) is None else body[name] for name, usual in _REPEATED.items()
@@ -89,18 +89,18 @@ class _ResponseBody:
         self._repeated = _repeated(request.body)
 
     def begin(self) -> str:
-        """Return nothing."""
+        """Return "": nothing is sent before the end."""
         return ""
 
     def unanswered(self) -> list[int]:
-        """Return nothing: there is only one choice."""
+        """Return an empty list: there is only one choice."""
         return []
 
     def next_call(self) -> None:
-        """Do nothing: there is only one call."""
+        """Do nothing: the callable is called only once."""
 
     def add(self, delta: Delta) -> str:
-        """Keep a piece."""
+        """Add a piece."""
         self._counted.add(delta)
         self._choice.note_end(delta)
         said = ""
@@ -115,12 +115,12 @@ class _ResponseBody:
         return said
 
     def add_text(self, text: str) -> str:
-        """Return the output for a text."""
+        """Add a piece that is only text."""
         self._counted.add_text(text)
         return self._put("message", text) if text else ""
 
     def end(self) -> str:
-        """Return the complete body."""
+        """Return the output with the complete body."""
         usage = self._counted.usage
         return body_text(usage, json_text(self._response(usage)))
 

@@ -1,4 +1,4 @@
-"""Conversion of a callable behind the OpenAI API to an inference callable of a decoupled model."""
+"""Inference callables of decoupled models, which wrap callables behind the OpenAI API."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Results = Sequence[Any]
 
 
 class Texts:
-    """Inference callable around a function or generator. Pickled together with it."""
+    """Inference callable around a function or generator. The two are pickled together."""
 
     def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
         self.target = target
         self.kinds = kinds
 
     def __call__(self, requests: list[Any]) -> Iterator[Results]:
-        """Answer one request: such models are not batched."""
+        """Process a request. The list contains only one, because these models do not batch."""
         try:
             yield from self._answering(read(requests[0], self.kinds))
         except APIError as error:
@@ -62,7 +62,7 @@ class AsyncTexts:
         self.kinds = kinds
 
     async def __call__(self, requests: list[Any]) -> AsyncGenerator[Results, None]:
-        """Answer one request."""
+        """Process a request."""
         try:
             asked = read(requests[0], self.kinds)
             if asked.begun:
@@ -103,7 +103,7 @@ async def _each(produced: Any) -> AsyncGenerator[Any, None]:
 
 
 def _is_whole(produced: Any) -> bool:
-    """Return whether a callable's return value is one piece; other iterables are iterated over."""
+    """Return whether a callable's return value is a single piece. Other iterables are iterated over."""
     whole = isinstance(produced, (str, bytes, bytearray, Mapping)) or hasattr(
         produced, "model_dump"
     )
@@ -111,8 +111,9 @@ def _is_whole(produced: Any) -> bool:
 
 
 def _calls(asked: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
-    """Yield what the callable is called with: the request, then, for each answer of which nothing has come, a request
-    for that one alone and its index.
+    """Yield the arguments of each call of the callable: a request, and the index of its only choice, or None.
+
+    First comes the request itself. Then, for each choice that has received no piece, a request for that choice alone.
     """
     yield asked.request, None
     for index in asked.answer.unanswered():
@@ -127,7 +128,10 @@ def _text(asked: Invocation, piece: Any, index: int | None) -> str:
 
 
 def _of_answer(delta: Delta, index: int | None) -> Delta:
-    """Return a piece of the choice `index` if only that was requested; None if all were."""
+    """Assign a piece to the choice `index` if only this choice was requested.
+
+    If `index` is None, return the piece unchanged.
+    """
     if index is None:
         return delta
     if delta.index != 0:
@@ -145,7 +149,7 @@ def _results(asked: Invocation, text: str) -> Results:
 
 
 def _sender(asked: Invocation) -> Callable[[str], None] | None:
-    """Return a function that sends a text without a `yield`; None if each piece must be a separate response."""
+    """Return a function that sends a text without a `yield`; None if each piece must be a response of its own."""
     put = sending.get()
     if put is None or not asked.mark:
         return None
@@ -153,7 +157,7 @@ def _sender(asked: Invocation) -> Callable[[str], None] | None:
 
 
 def _end(asked: Invocation, text: str = "") -> Results:
-    """Return the last results; `text` is the unsent rest."""
+    """Return the last results. `text` has been buffered and not sent yet."""
     end = asked.answer.end()
     if end is None:
         return _NOTHING
@@ -176,15 +180,15 @@ _MAX_CHUNKS = 64
 
 
 class ChunkCoalescer:
-    """Buffer of the texts of one stream that have not been sent.
+    """Buffer for the texts of a stream.
 
-    They are sent with the next piece that is not buffered, and at the latest in the next turn of the event loop: so
-    none waits for something that its callable awaits.
+    Buffered texts are sent with the next piece that is not buffered, and at the latest in the next iteration of the
+    event loop. So a text is never delayed while the callable awaits something.
 
     Args:
-        send: sends a text at once; None: do not buffer
-        soon: schedules a function in the loop's next turn
-        clock: seconds; for tests
+        send: function that sends a text immediately; None: do not buffer
+        soon: function that schedules a function for the next iteration of the event loop
+        clock: function like time.perf_counter
     """
 
     def __init__(
@@ -202,7 +206,7 @@ class ChunkCoalescer:
         self._failed: Exception | None = None
 
     def try_buffer(self, text: str) -> bool:
-        """Buffer the text of a piece; return False if the buffer must be sent now.
+        """Buffer the text of a piece. Return False if the buffer must be sent now.
 
         Raises:
             Exception: the previously buffered text could not be sent
@@ -233,7 +237,7 @@ class ChunkCoalescer:
         return text
 
     def close(self) -> None:
-        """Drop the buffered text: the stream is over, and nothing may be sent any more."""
+        """Discard the buffered text. The stream has ended, so nothing may be sent any longer."""
         self._send = None
         self._texts.clear()
 

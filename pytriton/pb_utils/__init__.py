@@ -1,8 +1,7 @@
-"""Our implementation of `triton_python_backend_utils`, the module that a Triton `model.py` imports.
+"""Implementation of `triton_python_backend_utils`, the module that a Triton `model.py` imports.
 
-A worker installs it under that name before importing the model, so `import
-triton_python_backend_utils as pb_utils` needs no tritonserver. In your own script or test,
-`install()` does the same:
+A worker installs it under that name before it imports the model, so that `import triton_python_backend_utils as
+pb_utils` works without tritonserver. In a script or test, `install()` does the same:
 
     >>> from pytriton import pb_utils
     >>> pb_utils.install()  # doctest: +SKIP
@@ -97,5 +96,5 @@ __all__ = [
 
 
 def install() -> None:
-    """Make `import triton_python_backend_utils` return this package in this process."""
+    """Make `import triton_python_backend_utils` import this package in this process."""
     sys.modules[MODULE_NAME] = sys.modules[__name__]

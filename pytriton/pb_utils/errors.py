@@ -1,4 +1,4 @@
-"""Errors of single requests, and of a whole call."""
+"""Exceptions for the failure of a whole call, and errors of single requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["TritonError", "TritonModelException"]
 
 
 class TritonModelException(Exception):
-    """Raised in `initialize`, `execute` or `finalize`: the text goes to the client, or to the loader of the model."""
+    """Raise this in `initialize`, `execute` or `finalize`.
+
+    The message is sent to the client, or to whoever loads the model.
+    """
 
 
 class _ErrorCode(enum.IntEnum):
@@ -23,7 +26,7 @@ class _ErrorCode(enum.IntEnum):
 
 
 class TritonError:
-    """The error of one request: its text and status code.
+    """The error of a single request: its message and status code.
 
     Example:
         >>> error = TritonError("no such user", TritonError.NOT_FOUND)
@@ -51,9 +54,9 @@ class TritonError:
         self._code = _ErrorCode(code)
 
     def message(self) -> str:
-        """The text."""
+        """Return the message."""
         return self._message
 
     def code(self) -> _ErrorCode:
-        """The code."""
+        """Return the status code."""
         return self._code

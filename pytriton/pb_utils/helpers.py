@@ -1,4 +1,4 @@
-"""Functions for tensors by name, the model's configuration, types, strings as bytes, and loading other models.
+"""Functions for tensors and their configuration, data types, serialized strings, and loading other models.
 
 The numbers of Triton's data types are those of TRITONSERVER_DataType (tritonserver.h).
 """
@@ -38,12 +38,12 @@ TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool  # as in Triton's own table
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Optional[Tensor]:
-    """Return an input of a request by name, or None."""
+    """Return the input of a request that has the given name, or None."""
     return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Optional[Tensor]:
-    """Return an output of a response by name, or None."""
+    """Return the output of a response that has the given name, or None."""
     return _named(inference_response.output_tensors(), name)
 
 
@@ -55,12 +55,12 @@ def _named(among: Iterable[Tensor], name: str) -> Optional[Tensor]:
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """Return the configuration of an input by name, or None."""
+    """Return the configuration of the input that has the given name, or None."""
     return _entry(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """Return the configuration of an output by name, or None."""
+    """Return the configuration of the output that has the given name, or None."""
     return _entry(model_config, "output", name)
 
 
@@ -73,7 +73,7 @@ def _entry(model_config: dict[str, Any], side: str, name: str) -> Optional[dict[
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Return whether the configuration declares the model decoupled."""
+    """Return whether a model is decoupled according to its configuration."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
@@ -98,7 +98,7 @@ def numpy_to_triton_type(data_type: Any) -> Optional[int]:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the numpy type for a type name in a model configuration ("TYPE_FP32").
+    """Return the numpy type for a data type of a model configuration, such as "TYPE_FP32".
 
     Raises:
         KeyError: the name is unknown.
@@ -107,7 +107,7 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
-    """Return Triton's name of a numpy type, or None."""
+    """Return Triton's name for a numpy type, or None."""
     found = numpy_types.BY_DTYPE.get(dtype)
     if found is not None:
         return found
@@ -119,10 +119,10 @@ def datatype_of(dtype: np.dtype[Any]) -> Optional[str]:
 
 
 def serialize_byte_tensor(input_tensor: Array) -> Any:
-    """Return the elements in Triton's serialization: each preceded by its length in 4 bytes.
+    """Serialize a tensor in Triton's format: each element is preceded by its length in 4 bytes.
 
-    Elements that are neither bytes nor str are sent as their `str`. As in Triton's python backend, an empty
-    tensor returns (), and one without strings None.
+    Elements that are neither bytes nor str are converted with `str`. As in Triton's python backend, the result is ()
+    for an empty tensor, and None if the dtype is not one for strings.
     """
     if input_tensor.size == 0:
         return ()
@@ -138,7 +138,7 @@ def serialize_byte_tensor(input_tensor: Array) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Array:
-    """Return the elements serialized by `serialize_byte_tensor`, as a flat object array of bytes."""
+    """Parse the result of `serialize_byte_tensor`, and return the elements as a flat object array of bytes."""
     data = memoryview(bytes(encoded_tensor))
     count = start = 0
     while start < len(data):
@@ -153,18 +153,21 @@ def deserialize_bytes_tensor(encoded_tensor: Any) -> Array:
 def load_model(
     model_name: str, config: str = "", files: Optional[Mapping[str, bytes]] = None
 ) -> None:
-    """Load or reload a model; return when it is ready. A loaded version serves until then.
+    """Load or reload a model, and return when it is ready.
 
-    The model comes from one of the daemon's model repositories, or from `files`. A registered model is
-    served already: then nothing happens.
+    If it is already loaded, the old version serves until then.
+
+    The model comes from one of the daemon's model repositories, or from `files`. For a registered model nothing
+    happens, because it is already being served.
 
     Args:
         model_name: name of the model
-        config: a configuration (JSON) that overrides the one in its folder; requires `files`
-        files: contents by name, "file:1/model.onnx": the complete content of the model's folder
+        config: model configuration (JSON) that replaces the one in its folder; requires `files`
+        files: name -> contents of all files in the model's folder; names have the form "file:1/model.onnx"
 
     Raises:
-        TritonModelException: loading failed, with the reason; a loaded version keeps serving.
+        TritonModelException: loading failed; the message gives the reason. A version that is already loaded keeps
+            serving.
         TypeError: an argument has a wrong type.
 
     Example:
@@ -181,14 +184,16 @@ def load_model(
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Start to unload a model of a repository and return. Unloading a model that is not loaded is not an error.
+    """Start unloading a model of a repository, and return immediately.
+
+    Unloading a model that is not loaded is not an error.
 
     Args:
         model_name: name of the model
-        unload_dependents: also unload the models that an ensemble consists of
+        unload_dependents: also unload the models of which an ensemble consists
 
     Raises:
-        TritonModelException: the model is registered: its owner has to unregister it.
+        TritonModelException: the model was registered with the daemon, so it must be unregistered instead.
         TypeError: an argument has a wrong type.
     """
     _check(model_name=(model_name, str))
@@ -196,7 +201,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Return whether a model is ready; without a version, whether any version of it is.
+    """Return whether a model is ready. Without a version, return whether any version of it is ready.
 
     Raises:
         TritonModelException: the version is invalid, or the daemon could not be reached.

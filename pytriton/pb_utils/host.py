@@ -1,7 +1,7 @@
-"""The interface between `pb_utils` and its process.
+"""`Host`: the interface between `pb_utils` and the process that uses it.
 
-Outside of a worker, in a script or a test, the default applies: log lines go to standard error, metrics
-are only counted locally, and calls that need a tritonserver raise.
+Outside of a worker, in a script or a test, the default is used: log lines go to standard error, metrics are counted
+only in this process, and calls that need tritonserver raise an exception.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Host:
     """The default host, without a tritonserver.
 
     Attributes:
-        model_dir: the folder of `model.py`, if known.
-        model_name: name of the model, for errors.
+        model_dir: folder of `model.py`, if known.
+        model_name: name of the model, for error messages.
     """
 
     model_dir: Optional[str] = None
     model_name: str = ""
 
     def log(self, line: str) -> None:
-        """Write one log line in tritonserver's format."""
+        """Write a log line that is already in tritonserver's format."""
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
@@ -36,10 +36,10 @@ class Host:
         """Report a change of a custom metric."""
 
     def delete_metric(self, update: MetricUpdate) -> None:
-        """Note that a custom metric was deleted. The garbage collector may call this: it takes no lock."""
+        """Report the deletion of a custom metric. Must not take a lock, because the garbage collector may call this."""
 
     def infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """Send a request to another model: return its response, or an iterator over its responses.
+        """Send a request to another model. Return its response, or an iterator over its responses if it is decoupled.
 
         Raises:
             TritonModelException: the request cannot be sent.
@@ -47,7 +47,7 @@ class Host:
         raise TritonModelException(self._cannot("other models cannot be called"))
 
     async def async_infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """Like `infer`, without blocking the event loop.
+        """Send a request to another model without blocking the event loop; see `infer`.
 
         Raises:
             TritonModelException: the request cannot be sent.
@@ -55,10 +55,10 @@ class Host:
         raise TritonModelException(self._cannot("other models cannot be called"))
 
     def control(self, action: str, model_name: str, **arguments: Any) -> bool:
-        """Make tritonserver "load" or "unload" a model, or return whether it "is_ready".
+        """Request an action for a model: "load", "unload", or "is_ready", which returns whether it is ready.
 
         Raises:
-            TritonModelException: not possible, or refused.
+            TritonModelException: the action is not possible, or the daemon rejected it.
         """
         raise TritonModelException(self._cannot(f"{action} of {model_name!r} is not possible"))
 

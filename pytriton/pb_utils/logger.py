@@ -28,7 +28,7 @@ _LETTERS = {
 
 
 class Logger:
-    """Write to the model's log: `pytriton-daemon logs MODEL` shows it, `log_level` and Triton's log settings filter it.
+    """Logger that writes to the model's log.
 
     Example:
         >>> Logger.log_warn("the cache is cold")  # doctest: +SKIP
@@ -42,27 +42,30 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
-        """Write a line with a level."""
+        """Write a log line with a given level."""
         _write(message, level)
 
     @staticmethod
     def log_info(message: str) -> None:
-        """Write a line of the level info."""
+        """Write a log line of level INFO."""
         _write(message, _LogLevel.INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
-        """Write a line of the level warning."""
+        """Write a log line of level WARNING."""
         _write(message, _LogLevel.WARNING)
 
     @staticmethod
     def log_error(message: str) -> None:
-        """Write a line of the level error."""
+        """Write a log line of level ERROR."""
         _write(message, _LogLevel.ERROR)
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Write a line that the daemon drops unless `log_verbose_level` is 1 or more, or `log_level` is debug."""
+        """Write a verbose log line.
+
+        The daemon drops it unless `log_verbose_level` is at least 1 or `log_level` is debug.
+        """
         _write(message, _LogLevel.VERBOSE)
 
 

@@ -1,10 +1,10 @@
-"""`MetricFamily` and `Metric`: custom metrics, exposed on tritonserver's own /metrics.
+"""`MetricFamily` and `Metric`: custom metrics, which tritonserver's /metrics endpoint exposes.
 
-A metric's value is stored here, and changes are forwarded. So `value()` returns what this process has
-counted, while /metrics shows the sum over all instances of the model.
+The value of a metric is stored in this process, and its changes are sent to tritonserver. Therefore `value()` returns
+what this process has counted, while /metrics shows the sum over all instances of the model.
 
-A metric goes with the last `MetricFamily` that made it, as in Triton's python backend; one of that name that is made
-later counts from zero. A worker that ends deletes nothing: its successor counts on.
+As in Triton's python backend, a metric is deleted together with the last `MetricFamily` that created it. A metric of
+that name created later starts at zero. The exit of a worker deletes nothing: its successor continues to count.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class _MetricKind(enum.IntEnum):
 
 
 class MetricFamily:
-    """Metrics with the same name and different labels. A family without metrics is not on /metrics.
+    """Metrics with the same name and different labels.
 
-    Several of one name are one family, with the description of the first. Keep it for as long as its metrics are used:
-    they end with it, as in Triton's python backend.
+    Keep a reference to the family as long as you use its metrics: they are deleted with it, as in Triton's python
+    backend. Several objects with the same name represent the same family, with the description of the first one.
+    /metrics does not show families without metrics.
 
     Raises:
         TypeError: an argument is missing, or has a wrong type.
-        TritonModelException: the name is invalid in Prometheus, belongs to a family of another kind, or is
-            reserved for tritonserver's own metrics (`nv_*`).
+        TritonModelException: the name is invalid in Prometheus, belongs to a family of another kind, or is reserved
+            for tritonserver's metrics (`nv_*`).
 
     Example:
         >>> family = MetricFamily("requests_seen", "Requests", MetricFamily.COUNTER)
@@ -96,14 +97,14 @@ class MetricFamily:
     def Metric(
         self, labels: Optional[Mapping[str, str]] = None, buckets: Optional[Sequence[float]] = None
     ) -> Metric:
-        """Return a metric of this family.
+        """Create a metric of this family.
 
         Args:
-            labels: names and values, both str
-            buckets: a list of strictly ascending upper bounds; required for histograms only
+            labels: label name -> value, both str
+            buckets: list of strictly increasing upper bounds; required for histograms, not allowed for other kinds
 
         Raises:
-            TritonModelException: labels or buckets are invalid, or there are 4096 metrics already
+            TritonModelException: labels or buckets are invalid, or this process already has 4096 metrics
         """
         about: dict[str, Any] = {
             "family": self._name,
@@ -167,7 +168,7 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
 
 
 def _can_travel(text: str) -> bool:
-    """Return whether tritonserver can store a text: it must be UTF-8 without zero bytes."""
+    """Return whether tritonserver can store a string: it must be valid UTF-8 without zero bytes."""
     return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 
 
@@ -176,7 +177,7 @@ def _refused(what: str, why: str) -> TritonModelException:
 
 
 class _Number:
-    """The number that metrics of the same name and labels share; it is there for as long as it has owners."""
+    """The value that all metrics with the same name and labels share. It exists as long as it has owners."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -192,9 +193,10 @@ _families: dict[str, tuple[_MetricKind, str]] = {}
 
 
 def _join(key: _Key, owner: object) -> _Number:
-    """Return the number of a metric, with one owner more.
+    """Return the value of a metric, and add an owner to it.
 
-    Neither this nor `_end` takes a lock: the garbage collector may interrupt any thread to end a family.
+    Neither this function nor `_end` takes a lock, because the garbage collector may interrupt any thread to finalize
+    a family.
     """
     while True:
         number = _numbers.setdefault(key, _Number())
@@ -205,7 +207,7 @@ def _join(key: _Key, owner: object) -> _Number:
 
 
 def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> None:
-    """Remove an owner of a metric, which is deleted with the last one."""
+    """Remove an owner of a metric. Delete the metric if it was the last one."""
     number.owners.discard(owner)
     if number.owners or _numbers.get(key) is not number:
         return
@@ -222,7 +224,10 @@ def _end_all(made: dict[_Key, Callable[[], None]]) -> None:
 
 
 class Metric:
-    """A number, made by `MetricFamily.Metric`, for as long as its family is there. For any number of threads."""
+    """A counter, gauge or histogram, created by `MetricFamily.Metric`.
+
+    Thread-safe. Usable as long as its family exists.
+    """
 
     def __init__(
         self, family: MetricFamily, kind: _MetricKind, about: dict[str, Any], number: _Number
@@ -266,10 +271,10 @@ class Metric:
         self._change("observe", value)
 
     def value(self) -> float:
-        """Return the value counted by this process.
+        """Return the value that this process has counted.
 
         Raises:
-            TritonModelException: a histogram is not one number.
+            TritonModelException: the metric is a histogram, which has no single value.
         """
         self._refuse("get", _MetricKind.HISTOGRAM)
         return self._number.value
@@ -300,10 +305,10 @@ class Metric:
 
 
 def _as_number(value: Any) -> float:
-    """Return a number as a float.
+    """Convert a number to float.
 
     Raises:
-        TypeError: it is not a number.
+        TypeError: the value is not a number.
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"a metric can only change by a number, got {value!r:.80}")

@@ -12,7 +12,7 @@ _REQUIRED = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """A model configuration as JSON. Values that it has already may be repeated, but not contradicted.
+    """A model configuration that `auto_complete_config` completes. Existing values can be repeated but not changed.
 
     Example:
         >>> config = ModelConfig({"name": "m", "max_batch_size": 0, "input": []})
@@ -30,10 +30,10 @@ class ModelConfig:
         return copy.deepcopy(self._config)
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set max_batch_size, unless the configuration has one.
+        """Set `max_batch_size`, unless the configuration already sets it.
 
         Raises:
-            ValueError: the configuration has a smaller one.
+            ValueError: the configuration sets a smaller value.
         """
         said = self._config.get("max_batch_size", 0)
         if said > max_batch_size:
@@ -44,10 +44,10 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Enable dynamic batching, unless the configuration defines it.
+        """Enable dynamic batching, unless the configuration already does.
 
         Raises:
-            ValueError: the configuration has another scheduler.
+            ValueError: the configuration uses another scheduler.
         """
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._config:
@@ -57,10 +57,10 @@ class ModelConfig:
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Mapping[str, Any]) -> None:
-        """Set whether the model is decoupled: {"decoupled": True}.
+        """Set the transaction policy, for example {"decoupled": True}.
 
         Raises:
-            ValueError: unknown key, or the configuration contradicts.
+            ValueError: a key is unknown, or the policy contradicts the configuration.
         """
         for key in transaction_policy_dict:
             if key != "decoupled":
@@ -75,7 +75,7 @@ class ModelConfig:
         self._config["model_transaction_policy"] = {"decoupled": bool(wanted)}
 
     def add_input(self, input: Mapping[str, Any]) -> None:
-        """Add an input: name, data_type, dims, and optional (False) if wanted.
+        """Add an input: a dict with `name`, `data_type` and `dims`, and possibly `optional` (default: False).
 
         Raises:
             ValueError: a key is missing, or contradicts the configuration.
@@ -83,7 +83,7 @@ class ModelConfig:
         self._add("input", input, (*_REQUIRED, "optional"))
 
     def add_output(self, output: Mapping[str, Any]) -> None:
-        """Add an output: name, data_type, dims.
+        """Add an output: a dict with `name`, `data_type` and `dims`.
 
         Raises:
             ValueError: a key is missing, or contradicts the configuration.

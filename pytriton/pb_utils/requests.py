@@ -1,6 +1,6 @@
-"""Requests, their responses, and the sender that answers a request at any time.
+"""Requests, responses, and the sender with which a request can be answered at any time.
 
-An `InferenceRequest` is one for the model to answer, or one that it sends to another model.
+An `InferenceRequest` is either one that the model has to answer, or one that it sends to another model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ TRITONSERVER_MEMORY_CPU = _MemoryType.TRITONSERVER_MEMORY_CPU
 
 
 class PreferredMemory:
-    """The preferred memory for outputs of a call to another model. In a worker they are always on the CPU."""
+    """The preferred memory for the outputs of a call to another model.
+
+    Workers ignore it: outputs are always in CPU memory.
+    """
 
     def __init__(self, preferred_memory_type: _MemoryType, preferred_device_id: int = 0) -> None:
         if not isinstance(preferred_memory_type, _MemoryType):
@@ -50,10 +53,11 @@ Parameters = Mapping[str, Union[bool, int, str]]
 
 
 def parameters_text(given: Optional[Parameters]) -> str:
-    """Return parameters as JSON.
+    """Convert parameters to JSON.
 
     Raises:
-        TritonModelException: not a dict, names that are not str, or values that are not bool, 64-bit int or str.
+        TritonModelException: the parameters are not a dict, a name is not str, or a value is not bool, 64-bit int or
+            str.
     """
     if given is None:
         return "{}"
@@ -77,12 +81,13 @@ def parameters_text(given: Optional[Parameters]) -> str:
 
 
 class InferenceResponse:
-    """The response to one request: tensors, or an error, which then is all that the client gets.
+    """The response to a request: tensors or an error.
 
     Args:
-        output_tensors: outputs; those that the client did not request are dropped
-        error: fails this request alone
-        parameters: parameters of the response (str to bool, int or str); only the compiled proxy can send them
+        output_tensors: the outputs; those that the client did not request are dropped
+        error: error of this request; the client gets no outputs then
+        parameters: parameters of the response, a dict of str to bool, int or str; only the compiled proxy can send
+            them
     """
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
@@ -103,13 +108,13 @@ class InferenceResponse:
 
     @classmethod
     def received(cls, output_tensors: list[Tensor], parameters: str) -> InferenceResponse:
-        """Return another model's response, with its parameters as JSON. For workers."""
+        """Create a response received from another model, with its parameters as JSON. Called by workers."""
         response = cls(output_tensors)
         response._parameters = parameters or "{}"
         return response
 
     def output_tensors(self) -> list[Tensor]:
-        """The tensors."""
+        """Return the output tensors."""
         return self._output_tensors
 
     def has_error(self) -> bool:
@@ -121,12 +126,12 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """The request's parameters, as JSON."""
+        """Return the parameters of the response as JSON."""
         return self._parameters
 
 
 class ResponseSender:
-    """Sends the responses to one request, from any thread, even after `execute` has returned. See `send`."""
+    """Sends the responses to a request, from any thread, even after `execute` has returned."""
 
     def __init__(
         self,
@@ -142,16 +147,16 @@ class ResponseSender:
         self._answered = False
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Send a response, or only the flag that ends the responses.
+        """Send a response, or only the flag that marks the end of the responses.
 
         Args:
-            response: a response; a decoupled model may send any number
-            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with or after the last response. A model that is
-                not decoupled sends one response, which is final
+            response: the response; a decoupled model may send any number of responses
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or after it. A model that is not
+                decoupled sends a single response, with this flag
 
         Raises:
-            TritonModelException: the final response was sent already, or there is nothing to send.
-            TypeError: `response` has a wrong type.
+            TritonModelException: the final response has already been sent, or there is nothing to send.
+            TypeError: `response` has the wrong type.
         """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(
@@ -178,7 +183,10 @@ class ResponseSender:
         self._send(response, final)
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has disconnected or cancelled; the final flag must still be sent."""
+        """Return whether the client has disconnected or cancelled the request.
+
+        The final flag must be sent nevertheless.
+        """
         return self._is_cancelled()
 
     @property
@@ -188,13 +196,13 @@ class ResponseSender:
 
 
 class InferenceTrace:
-    """The trace of a request: pass it to the requests made on its behalf."""
+    """The trace of a request. Pass it to the requests that you send to other models on its behalf."""
 
     def __init__(self, context: Optional[str] = None) -> None:
         self._context = context
 
     def get_context(self) -> Optional[str]:
-        """Return the OpenTelemetry context as JSON; None for an untraced request."""
+        """Return the OpenTelemetry context as JSON; None if the request is not traced."""
         return self._context
 
 
@@ -228,27 +236,24 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
 
 
 class InferenceRequest:
-    """A request.
-
-    `execute` receives such objects; create one yourself to call another model with `exec` or
-    `async_exec`.
+    """A request to this model, as passed to `execute`, or to another model, to be sent with `exec` or `async_exec`.
 
     Args:
-        request_id: any text
-        correlation_id: the sequence that it belongs to, int or str
-        inputs: tensors
-        requested_output_names: outputs to return
-        model_name: the model to call
-        model_version: version of the model; -1: Triton's choice
+        request_id: ID of the request, any string
+        correlation_id: ID of the sequence that the request belongs to, int or str
+        inputs: input tensors
+        requested_output_names: names of the outputs to return
+        model_name: name of the model to call
+        model_version: version of the model; -1: Triton chooses
         flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._END
-        timeout: microseconds; 0: none
-        preferred_memory: accepted and ignored: outputs are on the CPU
-        trace: the trace of the request being answered
-        parameters: str to bool, int or str
+        timeout: timeout in microseconds; 0: none
+        preferred_memory: ignored: outputs are always in CPU memory
+        trace: trace of the request that is being answered
+        parameters: parameters of the request, a dict of str to bool, int or str
 
     Raises:
-        TypeError: inputs, requested_output_names or model_name is missing, or an argument has a wrong type.
-        TritonModelException: an input is None, or a value is invalid for a request.
+        TypeError: `inputs`, `requested_output_names` or `model_name` is missing, or an argument has the wrong type.
+        TritonModelException: an input is None, or a value is out of range.
     """
 
     __slots__ = (
@@ -315,7 +320,7 @@ class InferenceRequest:
         trace: Optional[str],
         model: tuple[str, int],
     ) -> InferenceRequest:
-        """Return a request to be answered. For workers."""
+        """Create a request that the model has to answer. Called by workers."""
         request = cls.__new__(cls)
         request._inputs = inputs
         request._requested = set(requested)
@@ -332,7 +337,7 @@ class InferenceRequest:
         return request
 
     def bind(self, sender: Callable[[], ResponseSender], cancelled: Callable[[], bool]) -> None:
-        """Set how the request is answered, and how to see whether it was cancelled. For workers."""
+        """Set how the request is answered, and how to query whether it was cancelled. Called by workers."""
         self._sender = sender
         self._cancelled = cancelled
 
@@ -341,11 +346,11 @@ class InferenceRequest:
         return self._inputs
 
     def request_id(self) -> str:
-        """Return the ID set by the client, or ''."""
+        """Return the ID set by the client, or ""."""
         return self._request_id
 
     def correlation_id(self) -> Union[int, str]:
-        """Return the sequence that the request belongs to; 0 for none."""
+        """Return the ID of the sequence that the request belongs to; 0: none."""
         return self._correlation_id
 
     def model_name(self) -> str:
@@ -374,11 +379,11 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Return the timeout in microseconds; 0 for none."""
+        """Return the timeout in microseconds; 0: none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """Return the parameters as a JSON object."""
+        """Return the parameters as JSON."""
         return self._parameters
 
     def given_parameters(self) -> dict[str, Any]:
@@ -387,17 +392,19 @@ class InferenceRequest:
         return found
 
     def trace(self) -> InferenceTrace:
-        """The trace."""
+        """Return the trace of the request."""
         return self._trace
 
     def preferred_memory(self) -> None:
-        """Return the preferred memory of the outputs, which a worker ignores."""
+        """Return the preferred memory for the outputs, which workers ignore."""
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has disconnected or cancelled; known after about a quarter of a second.
+        """Return whether the client has disconnected or cancelled the request.
+
+        This is known after about a quarter of a second.
 
         Raises:
-            TritonModelException: this is not a request to be answered.
+            TritonModelException: this is not a request that the model has to answer.
         """
         if self._cancelled is None:
             raise TritonModelException(
@@ -406,24 +413,24 @@ class InferenceRequest:
         return self._cancelled()
 
     def get_response_sender(self) -> ResponseSender:
-        """Return the sender for this request's responses; always the same object.
+        """Return the sender for the responses to this request. It is the same object each time.
 
         Raises:
-            TritonModelException: this is not a request to be answered.
+            TritonModelException: this is not a request that the model has to answer.
         """
         if self._sender is None:
             raise TritonModelException("This request was created here and has no response sender")
         return self._sender()
 
     def set_release_flags(self, flags: int) -> None:
-        """Set what happens to the request when `execute` returns.
+        """Set what happens to the request after `execute` has returned.
 
         Args:
             flags: TRITONSERVER_REQUEST_RELEASE_ALL, or TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to queue the request
-                again (models with iterative_sequence)
+                again (for models with iterative_sequence)
 
         Raises:
-            TritonModelException: invalid flags.
+            TritonModelException: the flags are invalid.
         """
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(
@@ -437,16 +444,17 @@ class InferenceRequest:
         return self._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Send the request to the model, and wait for its response.
+        """Send the request to the model and return its response.
 
         Args:
-            decoupled: return an iterator over all its responses instead of the only one
+            decoupled: return an iterator over all responses of a decoupled model instead of a single response
 
         Raises:
-            TritonModelException: the request cannot be sent. An error response is returned as a response.
+            TritonModelException: the request cannot be sent. If the model responds with an error, the returned
+                response contains it.
         """
         return host.current().infer(self, decoupled=decoupled)
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """Like `exec`, without blocking the event loop."""
+        """Send the request to the model without blocking the event loop; see `exec`."""
         return await host.current().async_infer(self, decoupled=decoupled)

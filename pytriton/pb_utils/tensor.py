@@ -1,4 +1,4 @@
-"""`Tensor`: a name and an array, in Triton's data types."""
+"""`Tensor`: a named array with one of Triton's data types."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 class Tensor:
     """An input or output of a model.
 
-    BF16, which numpy lacks, is stored as 16-bit words; with the package ml_dtypes, `as_numpy` returns
-    them as its `bfloat16` and the constructor accepts such arrays. DLPack passes them to frameworks that
-    support the type.
+    BF16, which numpy does not support, is stored as 16-bit words. If the package ml_dtypes is installed, the
+    constructor accepts arrays of its type `bfloat16`, and `as_numpy` returns them. With DLPack, BF16 tensors can be
+    exchanged with frameworks that support the type.
 
     Example:
         >>> tensor = Tensor("y", np.zeros((2, 3), np.float32))
@@ -34,7 +34,7 @@ class Tensor:
     __slots__ = ("_array", "_datatype", "_name")
 
     def __init__(self, name: str, tensor: Array, /) -> None:
-        """Create a tensor; raise TypeError or TritonModelException for an invalid name, array or dtype."""
+        """Create a tensor. Raise TypeError or TritonModelException if the name, array or dtype is invalid."""
         if not isinstance(name, str) or not isinstance(tensor, np.ndarray):
             raise TypeError(
                 f"Tensor takes a name and a numpy array, got {type(name).__name__} and {type(tensor).__name__}"
@@ -61,7 +61,7 @@ class Tensor:
 
     @classmethod
     def of(cls, name: str, array: Array, datatype: str) -> Tensor:
-        """Return a tensor of a known valid array (for BF16: its words). For workers."""
+        """Create a tensor from an array that is known to be valid (for BF16, its words). Called by workers."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._array = array
@@ -70,16 +70,16 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """Return Triton's name of the type ("FP32")."""
+        """Triton's name of the data type, such as "FP32"."""
         return self._datatype
 
     @property
     def raw(self) -> Array:
-        """Return the array; for BF16 its words."""
+        """The array; for BF16, its words."""
         return self._array
 
     def name(self) -> str:
-        """The name."""
+        """Return the name."""
         return self._name
 
     def shape(self) -> list[int]:
@@ -87,18 +87,18 @@ class Tensor:
         return list(self._array.shape)
 
     def triton_dtype(self) -> int:
-        """Return the type as a TRITONSERVER_DataType."""
+        """Return the data type as a TRITONSERVER_DataType."""
         return DATATYPES.index(self._datatype) + 1
 
     def is_cpu(self) -> bool:
-        """Return whether the data are in CPU memory: always, in a worker."""
+        """Return whether the data is in CPU memory. In a worker, it always is."""
         return True
 
     def as_numpy(self) -> Array:
-        """Return the array itself: changing it changes the tensor.
+        """Return the array itself, not a copy: changing it changes the tensor.
 
         Raises:
-            TritonModelException: BF16 without ml_dtypes.
+            TritonModelException: the type is BF16 and ml_dtypes is not installed.
         """
         if self._datatype != "BF16":
             return self._array
@@ -111,10 +111,10 @@ class Tensor:
             ) from None
 
     def to_dlpack(self) -> Any:
-        """Return a DLPack capsule of the data, without a copy.
+        """Return a DLPack capsule of the data, without copying it.
 
         Raises:
-            TritonModelException: strings, which DLPack does not support.
+            TritonModelException: the tensor contains strings, which DLPack does not support.
         """
         return self.__dlpack__()
 
@@ -128,10 +128,12 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Return a tensor of a DLPack capsule, or of an object with `__dlpack__`; data on the CPU are not copied.
+        """Create a tensor from a DLPack capsule, or from an object with `__dlpack__`.
+
+        Data in CPU memory is not copied.
 
         Raises:
-            TritonModelException: it is not contiguous in C order, or Triton lacks the type.
+            TritonModelException: the data is not contiguous in C order, or Triton does not support its type.
         """
         array, is_bfloat = import_dlpack(tensor)
         if not array.flags.c_contiguous:
@@ -146,10 +148,10 @@ class Tensor:
 
 
 def optional_tensors(given: Any, what: str) -> list[Tensor]:
-    """Validate an optional list of tensors and return it.
+    """Validate a list of tensors, which may be None, and return it.
 
     Raises:
-        TypeError: not a list of tensors.
+        TypeError: the value is not a list of tensors.
     """
     found: Optional[list[Tensor]] = list(given) if isinstance(given, (list, tuple)) else None
     if found is None or not all(isinstance(one, Tensor) for one in found):
@@ -178,7 +180,7 @@ _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class _Capsule:
-    """Passes one capsule to numpy, which requests it through the protocol."""
+    """Wraps a capsule in an object with `__dlpack__`, which numpy requires."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -191,7 +193,7 @@ class _Capsule:
 
 
 def export_dlpack(array: Array, *, bfloat: bool) -> Any:
-    """Return a capsule of an array's data; with `bfloat`, of 16-bit words as bfloat16."""
+    """Return a DLPack capsule of an array's data. With `bfloat`, the 16-bit words are declared as bfloat16."""
     if not array.flags.writeable:  # DLPack cannot express this, and numpy refuses
         array = array.copy()
     is_bool = array.dtype == np.bool_
@@ -205,10 +207,10 @@ def export_dlpack(array: Array, *, bfloat: bool) -> Any:
 
 
 def import_dlpack(source: Any) -> tuple[Array, bool]:
-    """Return the array of a capsule, or of an object with `__dlpack__`, and whether its words are bfloat16.
+    """Return the array in a capsule, or of an object with `__dlpack__`, and whether it consists of bfloat16 words.
 
     Raises:
-        TritonModelException: it is not a DLPack tensor, or has a type or memory that numpy does not support.
+        TritonModelException: it is not a DLPack tensor, or its type or memory is not supported.
     """
     try:
         capsule = _capsule_of(source)

@@ -1,1 +1,1 @@
-"""The types passed to users' callables. The path ``pytriton.proxy`` is PyTriton's."""
+"""The types that callables receive and return, under PyTriton's import path ``pytriton.proxy``."""

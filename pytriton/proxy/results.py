@@ -1,4 +1,4 @@
-"""Forms of requests and results that save the worker work: slices of whole arrays, one text, a result without `yield`."""
+"""Forms of requests and results that are cheap for the worker: slices of whole arrays, and a single text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["OneText", "Pieces", "sending"]
 
 
 class Pieces(list[Any]):
-    """A list of mappings by name; their arrays of each name are slices of ``wholes[name]``.
+    """A list of dicts of arrays, whose arrays of the same name are slices of a single array.
 
-    Otherwise a plain list. `whole` returns a whole array after checking that each item still has its
-    original slice, since a callable may have replaced any of them.
+    Apart from that, it is a plain list. `whole` returns the single array, after checking that each item still has its
+    original slice: a callable may have replaced some of them.
     """
 
     def __init__(
@@ -30,13 +30,16 @@ class Pieces(list[Any]):
         wholes: Mapping[str, NDArray[Any]],
         slices: Mapping[str, Sequence[NDArray[Any]]],
     ) -> None:
-        """Initialize with `slices[name][i]` as item i's slice of `wholes[name]`; the slices are consecutive."""
+        """Create a list in which item i has the array `slices[name][i]`, a slice of `wholes[name]`.
+
+        Slices are consecutive.
+        """
         super().__init__(items)
         self._wholes = wholes
         self._slices = slices
 
     def whole(self, name: str) -> NDArray[Any] | None:
-        """Return the array that the arrays of this name are complete slices of; None if they are not (any more)."""
+        """Return the single array of which the items' arrays are slices; None if an item's array has been replaced."""
         slices = self._slices.get(name)
         if slices is None or len(slices) != len(self):
             return None
@@ -50,10 +53,10 @@ class Pieces(list[Any]):
 
 
 class OneText(Sequence[Any]):
-    """The results for one request whose only output `name` is one string, as in a stream of text.
+    """The results for one request whose only output is a single string, as in a stream of text.
 
-    Item access creates an array, as in any results. A worker's loop uses `data` directly: creating and checking
-    arrays would be half of its own work for a token.
+    Reading an item creates an array, so that this can be used like other results. A worker's loop uses `data`
+    directly: creating and checking arrays would take half of its time for a token.
     """
 
     __slots__ = ("data", "name")

@@ -1,8 +1,8 @@
-"""OpenTelemetry in the process that runs callables: the tracer of their spans.
+"""The OpenTelemetry tracer for the spans of callables.
 
-Spans are created in the worker, only for requests that tritonserver traces (its trace mode `opentelemetry`);
-docs/how-to/tracing.md describes how they nest and where they are exported. Set your own tracer
-where the callable runs: in its module, its factory, or its first call.
+Spans are created in the worker, and only for requests that tritonserver traces (with its trace mode `opentelemetry`).
+docs/how-to/tracing.md describes how they nest and where they are exported. Set your own tracer in the process that
+runs the callable: in its module, its factory, or its first call.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _default: Any = None  #: set by the worker
 
 
 def set_telemetry_tracer(tracer: Tracer) -> None:
-    """Create this process's spans with this tracer, instead of the one configured by OTEL_… variables.
+    """Set the tracer that creates this process's spans, instead of the one configured by OTEL_… variables.
 
     Raises:
-        ValueError: a tracer was set before.
+        ValueError: a tracer has already been set.
 
     Example:
         >>> from opentelemetry.sdk.trace import TracerProvider        # doctest: +SKIP
@@ -39,19 +39,19 @@ def set_telemetry_tracer(tracer: Tracer) -> None:
 
 
 def get_telemetry_tracer() -> Tracer | None:
-    """Return the tracer of this process: the one set by the user, else the worker's own, else None."""
+    """Return the tracer of this process: the one set by the user, or else the worker's default, or else None."""
     tracer: Tracer | None = _default if _set is None else _set
     return tracer
 
 
 def set_default_tracer(tracer: Tracer | None) -> None:
-    """Use this tracer until the user sets one. For workers."""
+    """Set the tracer that is used unless the user sets one. Called by workers."""
     global _default
     _default = tracer
 
 
 def trace_environment(trace_config: Sequence[str] | None) -> dict[str, str]:
-    """Return the OTEL_… variables for a worker that correspond to tritonserver's `trace_config`.
+    """Convert tritonserver's `trace_config` to the corresponding OTEL_… environment variables for a worker.
 
     Pass them to `register(..., env=...)` to export one model's spans elsewhere.
 

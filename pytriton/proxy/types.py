@@ -1,4 +1,4 @@
-"""`Request`: one client request, as passed to an undecorated inference callable; `Response`: its response."""
+"""`Request`, a client's request as passed to an inference callable, and `Response`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Request", "Requests", "Response", "Responses"]
 
 
 class _Named(MutableMapping[str, "NDArray[Any]"]):
-    """Arrays by name. They compare by identity: comparing by value would have to compare arrays."""
+    """A mapping of names to arrays. Instances are compared by identity, because comparing arrays would be expensive."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
         return name in self.data
 
     def keys(self) -> KeysView[str]:
-        """Their names."""
+        """Return the names."""
         return self.data.keys()
 
     def items(self) -> ItemsView[str, NDArray[Any]]:
@@ -54,7 +54,7 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
         return self.data.items()
 
     def values(self) -> ValuesView[NDArray[Any]]:
-        """The arrays."""
+        """Return the arrays."""
         return self.data.values()
 
 
@@ -62,18 +62,18 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
 # and dataclass(slots=True) does not exist on Python 3.9.
 @dataclass(init=False, eq=False)
 class Request(_Named):
-    """Inputs of one client request: a mapping from input name to array.
+    """The inputs of a client's request: a mapping of input name to array.
 
-    It is not a dict: ``{**request}`` works, ``isinstance(request, dict)`` is False.
+    A request is not a dict: ``{**request}`` works, but ``isinstance(request, dict)`` is False.
 
     Args:
-        data: input name -> array, with the batch axis first if the model batches. An optional input
-            that the client did not send is absent.
+        data: input name -> array, whose first axis is the batch axis if the model batches. Optional inputs that the
+            client did not send are missing.
         parameters: request parameters and forwarded headers (str, int, bool or float values)
-        span: OpenTelemetry span of the request, if tracing is on
-        requested_output_names: outputs requested by the client; None means all
-        cancelled: returns whether the client has disconnected; see `is_cancelled`
-        origin: the request's ID, or the worker's record of it; see `request_id`
+        span: OpenTelemetry span of the request, if it is traced
+        requested_output_names: names of the outputs that the client requested; None: all
+        cancelled: function that returns whether the client has disconnected; see `is_cancelled`
+        origin: the request's ID, or the worker's reference to the request; see `request_id`
 
     Example:
         >>> import numpy as np
@@ -107,9 +107,9 @@ class Request(_Named):
 
     @property
     def request_id(self) -> str:
-        """The request's ID: set by its client, taken from its trace, or generated.
+        """The request's ID: set by the client, taken from its headers, or generated. See `pytriton.request_ids`.
 
-        It is also logged with a failure. A manually created request has none, "".
+        The log shows this ID when the request fails. The ID of a manually created request is "".
         """
         if self._origin is None:
             return ""
@@ -120,22 +120,22 @@ class Request(_Named):
     def is_cancelled(self) -> bool:
         """Return whether the client has disconnected or cancelled, so that the response is no longer needed.
 
-        It is known for requests of decoupled models, with a delay of about a quarter of a second.
-        A generator whose clients have all disconnected is closed at its next ``yield``; check this in a long
-        computation before that.
+        This works for requests to decoupled models, with a delay of about a quarter of a second. A generator whose
+        clients have all disconnected is closed at its next ``yield``. Call this method in long computations between
+        two ``yield``s.
         """
         return self.cancelled is not None and self.cancelled()
 
     @contextlib.contextmanager
     def traced_span(self, span_name: str, **attributes: Any) -> Iterator[Any | None]:
-        """Run a block in a child span of this request's span; do nothing without tracing.
+        """Run a block in a child span of this request's span. Do nothing if the request is not traced.
 
         Args:
             span_name: name of the new span
-            attributes: span attributes
+            attributes: attributes of the span
 
         Yields:
-            the OpenTelemetry span, or None when the request is not traced
+            the OpenTelemetry span, or None if the request is not traced
         """
         if self.span is None:
             yield None
@@ -151,10 +151,10 @@ class Request(_Named):
 
 @dataclass(eq=False)
 class Response(_Named):
-    """Outputs of one request: a callable may return it in place of a dict.
+    """The outputs for one request. A callable may return it instead of a dict.
 
     Args:
-        data: output name -> array, with the batch axis first if the model batches
+        data: output name -> array, whose first axis is the batch axis if the model batches
     """
 
     __slots__ = ("data",)

@@ -1,12 +1,12 @@
-"""A model repository as a Python object: each model is an attribute, called like a function.
+"""A model repository as a Python object, whose attributes are the models. A model is called like a function.
 
     >>> from pytriton.runner import Runner                                   # doctest: +SKIP
     >>> with Runner("vision", model_repository="models") as runner:          # doctest: +SKIP
     ...     result = runner.onnx_mnist.run(images)
     ...     print(result.as_numpy("OUTPUT__0"))
 
-The examples of BentoML's guide "Triton Inference Server" work after changing the import, without BentoML and
-without a container: see docs/how-to/runner.md.
+The examples in BentoML's guide "Triton Inference Server" work with a changed import, without BentoML and without a
+container: see docs/how-to/runner.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversion of a caller's values to numpy arrays, without a copy where possible."""
+"""Conversion of argument values to numpy arrays, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _READABLE = (1, 3, 13)
 
 
 def to_array(name: str, value: Any) -> Array:
-    """Return a value as an array.
+    """Convert a value to an array.
 
     Accepts arrays, objects that support DLPack (torch, cupy, jax) or numpy's interfaces (PIL images), pandas objects,
     numbers, bytes, text, and lists of these.
 
     Raises:
-        RunnerArgumentError: the type is not supported, a list has unequal lengths, or the array has a mask.
+        RunnerArgumentError: the type is not supported, a list contains lists of different lengths, or an array is
+            masked.
     """
     if is_masked(value):
         raise RunnerArgumentError(f"Input {name!r} {MASKED}")
@@ -48,10 +49,10 @@ def to_array(name: str, value: Any) -> Array:
 
 
 def as_bytes(name: str, array: Array) -> Array:
-    """Return an array for a BYTES input: text is encoded as UTF-8.
+    """Convert an array for a BYTES input to an array of bytes. Strings are encoded as UTF-8.
 
     Raises:
-        RunnerArgumentError: it contains something else.
+        RunnerArgumentError: the array contains values that are neither bytes nor strings.
     """
     if array.dtype.kind == "S":
         return array

@@ -1,4 +1,4 @@
-"""tritonclient's calls as methods, as listed in BentoML's guide: awaited or blocking."""
+"""tritonclient's calls as methods of a runner, blocking or as coroutines, as listed in BentoML's guide."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Headers = Mapping[str, str]
 
 
 class Calls:
-    """tritonclient's calls under their own names and arguments; results are tritonclient's, too.
+    """tritonclient's calls, with the same names, arguments and results.
 
-    Over HTTP `as_json` has no effect: everything is JSON. Restricted endpoints get the daemon's token.
+    `as_json` has no effect over HTTP, where all results are JSON. The daemon's access token is sent with each call.
     """
 
     def __init__(self, links: Links) -> None:
         self._links = links
 
     def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
-        """Make a tritonclient call."""
+        """Call a method of tritonclient's client."""
         raise NotImplementedError
 
     def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
-        """Make a call that also needs the daemon."""
+        """Call a function with the connection, for calls that also need the daemon."""
         raise NotImplementedError
 
     # ── models ───────────────────────────────────────────────────────────────────────────────────
@@ -42,7 +42,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """A model's configuration."""
+        """Return the configuration of a model."""
         return self._call("get_model_config", headers, _of(locals()))
 
     def get_model_metadata(
@@ -52,13 +52,13 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """Return a model's inputs and outputs."""
+        """Return the inputs and outputs of a model."""
         return self._call("get_model_metadata", headers, _of(locals()))
 
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return all models of the repositories with their states, served by workers or by tritonserver."""
+        """Return all models of the repositories with their states, whether workers or tritonserver serve them."""
         return self._ask(lambda daemon: _merged_index(daemon, dict(headers or {}), as_json))
 
     def is_model_ready(
@@ -74,13 +74,16 @@ class Calls:
         config: str | Mapping[str, Any] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> Any:
-        """Load or reload a model of the repositories. A loaded version serves until the new one is ready.
+        """Load or reload a model from a repository.
+
+        If it is already loaded, the old version serves until the new one is ready.
 
         Args:
-            model_name: folder of the model
+            model_name: name of the model, which is that of its folder
             headers: headers of the request
-            config: a configuration (JSON) that overrides the one in the folder
-            files: path -> content, instead of the folder's; only for models that tritonserver serves itself
+            config: model configuration (JSON) that replaces the one in the folder
+            files: path -> content of the model's files, used instead of the folder; only for models that tritonserver
+                serves
         """
         document = json.loads(config) if isinstance(config, str) else config
 
@@ -101,7 +104,7 @@ class Calls:
     def unload_model(
         self, model_name: str, headers: Headers | None = None, unload_dependents: bool = False
     ) -> Any:
-        """Stop serving a model; in-flight requests are answered."""
+        """Stop serving a model, after its in-flight requests have been answered."""
 
         def unload(link: DaemonConnection) -> None:
             link.forget()
@@ -122,7 +125,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """Return the cumulative statistics of models."""
+        """Return the cumulative statistics of one model or all models."""
         return self._call("get_inference_statistics", headers, _of(locals()))
 
     def infer(
@@ -133,7 +136,10 @@ class Calls:
         headers: Headers | None = None,
         **options: Any,
     ) -> Any:
-        """Call a model with tritonclient's own inputs (`InferInput`); `options` are those of its `infer`."""
+        """Call a model with inputs of tritonclient's class `InferInput`.
+
+        `options` are those of tritonclient's `infer`.
+        """
         arguments = {"model_name": model_name, "inputs": inputs, "model_version": model_version}
         return self._call("infer", headers, {**arguments, **options})
 
@@ -148,23 +154,23 @@ class Calls:
         return self._call("is_server_ready", headers, {})
 
     def get_server_metadata(self, headers: Headers | None = None, as_json: bool = False) -> Any:
-        """Return the server's version and extensions."""
+        """Return the name, version and extensions of the server."""
         return self._call("get_server_metadata", headers, _of(locals()))
 
     def get_log_settings(self, headers: Headers | None = None, as_json: bool = False) -> Any:
-        """Return the settings of the server's log."""
+        """Return the log settings of the server."""
         return self._call("get_log_settings", headers, _of(locals()))
 
     def update_log_settings(
         self, settings: Mapping[str, Any], headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Update the server's log settings."""
+        """Update the log settings of the server."""
         return self._call("update_log_settings", headers, _of(locals()))
 
     def get_trace_settings(
         self, model_name: str | None = None, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return the server's trace settings, for all models or one."""
+        """Return the trace settings of the server, or of one model."""
         return self._call("get_trace_settings", headers, _of(locals()))
 
     def update_trace_settings(
@@ -174,7 +180,7 @@ class Calls:
         headers: Headers | None = None,
         as_json: bool = False,
     ) -> Any:
-        """Update the server's trace settings, for all models or one."""
+        """Update the trace settings of the server, or of one model."""
         settings = settings or {}
         return self._call("update_trace_settings", headers, _of(locals()))
 
@@ -183,25 +189,25 @@ class Calls:
     def get_system_shared_memory_status(
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return the registered regions of system memory."""
+        """Return the registered regions of system shared memory."""
         return self._call("get_system_shared_memory_status", headers, _of(locals()))
 
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0, headers: Headers | None = None
     ) -> Any:
-        """Register a region of system memory."""
+        """Register a region of system shared memory."""
         return self._call("register_system_shared_memory", headers, _of(locals()))
 
     def unregister_system_shared_memory(
         self, name: str = "", headers: Headers | None = None
     ) -> Any:
-        """Unregister one region of system memory, or all."""
+        """Unregister one region of system shared memory, or all of them."""
         return self._call("unregister_system_shared_memory", headers, _of(locals()))
 
     def get_cuda_shared_memory_status(
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return the registered regions of GPU memory."""
+        """Return the registered regions of CUDA shared memory."""
         return self._call("get_cuda_shared_memory_status", headers, _of(locals()))
 
     def register_cuda_shared_memory(
@@ -212,16 +218,16 @@ class Calls:
         byte_size: int,
         headers: Headers | None = None,
     ) -> Any:
-        """Register a region of GPU memory."""
+        """Register a region of CUDA shared memory."""
         return self._call("register_cuda_shared_memory", headers, _of(locals()))
 
     def unregister_cuda_shared_memory(self, name: str = "", headers: Headers | None = None) -> Any:
-        """Unregister one region of GPU memory, or all."""
+        """Unregister one region of CUDA shared memory, or all of them."""
         return self._call("unregister_cuda_shared_memory", headers, _of(locals()))
 
 
 class SyncCalls(Calls):
-    """The calls, blocking."""
+    """tritonclient's calls as blocking methods."""
 
     def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
         link = self._links.link()
@@ -233,7 +239,7 @@ class SyncCalls(Calls):
 
 
 class AsyncCalls(Calls):
-    """The calls as coroutines."""
+    """tritonclient's calls as coroutines."""
 
     async def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
         link = await self._links.async_link()
@@ -245,7 +251,7 @@ class AsyncCalls(Calls):
 
 
 def _of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return a method's own arguments."""
+    """Return a method's arguments without `self` and `headers`, given its local variables."""
     return {name: value for name, value in given.items() if name not in ("self", "headers")}
 
 
@@ -256,9 +262,9 @@ def _for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged_index(daemon: DaemonConnection, headers: dict[str, str], as_json: bool) -> Any:
-    """Return the repository index: tritonserver's, merged with the models that workers serve.
+    """Return tritonserver's repository index, extended by the models that only the daemon knows.
 
-    In the protocol's format: a list of dicts (HTTP), or a message (gRPC; with `as_json` a dict).
+    The result is a list of dicts over HTTP, and a protobuf message over gRPC, or a dict if `as_json` is True.
 
     Raises:
         PyTritonClientError, PyTritonDaemonError: tritonserver or the daemon does not respond.

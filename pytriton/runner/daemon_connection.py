@@ -23,17 +23,17 @@ _NOT_SERVED = (FailureKind.UNKNOWN_MODEL, FailureKind.NOT_READY)
 
 
 class Links(Protocol):
-    """Provider of a link; starts a daemon first if there is none yet."""
+    """Provider of the connection to a daemon. It starts the daemon first if necessary."""
 
     def link(self) -> DaemonConnection:
-        """Return the link, for threads."""
+        """Return the connection. May block while a daemon starts."""
 
     async def async_link(self) -> DaemonConnection:
-        """Return the link without blocking the event loop."""
+        """Return the connection without blocking the event loop."""
 
 
 class DaemonConnection:
-    """Connection to one daemon's tritonserver over one protocol.
+    """Connections to a daemon's tritonserver over one protocol.
 
     Args:
         client: client of the daemon
@@ -41,7 +41,7 @@ class DaemonConnection:
         timeout_s: timeout of a call, in seconds
 
     Raises:
-        RunnerArgumentError: the daemon does not serve that protocol.
+        RunnerArgumentError: the daemon does not serve this protocol.
     """
 
     def __init__(self, client: DaemonClient, protocol: str, timeout_s: float) -> None:
@@ -65,7 +65,7 @@ class DaemonConnection:
         self._lock = threading.Lock()
 
     async def asynchronous(self) -> ServerConnection:
-        """Return the connection of the running event loop; it is closed when that loop shuts down in order."""
+        """Return the connection for the running event loop. It is closed when the loop shuts down normally."""
         loop = asyncio.get_running_loop()
         with self._lock:
             opened = self._by_loop.get(loop)
@@ -77,10 +77,10 @@ class DaemonConnection:
         return opened.connection
 
     def call(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a method of tritonclient and return its result.
+        """Call a method of tritonclient's client and return its result.
 
         Raises:
-            PyTritonClientError: timeout, or an error response.
+            PyTritonClientError: the call timed out, or the server responded with an error.
         """
         try:
             return self.sync.call(method, self.timeout_s, arguments, {**self.headers, **headers})
@@ -88,7 +88,7 @@ class DaemonConnection:
             raise self.error(failure, method) from failure
 
     async def acall(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Like `call`, in an event loop."""
+        """Call a method of tritonclient's client in an event loop; see `call`."""
         try:
             connection = await self.asynchronous()
             return await connection.call(
@@ -98,10 +98,10 @@ class DaemonConnection:
             raise self.error(failure, method) from failure
 
     def infer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a model; if it is not served any more, the error gives the reason.
+        """Call a model. If it is no longer served, the error gives the reason.
 
         Raises:
-            ModelNotFoundError, PyTritonClientError: as `signature` and `call`.
+            ModelNotFoundError, PyTritonClientError: see `signature` and `call`.
         """
         try:
             return self.call("infer", arguments, headers)
@@ -109,7 +109,7 @@ class DaemonConnection:
             raise self._explained(error, arguments["model_name"]) from error
 
     async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Like `infer`, in an event loop."""
+        """Call a model in an event loop; see `infer`."""
         try:
             return await self.acall("infer", arguments, headers)
         except PyTritonClientError as error:
@@ -117,7 +117,7 @@ class DaemonConnection:
             raise await asyncio.to_thread(self._explained, error, name) from error
 
     def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
-        """Return the exception for a failed call; drop cached signatures, which may be the cause."""
+        """Return the exception for a failed call. Discard cached signatures, which may be the cause."""
         if failure.kind in (
             FailureKind.REFUSED,
             FailureKind.MISFIT,
@@ -128,10 +128,10 @@ class DaemonConnection:
         return call_error(failure, self.url.with_scheme, doing, self.timeout_s)
 
     def signature(self, model: str, version: str) -> Signature:
-        """Return a model's inputs and outputs; cached after the first query.
+        """Return the inputs and outputs of a model. They are cached after the first query.
 
         Raises:
-            ModelNotFoundError: the model is not served; gives the reason if the daemon knows it.
+            ModelNotFoundError: the model is not served; the message gives the reason if the daemon knows it.
         """
         known = self._signatures.get((model, version))
         if known is None:
@@ -143,7 +143,7 @@ class DaemonConnection:
         return known
 
     async def asignature(self, model: str, version: str) -> Signature:
-        """Like `signature`, in an event loop."""
+        """Return the inputs and outputs of a model in an event loop; see `signature`."""
         known = self._signatures.get((model, version))
         if known is None:
             try:
@@ -154,11 +154,11 @@ class DaemonConnection:
         return known
 
     def forget(self) -> None:
-        """Drop cached signatures."""
+        """Discard cached signatures."""
         self._signatures.clear()
 
     def close(self) -> None:
-        """Close the connection for threads; a connection of an event loop closes with the loop."""
+        """Close the connection for threads, and those of running event loops."""
         self.sync.close()
         with self._lock:
             by_loop, self._by_loop = dict(self._by_loop), weakref.WeakKeyDictionary()
@@ -173,7 +173,9 @@ class DaemonConnection:
         return signature
 
     def _explained(self, error: PyTritonClientError, model: str) -> Exception:
-        """Explain, with the daemon's state, why tritonserver does not know a model."""
+        """Return a ModelNotFoundError with the daemon's reason if the model is not served; otherwise return the
+        error.
+        """
         cause = error.__cause__
         if not isinstance(cause, CallFailed) or cause.kind not in _NOT_SERVED:
             return error
@@ -202,10 +204,10 @@ class _Opened(NamedTuple):
 
 
 async def _opened(url: TritonUrl) -> AsyncGenerator[ServerConnection, None]:
-    """Yield a connection, and close it at the end.
+    """Yield a connection, and close it when the generator is closed.
 
-    An event loop closes the generators started in it before it ends (`shutdown_asyncgens`, as `asyncio.run`
-    does): the only hook into a loop's shutdown.
+    Before an event loop ends, it closes the generators that were started in it (`shutdown_asyncgens`, called by
+    `asyncio.run`). This is the only hook into the shutdown of a loop.
     """
     connection = aconnect(url, None)
     try:

@@ -8,4 +8,4 @@ __all__ = ["RunnerArgumentError"]
 
 
 class RunnerArgumentError(PyTritonClientValueError, ValueError):
-    """An argument of a runner or of a call is invalid; nothing was started or sent."""
+    """An argument of a runner or of a call is invalid. Nothing was started or sent."""

@@ -1,4 +1,4 @@
-"""A model of a runner, callable like a function from threads and event loops."""
+"""`RunnerModel`: a model of a runner, called like a function from threads and event loops."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HTTP_OPTIONS = ("query_params", "request_compression_algorithm", "response_comp
 
 
 class RunnerModel:
-    """A model by its name, and optionally its version; holds no other state.
+    """A model of a runner, identified by its name and optionally its version.
 
     Inputs are passed by position, in the order of config.pbtxt, or by name. Numbers are converted to the declared
-    width of their kind (float64 to float32). A single sample gets its missing leading axis if the model accepts
-    any size there. Everything else that does not fit raises RunnerArgumentError before anything is sent.
+    type of the same kind, for example float64 to float32. If the first dimension of an input may have any size, a
+    leading axis is added to a single sample. Other mismatches raise RunnerArgumentError before anything is sent.
 
     Example:
         >>> runner.onnx_mnist.run(images)                                    # doctest: +SKIP
@@ -51,10 +51,10 @@ class RunnerModel:
         self._options = dict(options or {})
 
     def version(self, number: int | str) -> RunnerModel:
-        """Return the same model in a specific version.
+        """Return this model in a specific version.
 
         Raises:
-            RunnerArgumentError: the version is not a whole number from 1.
+            RunnerArgumentError: the version is not a positive integer.
         """
         text = str(number)
         if not text.isdecimal() or int(text) < 1:
@@ -62,10 +62,10 @@ class RunnerModel:
         return RunnerModel(self._links, self._name, text, self._options)
 
     def options(self, **options: Any) -> RunnerModel:
-        """Return the same model with options of tritonclient's `infer`.
+        """Return this model with options of tritonclient's `infer` for its calls.
 
-        For example `request_id`, `parameters`, `priority`, `timeout` (microseconds in the queue), `sequence_id`,
-        `outputs` (names) and `headers`.
+        Options include `request_id`, `parameters`, `priority`, `timeout` (maximum wait in the queue, in
+        microseconds), `sequence_id`, `outputs` (their names) and `headers`.
 
         Raises:
             RunnerArgumentError: the option is unknown.
@@ -81,13 +81,13 @@ class RunnerModel:
     # ── one answer ───────────────────────────────────────────────────────────────────────────────
 
     def run(self, /, *inputs: Any, **named: Any) -> InferResult:
-        """Call the model and wait for its response; from any thread.
+        """Call the model and return its response. Can be called from any thread.
 
         Raises:
-            RunnerArgumentError: the inputs do not fit; nothing was sent.
-            ModelNotFoundError: the model is not served; gives the reason.
+            RunnerArgumentError: the inputs do not match the model; nothing was sent.
+            ModelNotFoundError: the model is not served; the message gives the reason.
             PyTritonClientInferenceServerError: the server responded with an error.
-            PyTritonClientTimeoutError: no response in time.
+            PyTritonClientTimeoutError: the server did not respond in time.
         """
         link = self._links.link()
         signature = link.signature(self._name, self._version)
@@ -95,7 +95,7 @@ class RunnerModel:
         return InferResult(link.infer(call.arguments, call.headers))
 
     async def async_run(self, /, *inputs: Any, **named: Any) -> InferResult:
-        """Like `run`, in an event loop."""
+        """Call the model from a coroutine and return its response; see `run`."""
         link = await self._links.async_link()
         signature = await link.asignature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
@@ -104,10 +104,10 @@ class RunnerModel:
     # ── any number of answers ────────────────────────────────────────────────────────────────────
 
     def stream(self, /, *inputs: Any, **named: Any) -> Iterator[InferResult]:
-        """Call the model and yield its responses as they arrive: for decoupled models, over gRPC.
+        """Call the model and yield its responses as they arrive. For decoupled models, over gRPC.
 
-        The request is sent when the first response is requested. Leaving the iterator early cancels it. Raises as
-        `run`.
+        The request is sent when the first response is read. Closing the iterator early cancels the request. The
+        errors are those of `run`.
         """
         link = self._links.link()
         self._require_grpc(link)
@@ -134,7 +134,7 @@ class RunnerModel:
             connection.close()
 
     async def async_stream(self, /, *inputs: Any, **named: Any) -> AsyncIterator[InferResult]:
-        """Like `stream`, in an event loop."""
+        """Call the model from a coroutine and yield its responses as they arrive; see `stream`."""
         link = await self._links.async_link()
         self._require_grpc(link)
         signature = await link.asignature(self._name, self._version)
@@ -206,7 +206,7 @@ class RunnerModel:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A request, ready to be sent."""
+    """The arguments and headers of a request that is ready to be sent."""
 
     arguments: dict[str, Any]
     headers: dict[str, str]

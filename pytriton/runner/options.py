@@ -1,4 +1,4 @@
-"""`cli_args`: tritonserver's command line options, for the daemon that a runner starts."""
+"""Conversion of `cli_args`, tritonserver's command line options, to settings of the daemon that a runner starts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def daemon_settings(cli_args: Sequence[str] | None) -> dict[str, Any]:
-    """Return the daemon settings that correspond to options of tritonserver.
+    """Convert options of tritonserver to the corresponding settings of a daemon.
 
-    The daemon validates passed-through options (`tritonserver_options`) at startup.
+    Options without a corresponding setting become `tritonserver_options`, which the daemon validates at startup.
 
     Raises:
-        RunnerArgumentError: an argument is not an option, or its value is invalid.
+        RunnerArgumentError: an argument is not an option, or the value of one is invalid.
 
     Example:
         >>> daemon_settings(["--http-port=9000", "--log-verbose=1"])

@@ -1,4 +1,4 @@
-"""A runner's own daemon: started by the runner, and stopped with it, even if this process crashes."""
+"""`PrivateDaemon`: a daemon that a runner starts, and that stops with it even if this process crashes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _POLL_INTERVAL_S = 0.05
 
 
 class PrivateDaemon:
-    """A running daemon in its own runtime directory; it persists no registrations.
+    """A daemon in its own runtime directory that does not persist registrations. The constructor starts it.
 
     Args:
-        settings: settings of the daemon; unset ports are chosen automatically
-        timeout_s: startup timeout in seconds; the first start on a machine downloads tritonserver
+        settings: settings of the daemon; ports that are not set are chosen automatically
+        timeout_s: maximum wait for the start, in seconds. The first start on a machine downloads tritonserver
 
     Raises:
-        PyTritonDaemonError: the daemon did not start, with the reason; or its models were not loaded in time.
+        PyTritonDaemonError: the daemon did not start (the message gives the reason), or its models were not loaded in
+            time.
     """
 
     def __init__(self, settings: Mapping[str, Any], timeout_s: float) -> None:
@@ -54,7 +55,7 @@ class PrivateDaemon:
             raise
 
     def close(self) -> None:
-        """Stop the daemon; current batches are answered."""
+        """Stop the daemon after the current batches have been answered."""
         self._server.stop()
 
 

@@ -1,4 +1,4 @@
-"""A model's response, with the same methods over both protocols."""
+"""`InferResult`: a model's response, with the same methods over both protocols."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["InferResult"]
 
 
 class InferResult:
-    """A response. Names are those of the model's outputs.
+    """A model's response. Outputs are accessed by name.
 
     Example:
         >>> result = runner.onnx_mnist.run(images)                           # doctest: +SKIP
@@ -34,7 +34,7 @@ class InferResult:
         """Return an output as an array.
 
         Raises:
-            RunnerArgumentError: the response has no such output; names those it has.
+            RunnerArgumentError: the response has no such output; the message lists those it has.
         """
         array: npt.NDArray[Any] | None = self._result.as_numpy(name)
         if array is None:
@@ -45,7 +45,7 @@ class InferResult:
         """Return the protocol's form of an output: a message (gRPC; with `as_json` a dict) or a dict (HTTP).
 
         Raises:
-            RunnerArgumentError: the response has no such output; names those it has.
+            RunnerArgumentError: the response has no such output; the message lists those it has.
         """
         # Not tritonclient's own as_json (2.73 returns None).
         output = self._result.get_output(name)

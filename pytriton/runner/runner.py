@@ -1,4 +1,4 @@
-"""`Runner`: the models of a repository behind one object, served by its own or a running daemon."""
+"""`Runner`: the models of a repository, served by a private or a running daemon."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _READY_POLL_INTERVAL_S = 0.1
 class Runner(AsyncCalls, Closeable):
     """The models of a model repository, accessed as `runner.NAME` or `runner["NAME"]`.
 
-    Creating it starts nothing. The first call, `init_local()` or entering it as a context starts its own daemon,
-    which is stopped with it; or it attaches to a running daemon and shows that one's repositories. tritonclient's
-    calls are coroutines here, and blocking in `runner.sync`.
+    The constructor starts nothing. The first call, `init_local()` or a `with` block starts a private daemon, which
+    stops with the runner. With `daemon=`, the runner uses a running daemon and its repositories instead.
+    tritonclient's calls are available as coroutines of the runner, and as blocking methods of `runner.sync`.
 
     Args:
         name: name of the runner, for messages
         model_repository: folder in Triton's layout, or s3://, gs:// or as://; or a list of these
         tritonserver_type: protocol, "grpc" or "http"
-        cli_args: options of tritonserver for its own daemon, each "--name=value"
-        daemon: a running daemon to attach to: its client, or its runtime directory; instead of a repository
+        cli_args: options of tritonserver for the private daemon, each in the form "--name=value"
+        daemon: a running daemon, instead of a repository: its client or its runtime directory
         timeout_s: timeout of a call, in seconds
-        start_timeout_s: seconds that its own daemon may take to start and load the models
-        settings: further settings of its own daemon, see docs/reference/configuration.md
+        start_timeout_s: maximum wait until the private daemon has started and loaded the models, in seconds
+        settings: other settings of the private daemon, see docs/reference/configuration.md
 
     Raises:
         RunnerArgumentError: an argument is invalid.
@@ -97,17 +97,17 @@ class Runner(AsyncCalls, Closeable):
     # ── models ───────────────────────────────────────────────────────────────────────────────────
 
     def __getattr__(self, name: str) -> RunnerModel:
-        """Return a model by its name, unless a method has that name."""
+        """Return the model of a given name, unless the runner has an attribute of that name."""
         if name.startswith("_"):
             raise AttributeError(name)
         return RunnerModel(self, name)
 
     def __getitem__(self, name: str) -> RunnerModel:
-        """Return a model by its name, for any name."""
+        """Return the model of a given name."""
         return RunnerModel(self, name)
 
     def models(self) -> list[str]:
-        """Return the names of the served models, both registered and from repositories."""
+        """The names of the served models, both registered ones and those from repositories."""
         client = self.link().client
         served = [one.name for one in client.repository() if one.served_by]
         return sorted({*served, *(one.name for one in client.models())})
@@ -115,9 +115,9 @@ class Runner(AsyncCalls, Closeable):
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     def init_local(self, quiet: bool = False) -> None:
-        """Connect, starting the runner's own daemon if needed; return when the models are loaded.
+        """Connect to the daemon, starting a private one if necessary. Return when the models are loaded.
 
-        `quiet` is accepted for compatibility with BentoML: nothing is printed in any case.
+        `quiet` is accepted for compatibility with BentoML and has no effect: nothing is printed.
 
         Raises:
             PyTritonDaemonError: the daemon did not start or is not running.
@@ -135,13 +135,13 @@ class Runner(AsyncCalls, Closeable):
             time.sleep(_READY_POLL_INTERVAL_S)  # tritonserver has to be polled
 
     def destroy(self) -> None:
-        """Close the runner; the next call restarts or reconnects it."""
+        """Close the runner. The next call starts or connects it again."""
         with self._lock:
             self.close()
             self._closed = False
 
     def close(self) -> None:
-        """Close the connections, and stop the runner's own daemon: current batches are answered."""
+        """Close the connections and stop the private daemon, after its current batches have been answered."""
         with self._lock:
             self._closed = True
             link, self._link = self._link, None
@@ -157,7 +157,7 @@ class Runner(AsyncCalls, Closeable):
         return self
 
     def link(self) -> DaemonConnection:
-        """Return the connection, creating it if needed; for internal use."""
+        """Return the connection to the daemon, creating it if necessary. For internal use."""
         link = self._link
         if link is not None:
             return link
@@ -169,7 +169,10 @@ class Runner(AsyncCalls, Closeable):
             return made
 
     async def async_link(self) -> DaemonConnection:
-        """Like `link`, without blocking the event loop during a start."""
+        """Return the connection to the daemon, without blocking the event loop while a daemon starts.
+
+        For internal use.
+        """
         link = self._link
         return await asyncio.to_thread(self.link) if link is None else link
 
@@ -191,7 +194,9 @@ class Runner(AsyncCalls, Closeable):
         headers: dict[str, str] | None = None,
         **options: Any,
     ) -> AsyncIterator[Any]:
-        """Call tritonclient's stream: takes `infer` arguments and yields pairs of a result and an error.
+        """Call tritonclient's `stream_infer`.
+
+        The iterator contains arguments of `infer`. Yield pairs of a result and an error.
 
         Raises:
             RunnerArgumentError: the protocol is HTTP, which has no streams.

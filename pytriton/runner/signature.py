@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model, and validation of a call's arguments before anything is sent."""
+"""`Signature`: the inputs and outputs of a model, and the validation of a call's arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["InputSpec", "Signature"]
 
 
 class InputSpec(NamedTuple):
-    """One input of the configuration: `dims` without the batch axis, -1 is any size."""
+    """An input of a model. `dims` does not include the batch axis; -1 is a dimension of any size."""
 
     name: str
     datatype: str
@@ -43,11 +43,13 @@ class Signature:
         self._by_name = {spec.name: spec for spec in self.inputs}
 
     def bind(self, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the inputs by name, ready to be sent: arrays, or tritonclient's own InferInput unchanged.
+        """Validate the inputs of a call.
+
+        Return arrays by name, ready to be sent; tritonclient's InferInput objects are unchanged.
 
         Raises:
-            RunnerArgumentError: both positional and named inputs, too few or many, an unknown name, or a value
-                of a wrong type or shape.
+            RunnerArgumentError: inputs are passed both by position and by name, there are too few or too many, a name
+                is unknown, or a value has the wrong type or shape.
         """
         given = self._given(positional, named)
         bound = {
@@ -150,7 +152,7 @@ def _spec(entry: Mapping[str, Any]) -> InputSpec:
 
 
 def _is_ready(value: Any) -> bool:
-    """Return whether a value is a tritonclient InferInput, which has a name, type and shape already."""
+    """Return whether a value is a tritonclient InferInput, which already has a name, type and shape."""
     return type(value).__name__ == "InferInput" and hasattr(value, "set_data_from_numpy")
 
 
@@ -164,10 +166,12 @@ def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 def _converted(spec: InputSpec, array: Array) -> Array:
-    """Return an array of the input's type; numbers are converted to another width of their kind.
+    """Convert an array to the input's type.
+
+    Numbers are converted only within their kind, for example from float64 to float32.
 
     Raises:
-        RunnerArgumentError: the kind differs, or a number does not fit.
+        RunnerArgumentError: the kind differs, or a number is out of range.
     """
     dtype = spec.dtype
     if array.dtype.kind == "O" or not np.can_cast(array.dtype, dtype, "same_kind"):

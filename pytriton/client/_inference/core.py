@@ -1,6 +1,4 @@
-"""`Core`: the common part of all clients, with the servers, the model's configuration, and the steps of each
-operation.
-"""
+"""`Core`: the servers, the model's configuration and the steps of each operation, common to all clients."""
 
 from __future__ import annotations
 
@@ -243,8 +241,9 @@ class Core:
             raise call_error(failure, server.url, doing, timeout_s) from failure
 
     def prepared(self, request: InferCall) -> Steps[Prepared]:
-        """Validate a request. If it is invalid, reread the model's configuration, which may have changed, and
-        validate again.
+        """Validate a request.
+
+        If it is invalid, reread the model's configuration, which may have changed, and validate again.
 
         Raises:
             PyTritonClientError, RuntimeError: see `prepare`

@@ -180,9 +180,7 @@ def decode(result: Any) -> Outputs:
 
 
 def restore(outputs: Outputs, config: TritonModelConfig, *, sample: bool) -> Outputs:
-    """Undo the reshaping by `named_inputs`: remove the axis of size 1 that was added to scalars, and the batch axis
-    of a sample.
-    """
+    """Undo the reshaping by `named_inputs`: remove the axis that was added to scalars, and a sample's batch axis."""
     specs = {spec.name: spec for spec in config.outputs or ()}
     restored = {}
     for name, array in outputs.items():

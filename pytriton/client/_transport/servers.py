@@ -104,8 +104,9 @@ class Servers:
         return f"model {self.model_name}/{self.version or '<latest>'}"
 
     def in_turn(self) -> Iterator[tuple[TritonEndpoint, bool]]:
-        """Iterate over all servers once, starting with the next one in turn. Servers that are currently skipped come
-        last.
+        """Iterate over all servers once, starting with the next one in turn.
+
+        Servers that are currently skipped come last.
 
         Each item is a server and whether it is the last one.
         """

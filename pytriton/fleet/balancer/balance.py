@@ -96,7 +96,7 @@ class Balancer:
         return found
 
     def _is_alone(self) -> bool:
-        """Return True if old HAProxy workers get no more requests: they have exited, or their idle connections have
+        """Return True if no old HAProxy worker gets requests: they have exited, or their idle connections have
         expired.
         """
         waited = self._clock() - self._changed_at

@@ -92,9 +92,7 @@ def use_packed(backend: str) -> list[str]:
 
 
 def _wait_in_stream() -> list[str]:
-    """Return the rules that wait for the complete first message of a stream, which may be the only one for a long
-    time.
-    """
+    """Return the rules that wait for a stream's complete first message, which may be its only one for a long time."""
     rules = [
         f"    {_WAIT} {_REST} at-least {_NAMED} if {_IS_STREAM} {{ var(txn.size) -m int ge {_NAMED} }}"
     ]

@@ -119,8 +119,9 @@ class HAProxy:
             time.sleep(0.05)
 
     def ask(self, command: str, away_s: float = _AWAY_S, answer_s: float = _ANSWER_S) -> str:
-        """Send a command to the master's socket and return the answer. Wait `away_s` for the socket and `answer_s`
-        for the answer.
+        """Send a command to the master's socket and return the answer.
+
+        Wait `away_s` for the socket and `answer_s` for the answer.
 
         Raises:
             HAProxyError: the master does not answer

@@ -77,8 +77,9 @@ def connected(address: str | None) -> Any:
 
 
 def _check_that_it_answers(address: str | None) -> None:
-    """Raise PyTritonDaemonError if nothing listens at the address. Ray itself would retry for a minute or two and
-    then exit this process.
+    """Raise PyTritonDaemonError if nothing listens at the address.
+
+    Ray itself would retry for a minute or two and then exit this process.
     """
     named = os.environ.get("RAY_ADDRESS", "") if address in (None, "auto") else str(address)
     host, _, port = named.rpartition("://")[2].rpartition(":")

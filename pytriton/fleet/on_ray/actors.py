@@ -1,5 +1,4 @@
-"""The actors besides the controller: a resource holder for each instance, and a node actor for the daemon of each
-node.
+"""The actors besides the controller: a holder for each instance, and a node actor for the daemon of each node.
 
 They are plain classes. The controller creates Ray actors from them, with the required resources and placement.
 """
@@ -279,8 +278,9 @@ def _is_own(folder: Path, *, root: bool = False) -> bool:
 
 
 def _owner_of(runtime_dir: Path) -> Optional[int]:
-    """Acquire the owner's lock of a daemon and return its file descriptor. Return None if another actor holds it,
-    which may belong to another cluster.
+    """Acquire the owner's lock of a daemon and return its file descriptor.
+
+    Return None if another actor holds it, which may belong to another cluster.
     """
     try:
         owner = os.open(runtime_dir / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -141,8 +141,7 @@ class Balancers:
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
     def answer(self, balancer: str, generation: int) -> tuple[int, bytes]:
-        """Return the current generation and state, an encoded [NodeStatus], for a balancer that has applied
-        `generation`.
+        """Return the generation and the state (an encoded [NodeStatus]) for a balancer that has applied `generation`.
 
         The returned generation is -1 until this controller has polled every node. The state is empty then, and for a
         balancer that has already applied the current generation.

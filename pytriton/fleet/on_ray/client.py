@@ -94,8 +94,9 @@ class RayFleetClient:
         progress: bool | Report | None = None,
         **options: Unpack[RegisterOptions],
     ) -> list[RayNode]:
-        """Serve a callable with `instances` instances in total, wherever Ray has room. Return when all are ready, or
-        none is left.
+        """Serve a callable with `instances` instances in total, wherever Ray has room.
+
+        Return when all are ready, or none is left.
 
         Args:
             infer_fn: as in `DaemonClient.register`, like all arguments that are not described here
@@ -209,8 +210,8 @@ class RayFleetClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
-        """Drain a node, so that it can be removed, and return its ID. Its instances are started elsewhere first, so
-        no request fails.
+        """Drain a node, so that it can be removed, and return its ID. Instances start elsewhere first, so no request
+        fails.
 
         Args:
             node: ID of the node, or a prefix of it; None: the node on which this is called
@@ -257,8 +258,8 @@ class RayFleetClient:
         return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON objects sorted by time,
-        with the field `node`.
+        """Return the most recent log lines of a model on all nodes, or of the daemons, as JSON sorted by time, with
+        `node`.
         """
         answers = self._ask("logs", name, lines)
         records = [with_node(line, node) for node, found in answers.items() for line in found]
@@ -390,9 +391,7 @@ class BalancerView:
 
 
 def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
-    """Decode a node's status, or return the reason why it is invalid: one invalid status must not hide the other
-    nodes.
-    """
+    """Decode a node's status. If it is invalid, return the reason, so that it does not hide the other nodes."""
     try:
         return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
     except msgspec.MsgspecError as wrong:

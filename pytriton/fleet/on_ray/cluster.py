@@ -1,5 +1,6 @@
-"""The controller's interface to Ray: live nodes, their actors, and the locations of holders. Contains all calls to
-Ray.
+"""The controller's interface to Ray: live nodes, their actors, and the locations of holders.
+
+Contains all calls to Ray.
 """
 
 from __future__ import annotations
@@ -259,8 +260,9 @@ class Cluster:
             self._ray.kill(actor, no_restart=True)
 
     def release_all_but(self, holders: Collection[str]) -> None:
-        """Release all holders except these. A controller that died before it could record or release a holder leaves
-        it behind.
+        """Release all holders except these.
+
+        A controller that died before it could record or release a holder leaves it behind.
         """
         beginning = f"fleet-{self._fleet}/"
         for name in named_actors(self._ray, beginning):
@@ -329,8 +331,9 @@ class Cluster:
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
     def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
-        """Wait until all calls have ended, or up to the timeout. Remove finished calls from `asked`; return key ->
-        (result, error).
+        """Wait until all calls have ended, or up to the timeout.
+
+        Remove finished calls from `asked`; return key -> (result, error).
 
         Only one call to Ray is made, because there may be thousands of calls. Calls that another thread has removed
         meanwhile, for example when a holder was released, are left out.

@@ -1,5 +1,4 @@
-"""The controller: a detached actor that makes daemons serve the registered models on the nodes where Ray has placed
-their instances.
+"""The controller: a detached actor that makes daemons serve each model on the nodes where Ray has placed it.
 
 Its loop polls the live nodes, the holders' locations and the daemons' models, lets `reconcile` compute the necessary
 steps, and has node actors execute them. Changes are stored in Ray's key-value store first, so Ray may restart the
@@ -232,7 +231,7 @@ class Controller:
         return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
-        """Return whether a model is served as registered, its serving and wanted number of instances, and the last
+        """Return whether a model is served as registered, its numbers of serving and wanted instances, and its last
         error.
 
         With `request`, the ID of a `register` call, a later change by another client is an error.
@@ -258,9 +257,7 @@ class Controller:
             return done, served, model.spec.instances, self._steps.error(name)
 
     def drained(self, node: str) -> bool:
-        """Return whether a draining node is empty: it serves nothing, no instance is placed there, and balancers do
-        not use it.
-        """
+        """Return whether a draining node is empty: it has no models and no holders, and balancers do not use it."""
         with self._lock:
             return (node not in self._observed or (node, ALL_MODELS) in self._left) and not (
                 self._observed.get(node)

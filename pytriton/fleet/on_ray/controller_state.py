@@ -106,15 +106,17 @@ class ControllerState(msgspec.Struct):
             self.known = [*self.known, name]
 
     def knows(self, name: str) -> bool:
-        """Return whether the fleet may remove models of this name. Daemons may also serve models of a fleet whose
-        state was lost.
+        """Return whether the fleet may remove models of this name.
+
+        Daemons may also serve models of a fleet whose state was lost.
         """
         return self.known is None or name in self.known or name in self.models
 
 
 class ControllerStore:
-    """Storage of the controller's state in Ray's key-value store. A change writes only the changed model, and its
-    payloads only once.
+    """Storage of the controller's state in Ray's key-value store.
+
+    A change writes only the changed model, and its payloads only once.
 
     `fleet-F` contains the state that does not belong to a model, `fleet-F/model/NAME` a model without its payloads,
     and `fleet-F/payloads/DIGEST` the payloads of each version. Payloads are written before the model that needs them.

@@ -184,9 +184,7 @@ def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
 
 
 def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
-    """Return a specification without the fleet's environment variables, which a registrant in a fleet's worker would
-    forward.
-    """
+    """Return a specification without the fleet's variables, which a registrant inside a worker would forward."""
     ours = VARIABLE, REQUEST_VARIABLE
     if not any(one in spec.world.env for one in ours):
         return spec

@@ -134,9 +134,7 @@ class Placement:
         return bool(gone)
 
     def _renew_pending(self, model: RegisteredModel) -> None:
-        """Recreate holders that Ray has not placed on one of the fleet's nodes, because they are restricted to the
-        previous nodes.
-        """
+        """Recreate holders that are not on one of the fleet's nodes: they are restricted to its previous nodes."""
         places = self._cluster.places
         lost = [
             one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive

@@ -86,9 +86,7 @@ def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
 def with_environment(
     planned: RegistrationPlan, runtime_env: Mapping[str, Any], options: RegisterOptions
 ) -> RegistrationPlan:
-    """Return a registration without the registrant's interpreter settings, if the environment has its own
-    interpreter.
-    """
+    """Return a registration without the registrant's interpreter settings if the environment has an interpreter."""
     from pytriton._register.environment import select_variables
 
     if not makes_interpreter(runtime_env):

@@ -111,8 +111,9 @@ def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Ca
 
 
 def roll_back(model: RegisteredModel) -> str:
-    """Restore a model's previous version with its number of instances. Return an error message if there is none,
-    otherwise "".
+    """Restore a model's previous version with its number of instances.
+
+    Return an error message if there is none, otherwise "".
     """
     before = model.previous
     if before is None:
