@@ -13,7 +13,7 @@ import numpy.typing as npt
 __all__ = ["empty_output", "set_output_source"]
 
 Array = npt.NDArray[Any]
-#: Returns an array of this shape and dtype, or None if an ordinary array will do.
+#: Returns an array of this shape and dtype, or None if `numpy.empty` should be used.
 Source = Callable[["tuple[int, ...]", "np.dtype[Any]"], Union[Array, None]]
 
 

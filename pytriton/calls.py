@@ -37,7 +37,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 Parameter = Union[str, int, bool]
 
-#: Flags of a request of a sequence (TRITONSERVER_REQUEST_FLAG_SEQUENCE_*).
+#: Flags of requests that belong to a sequence (TRITONSERVER_REQUEST_FLAG_SEQUENCE_*).
 SEQUENCE_START = 1
 SEQUENCE_END = 2
 
@@ -347,9 +347,9 @@ def _call(
     stream: bool,
 ) -> ModelCall:
     if timeout_s is not None and timeout_s <= 0:
-        raise ValueError(f"timeout_s={timeout_s}: give a number above 0, or None for no timeout")
+        raise ValueError(f"timeout_s={timeout_s}: must be a number above 0, or None for no timeout")
     if isinstance(outputs, str):
-        raise TypeError(f"outputs={outputs!r}: give a list of names")
+        raise TypeError(f"outputs={outputs!r}: must be a list of names")
     given = {**(inputs or {}), **named}
     masked = [name for name, value in given.items() if is_masked(value)]
     if masked:
@@ -376,7 +376,7 @@ def _outputs(model: str, answer: Delivery) -> dict[str, Array]:
 
 def _too_late(model: str, timeout_s: float | None) -> CallTimeoutError:
     return CallTimeoutError(
-        f"call to model {model}: no answer within {timeout_s:g} s (timeout_s)",
+        f"call to model {model}: no response within {timeout_s:g} s (timeout_s)",
         model_name=model,
         code="UNAVAILABLE",
     )
@@ -385,8 +385,8 @@ def _too_late(model: str, timeout_s: float | None) -> CallTimeoutError:
 def _caller(model: str) -> Caller:
     if _callers and os.getpid() != _pid:
         raise PyTritonInvalidOperationError(
-            f"model {model} cannot be called from here: this process was forked from a worker. Call it in "
-            "the worker's own process, and pass on the result."
+            f"model {model} cannot be called from here: this process was forked from a worker. Call the model in "
+            f"the worker's process, and pass the result to this process."
         )
     if len(_callers) == 1:
         return _callers[0]
@@ -396,7 +396,7 @@ def _caller(model: str) -> Caller:
     if _callers:
         return _callers[-1]
     raise PyTritonInvalidOperationError(
-        f"model {model} cannot be called from here: calls by pytriton.infer() are made by a registered "
-        "model's callable while it serves, not while it loads, and not by other programs. Here, use a "
-        f'client: pytriton.client.ModelClient("localhost", "{model}").infer_sample(...)'
+        f"model {model} cannot be called from here: pytriton.infer() works only in the callable of a "
+        "registered model while it serves requests, not while it loads or in other programs. Use a client "
+        f'instead: pytriton.client.ModelClient("localhost", "{model}").infer_sample(...)'
     )

@@ -20,7 +20,7 @@ DEFAULT_GRPC_PORT = 8001
 DEFAULT_METRICS_PORT = 8002
 #: Keyword argument in which `@triton_context` passes the context.
 TRITON_CONTEXT_FIELD_NAME = "triton_context"
-#: Seconds that `connect` waits for a server started elsewhere.
+#: How long `connect` waits for a server that another process starts, in seconds.
 DEFAULT_TRITON_STARTUP_TIMEOUT_S = 120
 
 

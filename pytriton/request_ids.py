@@ -37,7 +37,7 @@ class Server(Protocol):
 
 
 _bound: ContextVar[Optional[str]] = ContextVar("pytriton_request_id", default=None)
-#: `server`: set in a thread that serves a model.
+#: `server` is set in a thread that serves a model.
 _here = threading.local()
 _of_process: Optional[weakref.ref[Server]] = None
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytriton._protocol import messages
     from pytriton.daemon_client import DaemonClient
 
-#: States of an instance that will not become "ready" any more.
+#: States of an instance that will never be "ready" again.
 _FINAL_STATES = ("failed", "stopping", "stopped")
 
 
@@ -89,7 +89,7 @@ class Model:
                 return
             if "ready" not in states and not changing:
                 raise PyTritonDaemonError(
-                    f"Model {self.name!r} will not become ready: {self._describe_instances()}"
+                    f"Model {self.name!r} cannot become ready: {self._describe_instances()}"
                 )
             if time.monotonic() > deadline:
                 raise PyTritonDaemonError(

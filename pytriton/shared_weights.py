@@ -72,7 +72,7 @@ def shared(
     """
     if framework not in _FRAMEWORKS:
         raise PyTritonValidationError(
-            f"pytriton.shared: framework has to be 'numpy' or 'torch', got {framework!r}."
+            f"pytriton.shared: framework must be 'numpy' or 'torch', got {framework!r}."
         )
     if isinstance(source, (str, os.PathLike)):
         path = Path(source).expanduser()
@@ -80,7 +80,7 @@ def shared(
     if callable(source):
         if key is None:
             raise PyTritonValidationError(
-                "pytriton.shared: a function needs a key, which identifies what all workers share, such as "
+                "pytriton.shared: a function requires a key that identifies the shared data, such as "
                 "key='resnet-50 v3'."
             )
         return _made(_digest_of_key(key), str(key), source)
@@ -96,9 +96,8 @@ def shared(
 def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
     if _making.label is not None:
         raise PyTritonValidationError(
-            f"pytriton.shared: the function that creates {_making.label!r} itself shares {label!r}. Two workers that "
-            f"each start with one of them would deadlock: share {label!r} first, and use it in the "
-            "function."
+            f"pytriton.shared: the function that creates {_making.label!r} itself shares {label!r}. Two workers "
+            f"that each start with one of them would deadlock. Share {label!r} first, and use it in the function."
         )
 
     def pieces() -> Iterable[Buffer]:

@@ -99,7 +99,7 @@ class AsyncClient(BaseClient[R]):
             task = asyncio.ensure_future(self._run(core.initialise()))
             task.add_done_callback(self._initialised)
             self._initialising = task
-        # Shielded: cancelling one task must not cancel it for the others.
+        # Use `shield`, so that cancelling one task does not cancel this for the others.
         return await asyncio.shield(self._initialising)
 
     def _initialised(self, task: asyncio.Future[TritonModelConfig]) -> None:
@@ -118,9 +118,9 @@ class AsyncClient(BaseClient[R]):
             self._loop = loop
         if self._loop is not loop:
             raise PyTritonClientError(
-                f"{type(self).__name__} belongs to the event loop that used it first, and this is another one. Make "
-                "a client for each event loop, such as each asyncio.run(...); from_existing_client(...) makes one "
-                "that does not query the model again."
+                f"{type(self).__name__} belongs to the event loop that used it first, but was called in another "
+                f"one. Create a client for each event loop, such as each asyncio.run(...). "
+                f"from_existing_client(...) creates one that does not query the model again."
             )
 
     async def _pause(self, seconds: float) -> None:

@@ -30,13 +30,13 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
     _decoupled = True
 
     async def _infer(self, request: InferCall) -> AsyncIterator[Outputs]:
-        # An async generator: calling it returns the iterator at once, as the base class requires.
+        # This is an async generator, so calling it returns the iterator immediately, as the base class requires.
         await self._initialise()
         prepared = await self._run(self._core.prepared(request))
         server = await self._run(self._core.choose())
         client = server.connection.client()  # type: ignore[attr-defined]  # of gRPC only
-        # tritonclient's aio cannot request an empty final response. So each request gets a stream of its own,
-        # which Triton ends after the last response.
+        # tritonclient's aio client cannot request an empty final response. Therefore each request gets its own
+        # stream, which Triton ends after the last response.
         stream = client.stream_infer(_once(prepared), headers=prepared.headers)
         try:
             while (result := await self._next(stream, server)) is not None:

@@ -45,7 +45,7 @@ def extract_access_token_from_headers(headers: Mapping[str, Any] | None) -> str 
     tokens = [str(known[key]) for key in (ACCESS_HEADER, _GRPC_HEADER) if known.get(key)]
     if len(set(tokens)) > 1:
         raise ValueError(
-            f"The headers {ACCESS_HEADER} and {_GRPC_HEADER} carry different access tokens; "
-            "send one of them, or the same token in both."
+            f"The headers {ACCESS_HEADER} and {_GRPC_HEADER} contain different access tokens. Send only one of "
+            f"them, or the same token in both."
         )
     return tokens[0] if tokens else None

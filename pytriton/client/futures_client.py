@@ -26,7 +26,7 @@ __all__ = ["FuturesModelClient"]
 T = TypeVar("T")
 Self = TypeVar("Self", bound="FuturesModelClient")
 
-#: Threads are created on demand; this number stands for no limit.
+#: Threads are created on demand. This number means no limit.
 _UNLIMITED_WORKERS = 100_000
 
 
@@ -93,7 +93,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         self._changed = threading.Condition()
         self._count = 0  #: requests queued or in flight
         self._closed = False
-        self._abandoned = False  #: set when queued requests must not start any more
+        self._abandoned = False  #: set when queued requests must no longer start
         _awaited.add(self)
 
     def model_config(self) -> Future[TritonModelConfig]:
@@ -119,7 +119,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         if idle:
             self._client.close()
         if self._abandoned:
-            self._threads.run_waiting()  # they fail at once, even though all threads are busy
+            self._threads.run_waiting()  # they fail immediately, even if all threads are busy
         self._threads.end(wait=wait)
 
     def __enter__(self: Self) -> Self:
@@ -132,7 +132,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is not None:  # after an exception, Ctrl-C above all, results are not collected
+        if kind is not None:  # after an exception, such as Ctrl-C, results are no longer collected
             _awaited.discard(self)
         try:
             self.close(wait=kind is None)
@@ -150,7 +150,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
                 if self._non_blocking:
                     raise PyTritonClientQueueFullError(
                         f"The queue of {self._client!r} is full: {self._count} requests are queued or "
-                        "in flight. Collect results first, or raise max_queue_size."
+                        "in flight. Collect results first, or increase max_queue_size."
                     )
                 self._changed.wait()
                 self._require_open()
@@ -165,7 +165,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
                 raise self._closed_error()
             return work()
         finally:
-            self._give_back()  # before the future is done: its observer may submit the next request
+            self._give_back()  # do this first: a callback of the future may submit the next request
 
     def _give_back_cancelled(self, future: Future[Any]) -> None:
         if future.cancelled():  # it never started

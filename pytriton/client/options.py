@@ -33,9 +33,9 @@ _RESERVED = {
     "sequence_end": "sequence_end",
 }
 _RESERVED_PREFIX = "triton_"
-#: 64-bit values, which both protocols carry exactly: JSON parsers read larger ones as floating-point numbers.
+#: 64-bit integers, which both protocols transfer exactly. JSON parsers read larger ones as floating-point numbers.
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-#: Headers that delimit a request: another value would corrupt the connection's next request.
+#: Headers that delimit a request. Another value would corrupt the next request on the connection.
 _OF_THE_CONNECTION = ("connection", "content-length", "transfer-encoding")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -140,17 +140,17 @@ def check_parameters(parameters: Parameters) -> dict[str, Value] | None:
     for name, value in checked.items():
         if isinstance(value, int) and not _LOWEST <= value <= _HIGHEST:
             raise PyTritonClientValueError(
-                f"The parameter {name!r} must be a 64-bit integer, got {value!r}. Send it as text, or as an "
-                "input."
+                f"The parameter {name!r} must be a 64-bit integer, got {value!r}. Send it as a string, or as an "
+                f"input."
             )
         if name in _RESERVED:
             raise PyTritonClientValueError(
-                f"The parameter {name!r} is Triton's own; set it with "
+                f"The parameter {name!r} is reserved by Triton. Set it with "
                 f"options=RequestOptions({_RESERVED[name]}=...)."
             )
         if name.startswith(_RESERVED_PREFIX) or name == "binary_data_output":
             raise PyTritonClientValueError(
-                f"The parameter {name!r} is Triton's own; choose a name that is not "
+                f"The parameter name {name!r} is reserved by Triton. Choose a name that is not "
                 f"'binary_data_output' and does not begin with {_RESERVED_PREFIX!r}."
             )
     return checked
@@ -169,11 +169,11 @@ def check_headers(headers: Headers) -> dict[str, str]:
             raise PyTritonClientValueError(f"The header {name!r} is set by the client itself.")
         if not _HEADER_NAME.fullmatch(name):
             raise PyTritonClientValueError(
-                f"A header name may have only letters, digits and !#$%&'*+-.^_`|~, got {name!r}."
+                f"Header names may contain only letters, digits and !#$%&'*+-.^_`|~, got {name!r}."
             )
         if not _HEADER_VALUE.fullmatch(value):
             raise PyTritonClientValueError(
-                f"The header {name!r} has a character that is not allowed in headers: {value!r}."
+                f"The header {name!r} contains a character that is not allowed in headers: {value!r}."
             )
     return texts
 
@@ -188,18 +188,18 @@ def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in metadata.items():
         if name.endswith("-bin"):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, names that end with '-bin' have binary values, and "
-                "Triton reads only text. Choose another name."
+                f"The header {name!r} cannot be sent over gRPC, where names that end with '-bin' have binary "
+                f"values, which Triton does not read. Choose another name."
             )
         if not _METADATA_NAME.fullmatch(name) or name.startswith("grpc-"):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, a name may have only letters, digits and ._-, and "
-                "does not begin with 'grpc-', which is gRPC's own."
+                f"The header {name!r} cannot be sent over gRPC, where names may contain only letters, digits and "
+                f"._-, and must not begin with 'grpc-'."
             )
         if not _METADATA_VALUE.fullmatch(value):
             raise PyTritonClientValueError(
-                f"The header {name!r} cannot be sent over gRPC: there, a value may have only printable ASCII characters, "
-                f"got {value!r}. Send it as a parameter, which may be any text, or as an input."
+                f"The header {name!r} cannot be sent over gRPC, where values may contain only printable ASCII "
+                f"characters, got {value!r}. Send the value as a parameter, which may be any string, or as an input."
             )
     return metadata
 
@@ -216,11 +216,11 @@ def _checked(what: str, given: Mapping[str, Value]) -> dict[str, Value]:
         if not isinstance(value, (str, int, bool)):
             raise PyTritonClientValueError(
                 f"Values of {what} must be str, int or bool, got {name!r}: {value!r}. "
-                "Send other values as text, or as an input."
+                "Send other values as strings, or as inputs."
             )
         if isinstance(value, str) and not _is_text(value):
             raise PyTritonClientValueError(
-                f"Texts in {what} must be valid Unicode, got {name!r}: {value!r}."
+                f"Strings in {what} must be valid Unicode, got {name!r}: {value!r}."
             )
     return given
 

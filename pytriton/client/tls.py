@@ -39,7 +39,7 @@ class TlsOptions:
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
             raise PyTritonClientValueError(
-                "TlsOptions needs client_certificate and client_key together, or neither."
+                "TlsOptions requires both client_certificate and client_key, or neither."
             )
         for name in ("ca_certificate", "client_certificate", "client_key"):
             _check_readable(name, getattr(self, name))
@@ -55,7 +55,7 @@ class TlsOptions:
             if self.client_certificate is not None:
                 context.load_cert_chain(self.client_certificate, self.client_key)
         except (ssl.SSLError, ValueError) as error:
-            raise PyTritonClientValueError(f"The files of {self} cannot be used: {error}") from None
+            raise PyTritonClientValueError(f"Cannot use the files of {self}: {error}") from None
         return context
 
     def grpc_options(self) -> dict[str, str | None]:
@@ -79,5 +79,5 @@ def _check_readable(name: str, file: _File) -> None:
             pass
     except (OSError, TypeError) as error:
         raise PyTritonClientValueError(
-            f"TlsOptions: {name}={file!r} cannot be read: {error}"
+            f"TlsOptions: cannot read {name}={file!r}: {error}"
         ) from None

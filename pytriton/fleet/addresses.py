@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError
 
-#: The port of `control_tcp` where none is given: the one of the Helm chart and the documents.
+#: Default port of `control_tcp`, which the Helm chart and the documentation use.
 CONTROL_PORT = 9440
 #: Prefix of a name that resolves to several nodes.
 DNS = "dns:"
@@ -37,7 +37,7 @@ def addresses_of(nodes: Nodes, resolve: Resolve = socket.getaddrinfo) -> list[st
         found += _resolved(word, resolve) if word.startswith(DNS) else [_address(word)]
     if not found:
         raise PyTritonBadParameterError(
-            f"nodes={nodes!r} names no node. Give dns:NAME[:PORT], or a list of HOST[:PORT]."
+            f"nodes={nodes!r} contains no node. Pass dns:NAME[:PORT], or a list of HOST[:PORT]."
         )
     return list(dict.fromkeys(found))
 
@@ -55,8 +55,8 @@ def _resolved(word: str, resolve: Resolve) -> list[str]:
         answers = resolve(host, port, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError) as error:
         raise DaemonNotRunningError(
-            f"nodes={word!r}: the name {host!r} does not resolve: {error}. In Kubernetes, it is that of the headless "
-            "Service, and resolves once a pod is ready."
+            f"nodes={word!r}: the name {host!r} does not resolve: {error}. In Kubernetes, use the name of the "
+            f"headless Service, which resolves once a pod is ready."
         ) from error
     # A node with addresses of both families would count as two nodes.
     families = {one[0] for one in answers}
@@ -77,7 +77,8 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host = f"[{text}]"  # an IPv6 address
     if host in ("", "[]") or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise PyTritonBadParameterError(
-            f"{text!r} is not a node: give HOST, HOST:PORT, [IPV6]:PORT, dns:NAME[:PORT], or the path of a runtime "
+            f"{text!r} is not the address of a node. Pass HOST, HOST:PORT, [IPV6]:PORT, dns:NAME[:PORT], or the "
+            f"path of a runtime "
             "directory."
         )
     return host, int(port)

@@ -21,7 +21,7 @@ from pytriton.exceptions import (
 
 T = TypeVar("T")
 NodeT = TypeVar("NodeT")
-#: Nodes queried in parallel: each query has a thread and a socket.
+#: Maximum number of nodes queried in parallel. Each query uses a thread and a socket.
 MAX_AT_ONCE = 64
 
 
@@ -68,7 +68,7 @@ def ask_each(
             running = [pool.submit(one, address, node) for address, node in nodes.items()]
             try:
                 wait(running)
-            except BaseException:  # Ctrl-C: leaving the pool waits for all
+            except BaseException:  # Ctrl-C; leaving the pool waits for all calls
                 stop.set()
                 raise
     finally:
@@ -97,7 +97,7 @@ class Change(Generic[T]):
         make: Callable[[str, DaemonClient, Report], T],
         undo: Callable[[str, DaemonClient], str],
         was_made: Callable[[str, DaemonClient], bool] = lambda *_: False,
-        unknown: str = "look there once it answers",
+        unknown: str = "check its status once it answers",
     ) -> None:
         self._what = what
         self._model = model
@@ -129,7 +129,7 @@ class Change(Generic[T]):
         if not answers.failed:
             return answers.done
         undone = self._undo_on({node: clients[node] for node in answers.done})
-        # A cancelled node may have finished already, with its answer in transit.
+        # A cancelled node may already have finished, with its answer still in transit.
         silent = _failed_by(DaemonNotRunningError, answers.failed)
         unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
         settled = ask_each(unsure, self._settle).done
@@ -143,7 +143,7 @@ class Change(Generic[T]):
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:
         undone = ask_each(clients, self._undo)
-        left = {node: f"undoing it failed there: {error}" for node, error in undone.failed.items()}
+        left = {node: f"undoing it failed: {error}" for node, error in undone.failed.items()}
         return {**undone.done, **left}
 
     def _error(

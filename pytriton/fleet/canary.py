@@ -19,12 +19,12 @@ from pytriton._protocol.arguments import closest_keywords
 from pytriton._protocol.lanes.histograms import quantile
 from pytriton.exceptions import PyTritonBadParameterError
 
-#: With fewer failures, the requests themselves may be the cause.
+#: Minimum number of failures: fewer may be caused by the requests themselves.
 _FEWEST_FAILURES = 3
-#: Standard deviations: about one in forty checks rejects a good version by chance.
+#: Number of standard deviations: about one in forty checks rejects a good version by chance.
 _SURE = 2.0
 _SLOW_SHARE = 0.95
-#: Smaller differences are noise of the machine: 0.17 and 0.23 ms were observed for the same callable.
+#: Smaller differences are noise: 0.17 and 0.23 ms were observed for the same callable.
 _MIN_WATCH_S = 0.0005
 
 
@@ -58,12 +58,10 @@ class Canary:
 
     def __post_init__(self) -> None:
         self._check("share", 0 < _number(self.share) < 1, "above 0 and below 1, such as 0.1")
-        self._check("watch_s", 0 < _number(self.watch_s) < math.inf, "seconds above 0")
+        self._check("watch_s", 0 < _number(self.watch_s) < math.inf, "a number of seconds above 0")
         self._check("failures", 0 <= _number(self.failures) < 1, "0 to 1, such as 0.01")
         self._check("slower", 1 <= _number(self.slower) < math.inf, "at least 1, such as 1.5")
-        self._check(
-            "calls", isinstance(self.calls, int) and self.calls > 0, "a whole number of 1 or more"
-        )
+        self._check("calls", isinstance(self.calls, int) and self.calls > 0, "a positive integer")
 
     def _check(self, name: str, holds: bool, what: str) -> None:
         if not holds:
@@ -82,7 +80,7 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
         return None
     if not replace:
         raise PyTritonBadParameterError(
-            "canary requires replace=True: a new version is compared with the one that it replaces"
+            "canary requires replace=True, because a new version is compared with the one that it replaces"
         )
     return given if isinstance(given, Canary) else Canary(given)
 
@@ -96,7 +94,8 @@ def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
     """
     if len(nodes) < 2:
         raise PyTritonBadParameterError(
-            "canary needs at least two nodes: the new version on one node is compared with the old version on another"
+            "canary requires at least two nodes, because the new version on one node is compared with the old "
+            "version on another"
         )
     size = max(1, int(len(nodes) * share + 1e-9))
     waves, left = [], list(nodes)
@@ -134,7 +133,7 @@ def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters
         if one.name == model:
             work = one.work
             failed = sum(work.failed.values())
-            # Requests lost before their call have failed, too, but were not started.
+            # Requests that were lost before their call have failed, too, but do not count as started.
             return CanaryCounters(
                 max(work.requests, failed), failed, work.call_s.sum, tuple(work.call_s.buckets)
             )
@@ -151,7 +150,7 @@ def increase_since(now: CanaryCounters, before: CanaryCounters) -> CanaryCounter
     calls = (max(0, a - b) for a, b in zip_longest(now.calls, before.calls, fillvalue=0))
     failed = max(0, now.failed - before.failed)
     return CanaryCounters(
-        # Requests that were started before may have failed since.
+        # Requests that were started before may have failed in the meantime.
         max(now.requests - before.requests, failed),
         failed,
         max(0.0, now.busy_s - before.busy_s),
@@ -196,8 +195,8 @@ def duration_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> 
     if new.mean_s - old.mean_s < _MIN_WATCH_S:
         return ""
     return (
-        f"its calls take {new.mean_s * 1e3:.3g} ms (95 of 100 at most {slow * 1e3:.3g} ms); the old version's "
-        f"{old.mean_s * 1e3:.3g} ms ({usually * 1e3:.3g} ms)"
+        f"its calls take {new.mean_s * 1e3:.3g} ms on average (95th percentile {slow * 1e3:.3g} ms); those of "
+        f"the old version take {old.mean_s * 1e3:.3g} ms (95th percentile {usually * 1e3:.3g} ms)"
     )
 
 

@@ -110,8 +110,8 @@ class FleetClient(Closeable):
         message = planned.message
         if message.spec.isolation == "thread" or message.ephemeral:
             raise PyTritonBadParameterError(
-                f"Model {message.spec.name!r}: isolation='thread' and ephemeral=True bind a model to this process, "
-                "which is on one node. Leave them out, or connect to one daemon."
+                f"Model {message.spec.name!r}: isolation='thread' and ephemeral=True bind a model to this "
+                f"process, which runs on a single node. Leave them out, or connect to a single daemon."
             )
         how = canary_of(canary, replace=message.replace)
         payloads = planned.payloads()
@@ -145,10 +145,10 @@ class FleetClient(Closeable):
             former = before[node]
             scale = messages.Scale(name, former.instances, former.autoscale)
             client.scale_prepared(scale)
-            return "it has its previous number of instances"
+            return "the previous number of instances was restored"
 
         with reporter(progress, name) as report:
-            # The previous number is right on a node that did not answer, whatever it did.
+            # If a node did not answer, restoring the previous number is right, whether or not it has scaled.
             change = Change("scaled", name, make, undo, lambda *_: True)
             found = change.on_all(clients, report)
         return FleetModel(self, name, found, [])
@@ -229,8 +229,8 @@ class FleetClient(Closeable):
         }
         if tried:
             raise FleetError(
-                f"A new version of {', '.join(sorted(tried))} is provisional: a rollout is in progress. Wait until all "
-                "nodes have it, or have rolled it back. Nothing was changed."
+                f"A new version of {', '.join(sorted(tried))} is provisional, because a rollout is in progress. "
+                f"Wait until it has finished or has been rolled back. Nothing was changed."
             )
         kept = {
             node: {one.spec.name: one.digest for one in found}
@@ -240,8 +240,8 @@ class FleetClient(Closeable):
         if plan.conflicts:
             who = "; ".join(f"{name}: {', '.join(on)}" for name, on in plan.conflicts.items())
             raise FleetError(
-                f"Nodes have different registrations of the same name ({who}). Set source= to the node that is right, "
-                "or register it again with replace=True. Nothing was changed."
+                f"Nodes have different registrations of the same name ({who}). Set source= to the node with the "
+                f"right registration, or register the model again with replace=True. Nothing was changed."
             )
         with reporter(progress, "sync") as report:
             return carry_out(plan, clients, report)
@@ -278,7 +278,7 @@ class FleetClient(Closeable):
                 return one
         known = ", ".join(one.name for one in models) or "none"
         raise ModelNotFoundError(
-            f"no node serves a model {name!r}; models of the fleet: {known}", model_name=name
+            f"no node serves a model {name!r}. Models of the fleet: {known}", model_name=name
         )
 
     def status(self) -> list[NodeStatus]:
@@ -335,16 +335,16 @@ class FleetClient(Closeable):
         before = {node for node, names in served.done.items() if name in names}
         if before and not message.replace:
             raise FleetModelExistsError(
-                f"Model {name!r} is already registered on {', '.join(sorted(before))}. Pass replace=True for a new "
-                "version in its place, or `sync` to bring it to all nodes.",
+                f"Model {name!r} is already registered on {', '.join(sorted(before))}. Pass replace=True to "
+                f"replace it, or use `sync` to copy it to all nodes.",
                 model_name=name,
             )
 
         if canary is not None and before != set(clients):
             missing = ", ".join(node for node in clients if node not in before)
             raise ModelNotFoundError(
-                f"Model {name!r} is missing on {missing}, so there is no old version to compare with. `sync` "
-                "copies it to all nodes; or leave canary out. Nothing was changed.",
+                f"Model {name!r} is missing on {missing}, so there is no old version to compare with. Use `sync` "
+                f"to copy it to all nodes, or leave out canary=. Nothing was changed.",
                 model_name=name,
             )
         found = Rollout(clients, message, payloads, canary, report).run()
@@ -382,8 +382,8 @@ class FleetClient(Closeable):
         if answers.failed:
             texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
             raise DaemonNotRunningError(
-                f"{len(answers.failed)} of {len(answers.failed) + len(answers.done)} nodes do not answer, and a change "
-                f"has to reach all of them. Nothing was changed.\n{texts}"
+                f"{len(answers.failed)} of {len(answers.failed) + len(answers.done)} nodes do not answer, but a "
+                f"change must reach all of them. Nothing was changed.\n{texts}"
             )
         return answers.done
 

@@ -31,7 +31,7 @@ _POLL_INTERVAL_S = 0.5
 #: Interval between progress reports of a watch.
 _REPORT_INTERVAL_S = 2.0
 
-#: Lease duration: a node rolls back when it is not renewed for so long.
+#: Duration of the lease. A node rolls back if the lease is not renewed within this time.
 LEASE_S = 30.0
 _RENEW_S = 5.0
 
@@ -118,7 +118,7 @@ class Rollout:
             make,
             self._lease.roll_back,
             lambda *_: True,
-            f"if it is served there after all, that node rolls it back within {LEASE_S:g} s",
+            f"if it is served there nevertheless, that node rolls it back within {LEASE_S:g} s",
         )
         self._found.update(change.on_all({one: self._clients[one] for one in wave}, self._report))
 
@@ -128,7 +128,7 @@ class Rollout:
         answers = ask_each(there, self._lease.roll_back)
         lines = [f"{node}: {text}" for node, text in answers.done.items() if text]
         lines += [
-            f"{node}: it rolls it back within {LEASE_S:g} s; currently {error}"
+            f"{node}: it will roll back within {LEASE_S:g} s; error: {error}"
             for node, error in answers.failed.items()
         ]
         return "\n".join(lines)
@@ -241,8 +241,8 @@ class FleetLease:
         )
         self._require_all(
             answers.failed,
-            f"Model {self._model!r} was not registered: all nodes had it, but some have lost it since. A node that "
-            f"does not answer rolls it back within {LEASE_S:g} s of its return.",
+            f"Model {self._model!r} was not registered: all nodes had it, but some have lost it in the meantime. "
+            f"A node that does not answer rolls it back within {LEASE_S:g} s of its return.",
         )
 
     def keep(self) -> None:
@@ -256,8 +256,8 @@ class FleetLease:
         )
         self._require_all(
             answers.failed,
-            f"Model {self._model!r} is confirmed on {', '.join(answers.done) or 'no node'}. A node that was "
-            f"not reached rolls it back within {LEASE_S:g} s; `sync` brings it there.",
+            f"Model {self._model!r} is confirmed on {', '.join(answers.done) or 'no node'}. A node that was not "
+            f"reached rolls it back within {LEASE_S:g} s. Use `sync` to copy it there.",
         )
 
     def _require_all(self, failed: dict[str, Exception], text: str) -> None:
@@ -282,5 +282,5 @@ class FleetLease:
         except ModelNotFoundError as error:
             if node in self._made:
                 self.lost[node] = error
-        except PyTritonError:  # it is down, or slow; the confirmation will show the outcome
+        except PyTritonError:  # the node is down or slow; the confirmation will show the outcome
             return

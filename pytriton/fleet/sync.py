@@ -118,7 +118,8 @@ def carry_out(
     if failures:
         texts = [f"{node}: {error}" for node, error in failures.items()]
         raise FleetError(
-            f"The nodes still differ. Done: {'; '.join(done) or 'nothing'}.\n" + "\n".join(texts),
+            f"The nodes still differ. Completed steps: {'; '.join(done) or 'nothing'}.\n"
+            + "\n".join(texts),
             failures=failures,
         )
     return done
@@ -141,8 +142,8 @@ class _SyncSource:
             (kept,) = self._clients[node].registrations(model, payloads=True)
             if registration_digest(kept.spec, kept.payloads) != kept.digest:
                 raise PyTritonDaemonError(
-                    f"{node} sent a model {model!r} that does not match its digest: it was damaged in transit, or that "
-                    "daemon is of another version"
+                    f"{node} sent a model {model!r} that does not match its digest: it was damaged in transit, "
+                    f"or the daemon has another version"
                 )
             self._newest = node, kept
         return self._newest[1]

@@ -32,7 +32,7 @@ _Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Stop = Union[str, Annotated[list[str], Meta(max_length=64)], None]
 _Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-#: An assistant's message may consist of tool calls alone; OpenAI allows null as a function's result.
+#: An assistant's message may consist only of tool calls. OpenAI allows null as the result of a function.
 _MAY_SAY_NOTHING = ("assistant", "function")
 
 
@@ -191,7 +191,7 @@ class CompletionBody(_Choosing, kw_only=True, frozen=True):
     suffix: Optional[str] = None
     echo: Optional[bool] = None
     best_of: Optional[_Choices] = None
-    #: 0 requests the probabilities of the prompt alone, together with `echo`.
+    #: 0, together with `echo`, requests only the probabilities of the prompt.
     max_tokens: Optional[Annotated[int, Meta(ge=0, le=2**31 - 1)]] = None
     logprobs: Optional[_Alternatives] = None
 
@@ -270,7 +270,9 @@ def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise APIError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
+        raise APIError(
+            f"The body is not valid JSON in UTF-8: {error}.", code="invalid_json"
+        ) from None
     except RecursionError:
         raise APIError("The body is nested too deeply.", code="invalid_json") from None
 

@@ -13,7 +13,7 @@ from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["KINDS", "ModelCard", "OpenAI", "card_of"]
 
-#: The kinds a model can serve; embeddings cannot be combined, since they are batched.
+#: The routes that a model can serve. Embeddings cannot be combined with others, because they are batched.
 KINDS = ("chat", "completions", "responses", "embeddings")
 
 MAX_ALIAS_LENGTH = 200
@@ -47,13 +47,13 @@ class ModelCard(msgspec.Struct, frozen=True):
             isinstance(length, bool) or not isinstance(length, int) or length < 1
         ):
             raise PyTritonValidationError(
-                f"context_length has to be a whole number of 1 or more, got {length!r}."
+                f"context_length must be a positive integer, got {length!r}."
             )
         _check_aliases(self.aliases)
         for name in ("owned_by", "description"):
             if not isinstance(getattr(self, name), str):
                 raise PyTritonValidationError(
-                    f"{name} has to be a string, got {getattr(self, name)!r}."
+                    f"{name} must be a string, got {getattr(self, name)!r}."
                 )
 
     @property
@@ -82,22 +82,22 @@ def card_of(value: Any) -> ModelCard:
         return value
     if not isinstance(value, (str, list, tuple)):
         raise PyTritonValidationError(
-            f"openai has to be one of {_listed()}, a list of them, or a pytriton.openai.ModelCard, got {value!r}."
+            f"openai must be one of {_listed()}, a list of them, or a pytriton.openai.ModelCard, got {value!r}."
         )
     return ModelCard(value)
 
 
 def _check_aliases(aliases: Any) -> None:
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
-        raise PyTritonValidationError(f"aliases has to be a list of strings, got {aliases!r}.")
+        raise PyTritonValidationError(f"aliases must be a list of strings, got {aliases!r}.")
     for one in aliases:
         if not isinstance(one, str) or not one.strip() or not one.isprintable():
             raise PyTritonValidationError(
-                f"An alias has to be a string of printable characters, got {one!r:.200}."
+                f"An alias must be a string of printable characters, got {one!r:.200}."
             )
         if len(one) > MAX_ALIAS_LENGTH:
             raise PyTritonValidationError(
-                f"An alias has at most {MAX_ALIAS_LENGTH} characters, got {one[:50]!r}... with {len(one)}."
+                f"An alias may have at most {MAX_ALIAS_LENGTH} characters, got {one[:50]!r}... with {len(one)}."
             )
 
 
@@ -106,12 +106,12 @@ def _check_kinds(kinds: list[Any]) -> None:
     if unknown or not kinds:
         what = f"got {unknown[0]!r}" if unknown else "got an empty list"
         raise PyTritonValidationError(
-            f"openai has to be one of {_listed()}, or a list of them, {what}."
+            f"openai must be one of {_listed()}, or a list of them, {what}."
         )
     if "embeddings" in kinds and len(kinds) > 1:
         raise PyTritonValidationError(
-            "openai='embeddings' cannot be combined with others: such a model takes batches of texts and responds "
-            "with arrays. Register two models."
+            "openai='embeddings' cannot be combined with others, because such a model receives batches of texts "
+            "and returns arrays. Register two models."
         )
 
 

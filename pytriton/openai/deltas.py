@@ -16,7 +16,7 @@ from pytriton._protocol.arguments import plain
 
 __all__ = ["Delta", "Embeddings", "ToolCall", "Usage", "deltas_of"]
 
-#: Maximum token count: quotas and metrics have to be able to add it up.
+#: Maximum token count, so that quotas and metrics can add up counts.
 _MAX_TOKENS = 2**53
 
 
@@ -42,7 +42,7 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
         for name in self.__struct_fields__:
             count = _whole(self, name)
             if not 0 <= count <= _MAX_TOKENS:
-                raise ValueError(f"Usage.{name} has to be from 0 to {_MAX_TOKENS}, got {count}")
+                raise ValueError(f"Usage.{name} must be from 0 to {_MAX_TOKENS}, got {count}")
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
@@ -68,7 +68,7 @@ class ToolCall(msgspec.Struct, kw_only=True, frozen=True):
         for name in ("name", "id"):
             _text(self, name)
         if self.arguments is None or isinstance(self.arguments, Mapping):
-            raise TypeError("ToolCall.arguments has to be JSON as a string: json.dumps(arguments)")
+            raise TypeError("ToolCall.arguments must be JSON as a string: json.dumps(arguments)")
         _text(self, "arguments")
         _whole(self, "index")
 
@@ -107,12 +107,12 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
         if type(self.index) is not int:
             _whole(self, "index")
         if not all(isinstance(call, ToolCall) for call in self.tool_calls):
-            raise TypeError("Delta.tool_calls has to be a tuple of pytriton.openai.ToolCall")
+            raise TypeError("Delta.tool_calls must be a tuple of pytriton.openai.ToolCall")
         if self.logprobs is not None and not isinstance(self.logprobs, Mapping):
-            raise TypeError(f"Delta.logprobs has to be a dict, not {type(self.logprobs).__name__}")
+            raise TypeError(f"Delta.logprobs must be a dict, not {type(self.logprobs).__name__}")
         if self.usage is not None and not isinstance(self.usage, Usage):
             raise TypeError(
-                f"Delta.usage has to be a pytriton.openai.Usage, not {type(self.usage).__name__}"
+                f"Delta.usage must be a pytriton.openai.Usage, not {type(self.usage).__name__}"
             )
 
 
@@ -123,7 +123,7 @@ def _text(struct: msgspec.Struct, name: str) -> None:
         return
     if not isinstance(value, str):
         kind = type(struct).__name__
-        raise TypeError(f"{kind}.{name} has to be a string, not {type(value).__name__}")
+        raise TypeError(f"{kind}.{name} must be a string, not {type(value).__name__}")
     msgspec.structs.force_setattr(struct, name, str.__str__(value))
 
 
@@ -133,7 +133,7 @@ def _whole(struct: msgspec.Struct, name: str) -> int:
     number: Any = plain(value)
     if isinstance(number, bool) or not isinstance(number, int):
         kind = type(struct).__name__
-        raise TypeError(f"{kind}.{name} has to be a whole number, not {type(value).__name__}")
+        raise TypeError(f"{kind}.{name} must be an integer, not {type(value).__name__}")
     if number is not value:
         msgspec.structs.force_setattr(struct, name, number)
     return int(number)
@@ -157,8 +157,8 @@ def deltas_of(piece: Any) -> Iterator[Delta]:
     if isinstance(piece, Mapping) and "choices" in piece:
         return _of_chunk(piece)
     raise TypeError(
-        "a callable behind the OpenAI API yields strings, pytriton.openai.Delta, or chunks in OpenAI's form (dicts "
-        f"with `choices`), not {type(piece).__name__}"
+        "a callable behind the OpenAI API must yield strings, pytriton.openai.Delta, or chunks in OpenAI's "
+        f"format (dicts with `choices`), not {type(piece).__name__}"
     )
 
 

@@ -28,7 +28,7 @@ __all__ = [
 INPUT, EMBEDDING, TOKENS = "input_text", "embedding", "prompt_tokens"
 #: The request parameter with the number of dimensions, and the argument of a callable that accepts it.
 DIMENSIONS = "dimensions"
-#: Prefix of token IDs (int32, little-endian); no UTF-8 text begins with it.
+#: Prefix of token IDs (int32, little-endian). No text in UTF-8 begins with it.
 _IDS = b"\xff"
 
 #: A text, or its tokens.
@@ -121,8 +121,8 @@ def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
     vectors = _vectors(given.vectors)
     if vectors.ndim != 2 or len(vectors) != sum(counts):
         raise ValueError(
-            f"a callable with openai='embeddings' returns an array with a row for each of its {sum(counts)} texts; "
-            f"this one has the shape {vectors.shape}"
+            f"a callable with openai='embeddings' must return an array with a row for each of the {sum(counts)} "
+            f"texts, but returned one of shape {vectors.shape}"
         )
     tokens = np.zeros((len(vectors), 1), np.int32)
     if len(given.prompt_tokens):
@@ -130,8 +130,8 @@ def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
         numbers = said.dtype.kind in "iu" and lost_by_cast(said, tokens.dtype) is None
         if not numbers or said.shape != (len(vectors),) or (said < 0).any():
             raise ValueError(
-                f"prompt_tokens has to have a number from 0 for each of the {len(vectors)} texts, "
-                f"got {given.prompt_tokens!r:.200}"
+                f"prompt_tokens must contain a non-negative integer for each of the {len(vectors)} texts, got "
+                f"{given.prompt_tokens!r:.200}"
             )
         tokens[:, 0] = said
     results = []
@@ -150,5 +150,5 @@ def _vectors(given: Any) -> Any:
     array = np.asarray(given)
     lost = lost_by_cast(array, np.dtype(np.float32)) if array.dtype.kind in "iuf" else None
     if lost is not None:
-        raise ValueError(f"{what} has numbers that float32 cannot represent: {lost}")
+        raise ValueError(f"{what} contains numbers that float32 cannot represent: {lost}")
     return array.astype(np.float32, copy=False)

@@ -43,7 +43,7 @@ class APIError(Exception):
         code: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        self.message = str(message)  # may be an exception, whose text is used
+        self.message = str(message)  # may be an exception, whose message is used
         super().__init__(self.message)
         self.status = int(status) if 400 <= status <= 599 else 500
         self.type = str(type or _type_of(self.status))

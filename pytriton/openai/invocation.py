@@ -81,7 +81,7 @@ def read(request: Any, kinds: list[str]) -> Invocation:
         envelope = msgspec.json.decode(request[REQUEST].item(), type=Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise APIError(
-            f"The input `{REQUEST}` cannot be read: {error}.", code="invalid_json"
+            f"Cannot parse the input `{REQUEST}`: {error}.", code="invalid_json"
         ) from None
     if envelope.api not in kinds:
         raise APIError(f"This model serves {', '.join(kinds)}, not {envelope.api}.", 404)
@@ -130,7 +130,7 @@ def _text(value: Any) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
-        raise APIError(f"The input `{TEXT}` is not UTF-8.") from None
+        raise APIError(f"The input `{TEXT}` is not valid UTF-8.") from None
 
 
 def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pytriton.openai.serving import OUTPUT, AsyncTexts, Texts
 
 __all__ = ["MAX_TEXTS", "OpenAIModel", "make_model"]
 
-#: Texts per call of an embeddings callable, unless its configuration sets it.
+#: Maximum number of texts per call of an embedding callable, unless its configuration sets another one.
 MAX_TEXTS = 64
 #: Streams that a worker may have in flight per proxy; an asynchronous callable gets several proxies.
 _LANES = 4
@@ -87,8 +87,8 @@ def make_model(
         chosen = config or ModelConfig(max_batch_size=MAX_TEXTS)
         if not chosen.batching or chosen.decoupled:
             raise PyTritonValidationError(
-                "A model with openai='embeddings' is batched, and answers each request once: leave batching=False "
-                "and decoupled=True out of its ModelConfig."
+                "A model with openai='embeddings' is batched and sends one response to each request. Leave "
+                "batching=False and decoupled=True out of its ModelConfig."
             )
         return OpenAIModel(wrapped, _EMBEDDING_INPUTS, _EMBEDDING_OUTPUTS, chosen, made, None)
     chosen = dataclasses.replace(config or ModelConfig(), batching=False, decoupled=True)

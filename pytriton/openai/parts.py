@@ -22,7 +22,7 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 _SCHEME = re.compile(r"[a-z][a-z\d+.-]{0,63}", re.IGNORECASE)
 _SLASH = re.compile(r"\s*[/\\]")
 _CONTROLS = "".join(map(chr, range(32)))
-#: Informational fields, such as the sources of an earlier answer, whose URLs are not fetched.
+#: Informational fields, such as the sources of an earlier response, whose URLs are not downloaded.
 _NO_URLS = frozenset((*_TEXTS.values(), "title", "name", "filename", "annotations", "logprobs"))
 #: Characters of a percent-encoded text that are decoded at a time.
 _PIECE = 1 << 16
@@ -61,13 +61,13 @@ def part_of(raw: Any, place: str) -> Part:
     kind = raw.get("type")
     if not isinstance(kind, str):
         raise APIError(
-            f"'{place}' has to have a 'type'.", param=f"{place}.type", code="invalid_value"
+            f"'{place}' must have a 'type'.", param=f"{place}.type", code="invalid_value"
         )
     if kind in _TEXTS:
         text = raw.get(_TEXTS[kind])
         if not isinstance(text, str):
             raise APIError(
-                f"'{place}.{_TEXTS[kind]}' has to be a string.", param=place, code="invalid_value"
+                f"'{place}.{_TEXTS[kind]}' must be a string.", param=place, code="invalid_value"
             )
         return Part(kind, text=text, raw=raw)
     sound = raw.get("input_audio")
@@ -75,7 +75,7 @@ def part_of(raw: Any, place: str) -> Part:
         form = sound.get("format") or "wav"
         if not isinstance(form, str) or not _SUBTYPE.fullmatch(form):
             raise APIError(
-                f"'{place}.input_audio.format' has to be like 'wav' or 'mp3'.",
+                f"'{place}.input_audio.format' must be a format such as 'wav' or 'mp3'.",
                 param=f"{place}.input_audio.format",
                 code="invalid_value",
             )
@@ -143,7 +143,7 @@ def _of_data_url(url: str, place: str) -> tuple[bytes, str]:
     head = _DATA_URL.match(url)
     if head is None:
         raise APIError(
-            f"'{place}' has a data URL that cannot be read: it has to begin with, e.g., 'data:image/png;base64,'.",
+            f"'{place}' contains an invalid data URL: it must begin with a prefix such as 'data:image/png;base64,'.",
             param=place,
             code="invalid_data_url",
         )
@@ -174,5 +174,7 @@ def _decoded(text: str, place: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise APIError(
-            f"'{place}' has data that is not base64: {error}.", param=place, code="invalid_base64"
+            f"'{place}' contains data that is not valid base64: {error}.",
+            param=place,
+            code="invalid_base64",
         ) from None

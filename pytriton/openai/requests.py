@@ -22,7 +22,7 @@ __all__ = [
     "only_answer",
 ]
 
-#: Maximum number of choices of a request: each is buffered while the others are generated.
+#: Maximum number of choices of a request. Each one is buffered while the others are generated.
 MAX_ANSWERS = 2048
 
 
@@ -187,7 +187,7 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
     answers = len(prompts) * (body.n or 1)
     if answers > MAX_ANSWERS:
         raise APIError(
-            f"'prompt' and 'n' ask for {answers} answers; at most {MAX_ANSWERS} are allowed.",
+            f"'prompt' and 'n' request {answers} choices; at most {MAX_ANSWERS} are allowed.",
             param="prompt" if len(prompts) > 1 else "n",
             code="invalid_value",
         )
@@ -212,7 +212,7 @@ def prompts_of(given: Any, place: str) -> tuple[str | list[int], ...]:
         return (cast("list[int]", given),)
     if not given or any(isinstance(one, int) or one == [] for one in given):
         raise APIError(
-            f"'{place}' has to be a string, a list of strings, a list of token ids, or a list of such lists.",
+            f"'{place}' must be a string, a list of strings, a list of token ids, or a list of such lists.",
             param=place,
             code="invalid_value",
         )
@@ -297,7 +297,7 @@ def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
     body = read_body(document, ResponsesBody)
     asked = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
     if isinstance(document.get("prompt"), Mapping):
-        # A prompt stored there, with its variables.
+        # A prompt that is stored at OpenAI, with its variables.
         asked.append("prompt")
     if asked or body.background:
         raise _not_kept(asked[0] if asked else "background")
@@ -308,7 +308,7 @@ def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
         if message is not None:
             messages.append(message)
     if not messages:
-        raise APIError("'input' has no message.", param="input", code="invalid_value")
+        raise APIError("'input' contains no message.", param="input", code="invalid_value")
     return ChatRequest(
         api="responses",
         id=request_id,
@@ -355,7 +355,7 @@ def _message(item: Mapping[str, Any], place: str) -> Message | None:
         raise _not_kept(place)
     if kind != "message":
         raise APIError(
-            f"'{place}' is of the type {kind!r:.100}, which is not supported.",
+            f"'{place}' has the type {kind!r:.100}, which is not supported.",
             param=f"{place}.type",
             code="unsupported_value",
         )

@@ -206,8 +206,8 @@ class Choices:
     def __getitem__(self, index: int) -> Choice:
         if not 0 <= index < len(self._all):
             raise IndexError(
-                f"a Delta has the index {index!r}, but the request asks for {len(self._all)} answers, "
-                "which are counted from 0"
+                f"a Delta has the index {index!r}, but the request has {len(self._all)} choices, whose indexes "
+                f"begin at 0"
             )
         return self._all[index]
 

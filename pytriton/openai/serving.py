@@ -19,7 +19,7 @@ from pytriton.proxy.results import OneText, sending
 __all__ = ["OUTPUT", "AsyncTexts", "ChunkCoalescer", "Texts"]
 
 OUTPUT = "text_output"
-#: No response this time: between two of these the worker checks whether its client has disconnected.
+#: No response for now. The worker then checks whether the client has disconnected.
 _NOTHING: list[Any] = [None]
 
 Results = Sequence[Any]
@@ -136,7 +136,7 @@ def _of_answer(delta: Delta, index: int | None) -> Delta:
         return delta
     if delta.index != 0:
         raise IndexError(
-            f"a Delta has the index {delta.index!r}, but the request asks for one answer, with the index 0"
+            f"a Delta has the index {delta.index!r}, but the request has a single choice, whose index is 0"
         )
     return msgspec.structs.replace(delta, index=index)
 
@@ -144,7 +144,7 @@ def _of_answer(delta: Delta, index: int | None) -> Delta:
 def _results(asked: Invocation, text: str) -> Results:
     if text:
         return _said(asked.mark + text)
-    # tritonserver notices a disconnected client when it writes to it.
+    # tritonserver notices that a client has disconnected only when it sends something.
     return _said(asked.mark) if asked.beats() else _NOTHING
 
 
@@ -169,13 +169,13 @@ def _said(text: str) -> Results:
     return OneText(OUTPUT, text.encode())
 
 
-# ── coalescing of pieces that are available at the same time: each response costs every process ──────
+# ── coalescing of pieces that arrive at the same time, because each response costs time in every process ──────
 
 
-#: A piece is held only if the one before came that long before it at most: then another one is likely to be there.
-#: So the first one goes out at once.
+#: A piece is buffered only if it arrives this soon after the previous one, when another one is likely to follow.
+#: The first piece is sent immediately.
 _QUICK_S = 0.0003
-#: Maximum number of buffered pieces; then the worker checks whether there is room for them.
+#: Maximum number of buffered pieces. After that many, the worker checks whether there is room for them.
 _MAX_CHUNKS = 64
 
 
@@ -202,7 +202,9 @@ class ChunkCoalescer:
         self._clock = clock
         self._texts: list[str] = []
         self._last = float("-inf")  #: when the newest piece arrived
-        self._flushes = False  #: scheduled for the next turn
+        self._flushes = (
+            False  #: whether `_flush` is scheduled for the next iteration of the event loop
+        )
         self._failed: Exception | None = None
 
     def try_buffer(self, text: str) -> bool:

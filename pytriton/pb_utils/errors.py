@@ -45,10 +45,12 @@ class TritonError:
 
     def __init__(self, message: str, code: _ErrorCode = _ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str):
-            raise TypeError(f"TritonError takes a string, got {type(message).__name__}")
+            raise TypeError(
+                f"TritonError requires a string as its message, got {type(message).__name__}"
+            )
         if not isinstance(code, int):
             raise TypeError(
-                f"TritonError takes a code such as TritonError.NOT_FOUND, got {code!r:.80}"
+                f"TritonError requires a code such as TritonError.NOT_FOUND, got {code!r:.80}"
             )
         self._message = message
         self._code = _ErrorCode(code)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-#: In the order of TRITONSERVER_DataType, from 1.
+#: In the order of TRITONSERVER_DataType, starting at 1.
 DATATYPES = datatypes.TRITON_CODES[1:]
-#: Type name in a model configuration -> numpy type. Excludes BF16, which numpy lacks.
+#: Data type in a model configuration -> numpy type. Without BF16, which numpy does not support.
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": (
         np.object_ if name == "BYTES" else numpy_types.NUMERIC[name].type
@@ -178,7 +178,7 @@ def load_model(
     for name, content in given.items():
         if not isinstance(name, str) or not isinstance(content, bytes):
             raise TypeError(
-                f"load_model: files are bytes by name, got {type(content).__name__} for {name!r:.80}"
+                f"load_model: files must be a dict of name to bytes, got {type(content).__name__} for {name!r:.80}"
             )
     host.current().control("load", model_name, config=config, files=given)
 
@@ -214,4 +214,4 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 def _check(**given: tuple[Any, type]) -> None:
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
-            raise TypeError(f"{name} has to be {with_article(kind.__name__)}, got {value!r:.80}")
+            raise TypeError(f"{name} must be {with_article(kind.__name__)}, got {value!r:.80}")

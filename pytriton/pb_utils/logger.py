@@ -72,7 +72,7 @@ class Logger:
 def _write(message: str, level: _LogLevel) -> None:
     if not isinstance(message, str) or not isinstance(level, _LogLevel):
         raise TypeError(
-            f"Logger takes a string and a level such as Logger.INFO, got {message!r:.80}, {level!r:.80}"
+            f"Logger requires a string and a level such as Logger.INFO, got {message!r:.80}, {level!r:.80}"
         )
     caller = sys._getframe(2)  # the caller of Logger's method
     place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"

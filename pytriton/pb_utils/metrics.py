@@ -68,10 +68,10 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: _MetricKind) -> None:
         if not isinstance(name, str) or not isinstance(description, str):
             raise TypeError(
-                f"name and description have to be str, got {name!r:.80}, {description!r:.80}"
+                f"name and description must be str, got {name!r:.80}, {description!r:.80}"
             )
         if not isinstance(kind, _MetricKind):
-            raise TypeError("kind has to be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
+            raise TypeError("kind must be MetricFamily.COUNTER, GAUGE or HISTOGRAM")
         if not _NAME.fullmatch(name) or name.startswith("__"):
             raise _refused("MetricFamily", f"Invalid metric name {name!r:.80}")
         if name.startswith(TRITONS_METRICS):
@@ -81,7 +81,7 @@ class MetricFamily:
             )
         if not _can_travel(description):
             raise _refused("MetricFamily", f"Invalid description {description!r:.80}")
-        # For good, as in tritonserver, which forgets no family.
+        # Families are kept forever, as in tritonserver.
         first = _families.setdefault(name, (kind, description))
         if first[0] is not kind:
             raise _refused(
@@ -91,7 +91,9 @@ class MetricFamily:
         self._name = name
         self._kind, self._description = first
         self._owner = object()
-        self._made: dict[_Key, Callable[[], None]] = {}  #: what ends each of its metrics
+        self._made: dict[
+            _Key, Callable[[], None]
+        ] = {}  #: labels of each metric -> function that releases it
         weakref.finalize(self, _end_all, self._made).atexit = False
 
     def Metric(
@@ -110,7 +112,7 @@ class MetricFamily:
             "family": self._name,
             "description": self._description,
             "kind": self._kind.name,
-            # In one order, so that proxies recognize equal metrics.
+            # Sort the labels, so that proxies recognize equal metrics.
             "labels": dict(sorted(_labels(labels, self._kind).items())),
             "buckets": _buckets(buckets, self._kind),
         }
@@ -118,7 +120,7 @@ class MetricFamily:
         if key not in _numbers and len(_numbers) >= MAX_METRICS:
             raise _refused(
                 "Metric",
-                f"this process has {MAX_METRICS} metrics, and which is the maximum: labels have too many values",
+                f"this process already has {MAX_METRICS} metrics, the maximum. Use labels with fewer values",
             )
         number = _join(key, self._owner)
         if key not in self._made:
@@ -133,7 +135,9 @@ def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
     if not isinstance(given, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
     if len(given) > MAX_LABELS:
-        raise _refused("Metric", f"{len(given)} labels are too many, {MAX_LABELS} are allowed")
+        raise _refused(
+            "Metric", f"{len(given)} labels are too many; at most {MAX_LABELS} are allowed"
+        )
     for name, value in given.items():
         if not isinstance(name, str) or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise _refused("Metric", f"Invalid label name {name!r:.80}")
@@ -156,7 +160,9 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
     if not isinstance(given, list):
         raise TritonModelException("Failed to create metric. Buckets must be a list.")
     if len(given) > MAX_BUCKETS:
-        raise _refused("Metric", f"{len(given)} buckets are too many, {MAX_BUCKETS} are allowed")
+        raise _refused(
+            "Metric", f"{len(given)} buckets are too many; at most {MAX_BUCKETS} are allowed"
+        )
     bounds = []
     for bound in given:
         if isinstance(bound, (str, bytes)) or not hasattr(bound, "__float__"):
@@ -188,7 +194,7 @@ class _Number:
 #: A family's name, and the labels in order.
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 _numbers: dict[_Key, _Number] = {}
-#: Kind and description of every family that this process has made.
+#: Kind and description of every family that this process has created.
 _families: dict[str, tuple[_MetricKind, str]] = {}
 
 
@@ -203,7 +209,7 @@ def _join(key: _Key, owner: object) -> _Number:
         number.owners.add(owner)
         if _numbers.get(key) is number:
             return number
-        number.owners.discard(owner)  # its last owner has just left
+        number.owners.discard(owner)  # the last owner has just been removed
 
 
 def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> None:
@@ -212,7 +218,7 @@ def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> N
     if number.owners or _numbers.get(key) is not number:
         return
     del _numbers[key]
-    if number.owners:  # another family has joined in between
+    if number.owners:  # another family has become an owner in the meantime
         _numbers.setdefault(key, number)
     else:
         host.current().delete_metric(deletion)
@@ -311,5 +317,5 @@ def _as_number(value: Any) -> float:
         TypeError: the value is not a number.
     """
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"a metric can only change by a number, got {value!r:.80}")
+        raise TypeError(f"the value of a metric must be a number, got {value!r:.80}")
     return float(value)

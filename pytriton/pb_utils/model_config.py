@@ -38,8 +38,8 @@ class ModelConfig:
         said = self._config.get("max_batch_size", 0)
         if said > max_batch_size:
             raise ValueError(
-                f"configuration of model {self._name!r} says max_batch_size {said}, the model's own is "
-                f"{max_batch_size}"
+                f"the configuration of model {self._name!r} sets max_batch_size {said}, but auto_complete_config "
+                f"sets {max_batch_size}"
             )
         self._config["max_batch_size"] = max_batch_size
 
@@ -52,7 +52,7 @@ class ModelConfig:
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._config:
                 raise ValueError(
-                    f"configuration of model {self._name!r} already says {other}, which excludes dynamic_batching"
+                    f"the configuration of model {self._name!r} already sets {other}, which excludes dynamic_batching"
                 )
         self._config.setdefault("dynamic_batching", {})
 
@@ -69,8 +69,7 @@ class ModelConfig:
         said = self._config.get("model_transaction_policy", {}).get("decoupled")
         if said and not wanted:
             raise ValueError(
-                f"configuration of model {self._name!r} says that it is decoupled, its auto_complete_config that "
-                "it is not"
+                f"the configuration of model {self._name!r} declares it decoupled, but auto_complete_config does not"
             )
         self._config["model_transaction_policy"] = {"decoupled": bool(wanted)}
 

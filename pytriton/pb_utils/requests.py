@@ -42,7 +42,7 @@ class PreferredMemory:
     def __init__(self, preferred_memory_type: _MemoryType, preferred_device_id: int = 0) -> None:
         if not isinstance(preferred_memory_type, _MemoryType):
             raise TypeError(
-                "PreferredMemory takes TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, got "
+                "PreferredMemory requires TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU, got "
                 f"{preferred_memory_type!r:.80}"
             )
         self.preferred_memory_type = preferred_memory_type
@@ -72,7 +72,7 @@ def parameters_text(given: Optional[Parameters]) -> str:
             raise TritonModelException(
                 f"Expect parameters values to have type bool/int/str, found type {type(value)} of {name!r:.80}"
             )
-        # A larger one would arrive as another number.
+        # A larger integer would arrive as a different number.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise TritonModelException(
                 f"Expect parameters values to have 64 bits, found more in {name!r:.80}"
@@ -99,7 +99,7 @@ class InferenceResponse:
         parameters: Optional[Parameters] = None,
     ) -> None:
         if error is not None and not isinstance(error, TritonError):
-            raise TypeError(f"error has to be a pb_utils.TritonError, got {type(error).__name__}")
+            raise TypeError(f"error must be a pb_utils.TritonError, got {type(error).__name__}")
         if isinstance(output_tensors, (list, tuple)) and any(one is None for one in output_tensors):
             raise TritonModelException("Output tensor for inference response should not be empty.")
         self._output_tensors = optional_tensors(output_tensors, "output_tensors")
@@ -160,7 +160,7 @@ class ResponseSender:
         """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(
-                f"send takes a pb_utils.InferenceResponse, got {type(response).__name__}"
+                f"send requires a pb_utils.InferenceResponse, got {type(response).__name__}"
             )
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException(f"Unable to send response. Unsupported flag {flags!r}.")
@@ -176,7 +176,7 @@ class ResponseSender:
         if not self._decoupled:
             if response is None:
                 raise TritonModelException(
-                    "Unable to send response. A model that is not decoupled has to answer each request."
+                    "Unable to send response. A model that is not decoupled must respond to each request."
                 )
             self._answered = final = True
         self._closed = final
@@ -214,7 +214,7 @@ def _check_types(**given: tuple[Any, Any]) -> None:
     for name, (value, kind) in given.items():
         if value is _MISSING:
             raise TypeError(
-                f"InferenceRequest takes {name}=, together with inputs, outputs and a model's name"
+                f"InferenceRequest requires {name}=: inputs, requested_output_names and model_name must be passed"
             )
         if not isinstance(value, kind):
             raise TypeError(f"InferenceRequest: {name}={value!r:.80} has the wrong type")
@@ -222,7 +222,7 @@ def _check_types(**given: tuple[Any, Any]) -> None:
 
 def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -> None:
     if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
-        raise TypeError(f"requested_output_names has to be a list of str, got {outputs!r:.200}")
+        raise TypeError(f"requested_output_names must be a list of str, got {outputs!r:.200}")
     if not isinstance(correlation_id, (int, str)):
         wrong = TypeError if correlation_id is None else TritonModelException
         raise wrong(f"Correlation ID must be integer or string, got {correlation_id!r:.80}")
@@ -232,7 +232,7 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
         )
     for name, value, bits in (("flags", flags, 32), ("timeout", timeout, 64)):
         if not 0 <= value < 1 << bits:
-            raise TypeError(f"InferenceRequest: {name}={value} has to be from 0 to 2**{bits} - 1")
+            raise TypeError(f"InferenceRequest: {name}={value} must be from 0 to 2**{bits} - 1")
 
 
 class InferenceRequest:
@@ -408,7 +408,8 @@ class InferenceRequest:
         """
         if self._cancelled is None:
             raise TritonModelException(
-                "Cannot determine request cancellation: this request was created here"
+                "Cannot determine request cancellation: this request was not received from a client but created "
+                "by the model"
             )
         return self._cancelled()
 
@@ -419,7 +420,9 @@ class InferenceRequest:
             TritonModelException: this is not a request that the model has to answer.
         """
         if self._sender is None:
-            raise TritonModelException("This request was created here and has no response sender")
+            raise TritonModelException(
+                "This request was created by the model and has no response sender"
+            )
         return self._sender()
 
     def set_release_flags(self, flags: int) -> None:

@@ -37,7 +37,7 @@ class Tensor:
         """Create a tensor. Raise TypeError or TritonModelException if the name, array or dtype is invalid."""
         if not isinstance(name, str) or not isinstance(tensor, np.ndarray):
             raise TypeError(
-                f"Tensor takes a name and a numpy array, got {type(name).__name__} and {type(tensor).__name__}"
+                f"Tensor requires a name and a numpy array, got {type(name).__name__} and {type(tensor).__name__}"
             )
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
@@ -106,8 +106,8 @@ class Tensor:
             return self._array.view(numpy_types.element_dtype("BF16"))
         except ImportError:
             raise TritonModelException(
-                f"Tensor {self._name!r} is of type BF16, which numpy does not have. Install ml_dtypes into the "
-                "worker's environment, or take the tensor by DLPack (torch.from_dlpack(tensor))."
+                f"Tensor {self._name!r} has the type BF16, which numpy does not support. Install ml_dtypes in "
+                f"the worker's environment, or use DLPack (torch.from_dlpack(tensor))."
             ) from None
 
     def to_dlpack(self) -> Any:
@@ -155,7 +155,7 @@ def optional_tensors(given: Any, what: str) -> list[Tensor]:
     """
     found: Optional[list[Tensor]] = list(given) if isinstance(given, (list, tuple)) else None
     if found is None or not all(isinstance(one, Tensor) for one in found):
-        raise TypeError(f"{what} has to be a list of pb_utils.Tensor, got {given!r:.200}")
+        raise TypeError(f"{what} must be a list of pb_utils.Tensor, got {given!r:.200}")
     return found
 
 
@@ -194,7 +194,7 @@ class _Capsule:
 
 def export_dlpack(array: Array, *, bfloat: bool) -> Any:
     """Return a DLPack capsule of an array's data. With `bfloat`, the 16-bit words are declared as bfloat16."""
-    if not array.flags.writeable:  # DLPack cannot express this, and numpy refuses
+    if not array.flags.writeable:  # DLPack cannot represent read-only arrays, so numpy refuses them
         array = array.copy()
     is_bool = array.dtype == np.bool_
     words = array.view(np.uint8) if is_bool else array
@@ -221,7 +221,7 @@ def import_dlpack(source: Any) -> tuple[Array, bool]:
         array: Array = np.from_dlpack(_Capsule(capsule))  # type: ignore[arg-type, unused-ignore]
     except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
         raise TritonModelException(
-            f"{type(source).__name__} cannot be taken by DLPack: {error}"
+            f"Cannot use {type(source).__name__} as a DLPack tensor: {error}"
         ) from error
     return (array.view(np.bool_) if is_bool else array), is_bfloat
 
@@ -237,6 +237,6 @@ def _capsule_of(source: Any) -> Any:
     if device is not None and device()[0] != CPU:
         to_cpu = getattr(source, "cpu", None) or getattr(source, "get", None)  # torch; cupy
         if to_cpu is None:
-            raise ValueError("its data are not in CPU memory")
+            raise ValueError("its data is not in CPU memory")
         return _capsule_of(to_cpu())
     return source.__dlpack__()

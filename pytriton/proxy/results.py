@@ -44,7 +44,7 @@ class Pieces(list[Any]):
         if slices is None or len(slices) != len(self):
             return None
         for item, piece in zip(self, slices):
-            if isinstance(item, BaseException):  # in place of a result
+            if isinstance(item, BaseException):  # instead of a result
                 return None
             data = item.data if type(item) is Request else item
             if data.get(name) is not piece:
@@ -72,6 +72,6 @@ class OneText(Sequence[Any]):
         return [{self.name: np.array([self.data], object)}][index]
 
 
-#: In the task of a stream of an asynchronous callable: sends what a `yield` would, while the callable awaits something; the
-#: next `yield` waits while there is no room.
+#: Function that sends a result while an asynchronous callable awaits something, as `yield` would. It is set in the
+#: task of the callable's stream. If there is no room, the next `yield` waits.
 sending: ContextVar[Optional[Callable[[Any], None]]] = ContextVar("sending", default=None)

@@ -58,8 +58,8 @@ class _Named(MutableMapping[str, "NDArray[Any]"]):
         return self.data.values()
 
 
-# A plain __init__ and __slots__ instead of generated ones: one of these is built per request on the hot path,
-# and dataclass(slots=True) does not exist on Python 3.9.
+# __init__ and __slots__ are not generated, because an object is created for each request on the hot path, and
+# Python 3.9 does not have dataclass(slots=True).
 @dataclass(init=False, eq=False)
 class Request(_Named):
     """The inputs of a client's request: a mapping of input name to array.

@@ -42,8 +42,8 @@ def to_array(name: str, value: Any) -> Array:
         raise RunnerArgumentError(f"Input {name!r} is not a tensor: {error}") from None
     if array.dtype.kind == "O" and array.ndim == 0 and not isinstance(value, bytes):
         raise RunnerArgumentError(
-            f"Input {name!r} cannot be {with_article(type(value).__name__)}: give a numpy array, something that "
-            "converts to one (DLPack, pandas, PIL), a number, text, or a list of these"
+            f"Input {name!r} cannot be {with_article(type(value).__name__)}: pass a numpy array, an object that "
+            f"can be converted to one (DLPack, pandas, PIL), a number, a string, or a list of these"
         )
     return array
 
@@ -59,13 +59,15 @@ def as_bytes(name: str, array: Array) -> Array:
     if array.dtype.kind == "U":
         return np.char.encode(array, "utf-8").astype(np.object_)
     if array.dtype.kind != "O":
-        raise RunnerArgumentError(f"Input {name!r} takes bytes or text (BYTES), got {array.dtype}")
+        raise RunnerArgumentError(
+            f"Input {name!r} must contain bytes or strings (BYTES), got {array.dtype}"
+        )
     encoded = np.empty(array.shape, np.object_)
     for place, item in np.ndenumerate(array):
         if not isinstance(item, (bytes, str)):
             raise RunnerArgumentError(
-                f"Input {name!r} takes bytes or text (BYTES), got {with_article(type(item).__name__)} among "
-                "them"
+                f"Input {name!r} must contain only bytes or strings (BYTES), but contains "
+                f"{with_article(type(item).__name__)}"
             )
         encoded[place] = item.encode() if isinstance(item, str) else item
     return encoded
@@ -76,7 +78,7 @@ def _from_dlpack(name: str, value: Any) -> Array:
         value = value.detach()
     device = value.__dlpack_device__()[0] if hasattr(value, "__dlpack_device__") else 1
     if device not in _READABLE:
-        # It has to be copied to the host in any case: let its own library do it.
+        # The array must be copied to the host in any case, so its own library should do it.
         fetch = getattr(value, "get", None) or getattr(value, "cpu", None)
         if fetch is None:
             raise RunnerArgumentError(
@@ -86,5 +88,5 @@ def _from_dlpack(name: str, value: Any) -> Array:
     try:
         return np.from_dlpack(value)
     except (AttributeError, BufferError, RuntimeError, TypeError):
-        # A type that numpy's DLPack does not support.
+        # The type is not supported by numpy's DLPack implementation.
         return np.asarray(value)

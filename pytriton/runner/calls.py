@@ -113,7 +113,7 @@ class Calls:
             except ModelNotFoundError:
                 arguments = {"model_name": model_name, "unload_dependents": unload_dependents}
                 if model_name in [model.name for model in link.client.models()]:
-                    raise  # registered by another client, which has to unregister it
+                    raise  # registered by another client, which must unregister it
                 link.call("unload_model", arguments, dict(headers or {}))
 
         return self._ask(unload)

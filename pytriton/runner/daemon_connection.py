@@ -51,13 +51,13 @@ class DaemonConnection:
         url = server.grpc_url if protocol == "grpc" else server.http_url
         if not url:
             raise RunnerArgumentError(
-                f"The daemon does not serve {protocol} (setting allow_{protocol}); choose the other "
-                "tritonserver_type, or start it with that"
+                f"The daemon does not serve {protocol} (setting allow_{protocol}). Choose the other "
+                f"tritonserver_type, or start the daemon with this setting"
             )
         self.url = TritonUrl.from_url(url)
         try:
             self.headers = client.access_headers(grpc=self.url.is_grpc)
-        except PyTritonDaemonError:  # another user's daemon: it will refuse restricted calls
+        except PyTritonDaemonError:  # another user's daemon, which will reject restricted calls
             self.headers = {}
         self.sync = connect(self.url, None)
         self._by_loop: weakref.WeakKeyDictionary[Any, _Opened] = weakref.WeakKeyDictionary()

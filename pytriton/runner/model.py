@@ -58,7 +58,7 @@ class RunnerModel:
         """
         text = str(number)
         if not text.isdecimal() or int(text) < 1:
-            raise RunnerArgumentError(f"A version is a whole number of 1 or more, got {number!r}")
+            raise RunnerArgumentError(f"A version must be a positive integer, got {number!r}")
         return RunnerModel(self._links, self._name, text, self._options)
 
     def options(self, **options: Any) -> RunnerModel:
@@ -73,8 +73,8 @@ class RunnerModel:
         for name in options:
             if name not in (*_OPTIONS, *_GRPC_OPTIONS, *_HTTP_OPTIONS):
                 raise RunnerArgumentError(
-                    f"A request has no option {name!r}; its options are {', '.join(_OPTIONS)}; over gRPC "
-                    f"{', '.join(_GRPC_OPTIONS)}; over HTTP {', '.join(_HTTP_OPTIONS)}"
+                    f"Unknown option {name!r}. Options: {', '.join(_OPTIONS)}; over gRPC also "
+                    f"{', '.join(_GRPC_OPTIONS)}; over HTTP also {', '.join(_HTTP_OPTIONS)}"
                 )
         return RunnerModel(self._links, self._name, self._version, {**self._options, **options})
 
@@ -113,7 +113,7 @@ class RunnerModel:
         self._require_grpc(link)
         signature = link.signature(self._name, self._version)
         call = self._call(link, signature, inputs, named)
-        # A tritonclient client has one stream at a time, so each stream gets its own.
+        # A client of tritonclient can have only one stream, so each stream gets its own client.
         connection = connect(link.url, None)
         client = connection.client()  # type: ignore[attr-defined]  # of gRPC only
         buffer = ResponseBuffer()
@@ -174,7 +174,7 @@ class RunnerModel:
         protocol, others = ("gRPC", _HTTP_OPTIONS) if link.url.is_grpc else ("HTTP", _GRPC_OPTIONS)
         for name in others:
             if name in options:
-                raise RunnerArgumentError(f"Requests over {protocol} have no option {name!r}")
+                raise RunnerArgumentError(f"The option {name!r} is not supported over {protocol}")
         headers = {**link.headers, **options.pop("headers", {})}
         if "outputs" in options:
             wanted = options["outputs"]
@@ -196,7 +196,8 @@ class RunnerModel:
     def _require_grpc(self, link: DaemonConnection) -> None:
         if not link.url.is_grpc:
             raise RunnerArgumentError(
-                "Streaming needs gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton sends one response"
+                "Streaming requires gRPC: Runner(..., tritonserver_type='grpc'). Over HTTP, Triton sends only "
+                "one response"
             )
 
     def __repr__(self) -> str:

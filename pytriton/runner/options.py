@@ -9,7 +9,7 @@ from pytriton.runner.errors import RunnerArgumentError
 
 __all__ = ["daemon_settings"]
 
-#: Option of tritonserver -> setting of the daemon; all other options are passed on by their own names.
+#: Option of tritonserver -> setting of the daemon. All other options are passed on to tritonserver.
 _SETTINGS = {
     "allow-grpc": "allow_grpc",
     "allow-http": "allow_http",
@@ -46,7 +46,7 @@ def daemon_settings(cli_args: Sequence[str] | None) -> dict[str, Any]:
         isinstance(one, str) and one.startswith("--") and len(one) > 2 for one in given
     ):
         raise RunnerArgumentError(
-            f"cli_args should be a list of strings starting with '--', such as '--log-verbose=1'; got {cli_args!r}"
+            f"cli_args must be a list of strings starting with '--', such as '--log-verbose=1'; got {cli_args!r}"
         )
     settings: dict[str, Any] = {"tritonserver_options": {}}
     for argument in given:
@@ -70,4 +70,4 @@ def _value(argument: str, setting: str, text: str) -> Any:
         return float(text) if setting.endswith("_s") else text
     except (KeyError, ValueError):
         kind = "true or false" if setting.startswith("allow_") else "a number"
-        raise RunnerArgumentError(f"cli_args: {argument!r} needs {kind} after '='") from None
+        raise RunnerArgumentError(f"cli_args: {argument!r} must have {kind} after '='") from None

@@ -70,17 +70,19 @@ class Runner(AsyncCalls, Closeable):
         super().__init__(self)
         if tritonserver_type not in _PROTOCOLS:
             raise RunnerArgumentError(
-                f"tritonserver_type has to be 'grpc' or 'http', got {tritonserver_type!r}"
+                f"tritonserver_type must be 'grpc' or 'http', got {tritonserver_type!r}"
             )
         options = daemon_settings(cli_args)
         places = _places(model_repository) + options.pop("model_repository", [])
         if (daemon is None) == (not places):
             raise RunnerArgumentError(
-                "A runner needs either model_repository=, to start its own daemon, or daemon=, to use a running one"
+                "A runner requires either model_repository=, to start a private daemon, or daemon=, to use a "
+                "running one"
             )
         if daemon is not None and (cli_args or settings):
             raise RunnerArgumentError(
-                "cli_args and settings are only for a daemon that the runner starts; daemon= names one that already runs"
+                "cli_args and settings apply only to a private daemon, but daemon= selects one that is already "
+                "running"
             )
         self.name = name
         self.sync = SyncCalls(self)
@@ -204,7 +206,7 @@ class Runner(AsyncCalls, Closeable):
         link = await self.async_link()
         if not link.url.is_grpc:
             raise RunnerArgumentError(
-                "stream_infer needs gRPC: Runner(..., tritonserver_type='grpc')"
+                "stream_infer requires gRPC: Runner(..., tritonserver_type='grpc')"
             )
         connection: Any = await link.asynchronous()  # of gRPC, whose client is asked itself
         responses = connection.client().stream_infer(
@@ -230,7 +232,8 @@ def _places(given: StrPath | Sequence[StrPath] | None) -> list[str]:
         folder = Path(text).expanduser().absolute()
         if not folder.is_dir():
             raise RunnerArgumentError(
-                f"model_repository {text!r}: there is no folder {folder}. It has a folder for each model, e.g. "
+                f"model_repository {text!r}: the folder {folder} does not exist. It must contain a folder for "
+                f"each model, e.g. "
                 "onnx_mnist/1/model.onnx"
             )
         places.append(str(folder))

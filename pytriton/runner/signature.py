@@ -24,7 +24,7 @@ class InputSpec(NamedTuple):
     dtype: np.dtype[Any]  #: dtype of arrays for it
     dims: tuple[int, ...]
     optional: bool
-    scalar: bool  #: the callable receives it without its axis of length 1
+    scalar: bool  #: whether the callable receives it without its axis of length 1
 
 
 class Signature:
@@ -63,7 +63,7 @@ class Signature:
     def _given(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
         if positional and named:
             raise RunnerArgumentError(
-                f"Inputs of model {self.model!r} can be given either by position or by name, not both: got "
+                f"Inputs of model {self.model!r} can be passed either by position or by name, not both: got "
                 f"{len(positional)} by position and {', '.join(named)} by name"
             )
         required = [spec.name for spec in self.inputs if not spec.optional]
@@ -77,7 +77,7 @@ class Signature:
             missing = [name for name in required if name not in named]
             if missing:
                 raise RunnerArgumentError(
-                    f"Model {self.model!r} lacks its input {', '.join(map(repr, missing))}; its inputs are "
+                    f"Model {self.model!r} requires the input {', '.join(map(repr, missing))}; its inputs are "
                     f"{self._listed()}"
                 )
             return named
@@ -86,7 +86,7 @@ class Signature:
             name not in names[: len(positional)] for name in required
         ):
             raise RunnerArgumentError(
-                f"Model {self.model!r} takes {len(names)} inputs ({self._listed()}), got {len(positional)}"
+                f"Model {self.model!r} has {len(names)} inputs ({self._listed()}), got {len(positional)}"
             )
         return dict(zip(names, positional))
 
@@ -103,7 +103,7 @@ class Signature:
         wanted = (-1, *spec.dims) if batching else spec.dims
         if _fits(array.shape, wanted):
             return array
-        # One sample without its leading axis, if that axis may have any size.
+        # A single sample has no leading axis, which is added if that axis may have any size.
         if wanted and wanted[0] == -1 and _fits((1, *array.shape), wanted):
             return array[np.newaxis]
         single = (1,) * len(wanted)
@@ -113,8 +113,8 @@ class Signature:
             return array[..., np.newaxis]
         shown = "the batch, then " if batching else ""
         raise RunnerArgumentError(
-            f"Input {spec.name!r} of model {self.model!r} has the shape {list(array.shape)}, which does not fit "
-            f"{shown}{list(spec.dims)} (-1 is any size)"
+            f"Input {spec.name!r} of model {self.model!r} has the shape {list(array.shape)}, which does not "
+            f"match {shown}{list(spec.dims)} (-1 is any size)"
         )
 
     def _check_batch(self, bound: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Signature:
         size = next(iter(sizes.values()), 0)
         if size > self.max_batch_size:
             raise RunnerArgumentError(
-                f"Model {self.model!r} takes batches of at most {self.max_batch_size}, got {size}"
+                f"Model {self.model!r} accepts batches of at most {self.max_batch_size} rows, got {size}"
             )
 
     def _listed(self) -> str:

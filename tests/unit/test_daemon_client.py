@@ -282,7 +282,7 @@ def test_models_that_will_never_be_ready_are_not_awaited(
     fake.answers[messages.GetStatus] = lambda _: [status(info("m", "failed", "failed"))]
     with pytest.raises(
         PyTritonDaemonError,
-        match=r"will not become ready: instance 0 is failed .killed by signal 9",
+        match=r"cannot become ready: instance 0 is failed .killed by signal 9",
     ):
         model.wait_ready()
     fake.answers[messages.GetStatus] = lambda _: [status(info("m", "loading"))]

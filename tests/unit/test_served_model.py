@@ -91,7 +91,7 @@ def test_it_will_not_be_ready() -> None:
         wait(("ready", info("failed", "failed", "stopped")))
     text = caught.value.message
     assert text.startswith(
-        "Model 'm' will not become ready: instance 0 is failed (killed by SIGKILL)"
+        "Model 'm' cannot become ready: instance 0 is failed (killed by SIGKILL)"
     )
     assert text.endswith("instance 1 is stopped. See `pytriton-daemon logs m`.")
 

@@ -52,9 +52,9 @@ __all__ = ["ClientSettings", "Core", "Prepared"]
 
 DEFAULT_INIT_TIMEOUT_S = 300.0
 DEFAULT_INFERENCE_TIMEOUT_S = 60.0
-#: Default limit of the wait for a model that a running server does not know.
+#: Default maximum wait for a model that a running server does not know.
 UNKNOWN_MODEL_GRACE_S = 10.0
-#: Timeout of a readiness check of a failed server, made while an inference waits.
+#: Timeout of the readiness check of a server that has failed. An inference waits for this check.
 _COMEBACK_S = 2.0
 
 
@@ -83,14 +83,14 @@ class ClientSettings:
         version = self.model_version
         if version is not None and not (str(version).isdecimal() and int(version) > 0):
             raise PyTritonClientValueError(
-                f"model_version must be a number of 1 or more, or None for the latest; got {version!r}."
+                f"model_version must be a positive integer, or None for the latest; got {version!r}."
             )
         for name in ("init_timeout_s", "inference_timeout_s"):
             object.__setattr__(self, name, plain(getattr(self, name)))
             require_timeout(name, getattr(self, name))
         if self.tls is not None and not self.urls[0].is_secure:
             raise PyTritonClientValueError(
-                f"tls= needs a url with https:// or grpcs://, got {self.urls[0].with_scheme}."
+                f"tls= requires a url with https:// or grpcs://, got {self.urls[0].with_scheme}."
             )
 
     @property
@@ -160,7 +160,9 @@ class Core:
         self._decoupled = decoupled
         self._server_error = server_error
         self._ready = not settings.ensure_model_is_ready
-        self._stale = False  #: the model may have been replaced since its configuration was read
+        self._stale = (
+            False  #: set if the model may have been replaced since its configuration was read
+        )
         self._ids = itertools.count()
         self._token_headers: dict[str, str] = {}
         if settings.access_token is not None:
@@ -275,7 +277,7 @@ class Core:
         options, module = request.options, self.servers.module
         if options.sequence_id and len(self.servers) > 1:
             raise PyTritonClientValueError(
-                "The requests of a sequence must reach one server; use a client with one url."
+                "All requests of a sequence must reach the same server. Use a client with a single url."
             )
         wanted = options.requested_outputs
         arguments = {
@@ -333,7 +335,7 @@ class Core:
 
     def _has_changed(self, known: TritonModelConfig, deadline: float) -> Steps[bool]:
         """Reread the model's configuration and return whether it has changed."""
-        if self.settings.model_config is not None:  # given by the user
+        if self.settings.model_config is not None:  # set by the user
             return False
         try:
             config = yield from read_config(self.servers, max(0.001, deadline - time.monotonic()))

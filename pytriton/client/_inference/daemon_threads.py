@@ -33,7 +33,7 @@ class DaemonThreads:
         self._unfinished = 0
         self._jobs: Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        # The threads hold no reference to this object, so they end with it.
+        # The threads hold no reference to this object, so they end when it is deleted.
         weakref.finalize(self, _send_stop, self._jobs, self._threads).atexit = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -74,7 +74,7 @@ class DaemonThreads:
 def _run(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         _do(*job)
-        del job  # release it: the next job may be a long time coming
+        del job  # release it, because the next job may be far in the future
 
 
 def _do(future: Future[Any], work: Callable[[], Any]) -> None:

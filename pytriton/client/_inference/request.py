@@ -50,7 +50,7 @@ class InferCall:
         Raises:
             PyTritonClientValueError: an argument is invalid
         """
-        # A model may have inputs of these names: an array can only be an input.
+        # A model may have inputs with these names. An array is always an input.
         ours = {"parameters": parameters, "headers": headers, "options": options}
         arrays = {name: value for name, value in ours.items() if hasattr(value, "dtype")}
         if arrays:

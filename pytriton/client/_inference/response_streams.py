@@ -25,10 +25,10 @@ __all__ = ["ResponseBuffer", "ResponseStream", "Responses", "is_final", "stream_
 T = TypeVar("T")
 
 #: Maximum number of unread responses. When it is reached, gRPC's thread stops reading, and flow control slows
-#: the model down: a slow reader does not fill its memory.
+#: the model down, so that a slow reader does not fill its memory.
 _WAITING = 16
 
-#: Maximum wait for the reason why a stream failed to start, in seconds; it is usually available at once.
+#: Maximum wait for the reason why a stream failed to start, which is usually available immediately.
 _REASON_S = 1.0
 
 Response = tuple[Any, Any]
@@ -42,7 +42,7 @@ class ResponseBuffer:
         self._changed = threading.Condition()
         self._closed = False
         self._unwanted = False
-        #: The last response, after it was discarded.
+        #: The last response, if it has been discarded.
         self.last: Response | None = None
 
     def put(self, result: Any, error: Any) -> None:
@@ -111,7 +111,7 @@ class ResponseStream:
         self._client: Any = None  #: tritonclient's, while the stream is in flight
         self._final = False
         self.pid = os.getpid()
-        self.closed = False  #: nothing of the stream is in flight any more
+        self.closed = False  #: set once nothing of the stream is in flight any longer
 
     def begin(self, server: TritonEndpoint) -> None:
         """Send the request."""
@@ -120,12 +120,12 @@ class ResponseStream:
         headers = self._prepared.headers
         _open.add(self)
         # tritonclient's reader thread lives as long as the stream. The program must not wait at exit for
-        # unread responses: a thread started by a daemon thread is a daemon, too.
+        # unread responses, so the reader is started by a daemon thread, which makes it a daemon thread, too.
         _as_daemon(lambda: client.start_stream(self.buffer.put, headers=headers))
         try:
             client.async_stream_infer(**stream_arguments(self._prepared.arguments))
         except InferenceServerException as error:
-            # The stream failed to start. The reason arrives where responses do.
+            # The stream failed to start. The reason arrives in the same way as responses.
             with suppress(CallFailed):
                 _, reason = self.buffer.get(_REASON_S) or (None, None)
                 error = reason or error
@@ -147,7 +147,7 @@ class ResponseStream:
         except CallFailed as late:
             raise self._core.inference_error(late, self._server) from None
         if response is None:
-            self._core.require_open()  # raises: only close() closes a buffer that is being read
+            self._core.require_open()  # raises, because only close() closes a buffer that is being read
         result, error = response or (None, None)
         if error is not None:
             raise self._failed(error)

@@ -50,7 +50,7 @@ def require_inputs(
     if config.inputs and not positional and not named:
         names = _listed(spec.name for spec in config.inputs)
         raise PyTritonClientValueError(
-            f"Provide input data: model {config.model_name} takes {names}."
+            f"Provide input data: model {config.model_name} has the inputs {names}."
         )
 
 
@@ -88,7 +88,7 @@ def named_inputs(
             array = array[np.newaxis, ...]
         elif not sample and array.ndim and array.shape[0] == 0:
             raise PyTritonClientValueError(
-                f"Input {name!r} has no rows (its shape is {array.shape}). A batch needs at least one."
+                f"Input {name!r} has no rows (its shape is {array.shape}). A batch must have at least one row."
             )
         arrays[name] = _wire_shape(array, specs.get(name), config)
     return arrays
@@ -137,7 +137,7 @@ def _require_bytes(name: str, array: Array) -> None:
 
 
 def _is_scalar(spec: TensorSpec | None) -> bool:
-    # Triton has no tensors without an axis beside the batch axis: on the wire such a value has shape [1].
+    # Triton does not support tensors without any axis besides the batch axis, so they are sent with shape [1].
     return spec is not None and spec.shape == ()
 
 

@@ -24,10 +24,10 @@ from pytriton.client.tls import TlsOptions
 
 __all__ = ["ServerConnection", "aconnect", "connect", "fail"]
 
-#: Disables tritonclient's own limits. Each call has its own deadline, which is the one that should apply.
+#: Disables tritonclient's own timeouts, so that only the deadline of each call applies.
 _NEVER_S = 7 * 24 * 3600.0
 #: Detects a restarted server within a second. Connections are not shared with other clients of this process,
-#: whose failed attempts would delay ours.
+#: because their failed attempts would delay this client.
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -165,7 +165,7 @@ def _gevent() -> Any:
     gevent = importlib.import_module("gevent")
 
     def renew() -> None:
-        # This must come first: otherwise, the loop of the forking thread waits forever.
+        # Call this first. Otherwise, the event loop of the forking thread waits forever.
         gevent.reinit()
         for connection in list(_carried_over):
             connection.renew()
@@ -203,7 +203,7 @@ class _Http:
         self._context = None
         if (
             url.is_secure
-        ):  # gevent's own: the standard one would block its loop, and with it the timer
+        ):  # gevent's context: the standard one would block gevent's loop and its timers
             self._context = (tls or TlsOptions()).context(importlib.import_module("gevent.ssl"))
         self._mine = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -214,14 +214,16 @@ class _Http:
         """Forget the parent's connections in a forked child: a response could reach either process."""
         self._mine = threading.local()
         self._all = weakref.WeakSet()
-        self._lock = threading.Lock()  # a thread that does not exist in the child may have held it
+        self._lock = (
+            threading.Lock()
+        )  # a thread that does not exist in the child may hold the old one
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]
     ) -> Any:
         gevent = _gevent()
         client = self._client()
-        # Not tritonclient's own timeouts: they restart with each wait for bytes.
+        # Do not use tritonclient's own timeouts, which restart with each wait for data.
         timer = gevent.Timeout.start_new(timeout_s)
         try:
             answer = getattr(client, method)(**arguments, headers=headers)
@@ -233,7 +235,7 @@ class _Http:
         except gevent.Timeout as late:
             if late is not timer:
                 raise
-            self._drop(client)  # a late response must not be taken for the next one
+            self._drop(client)  # a late response must not be mistaken for that of the next call
             raise CallFailed(FailureKind.TIMEOUT, "no response in time") from None
         except Exception as error:
             fail(error)

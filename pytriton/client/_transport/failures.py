@@ -36,16 +36,16 @@ class FailureKind(enum.Enum):
     TIMEOUT = "timeout"  #: no response in time
     UNREACHABLE = "unreachable"  #: no connection; nothing was sent
     BROKEN = "broken"  #: the connection ended before the response
-    TLS = "tls"  #: no secure connection: a retry does not help
-    NO_HTTP = "no http"  #: the listener speaks another protocol: a retry does not help
+    TLS = "tls"  #: no secure connection; a retry does not help
+    NO_HTTP = "no http"  #: the server speaks another protocol; a retry does not help
     RESTRICTED = "restricted"  #: the endpoint requires the access token
     UNKNOWN_MODEL = "unknown model"  #: the server does not know the model, or not that version
     NOT_READY = "not ready"  #: the server knows the model, but it is not ready
-    MISFIT = "misfit"  #: the request does not fit the model, which may have been replaced
+    MISFIT = "misfit"  #: the request does not match the model, which may have been replaced
     REFUSED = "refused"  #: any other error response
 
 
-#: Kinds after which another server may be tried: this one has not started on the request.
+#: Kinds after which another server may be tried, because this one has not started to process the request.
 NOT_BEGUN = frozenset({FailureKind.UNREACHABLE, FailureKind.UNKNOWN_MODEL, FailureKind.NOT_READY})
 
 
@@ -69,9 +69,9 @@ _SERVER_TEXTS: Mapping[str, FailureKind] = {
     "is not at ready state": FailureKind.NOT_READY,
     "is restricted, expecting header": FailureKind.RESTRICTED,
 }
-#: Statuses of both protocols for a request that does not suit the model.
+#: Statuses of both protocols for a request that does not match the model.
 _MISFITS = ("400", "501", "INVALID_ARGUMENT", "UNIMPLEMENTED")
-#: gRPC's messages with the status UNAVAILABLE, which Triton uses, too (for a full queue).
+#: gRPC's own messages with the status UNAVAILABLE, which Triton also uses (for a full queue).
 _GRPC_TEXTS: Mapping[str, FailureKind] = {
     "certificate_verify_failed": FailureKind.TLS,
     "handshake": FailureKind.TLS,
@@ -89,17 +89,18 @@ _GRPC_TEXTS: Mapping[str, FailureKind] = {
     "endpoint closing": FailureKind.BROKEN,
     "transport": FailureKind.BROKEN,
 }
-#: Packages whose exceptions describe connection failures, besides OSErrors.
+#: Packages whose exceptions are connection failures, like OSErrors.
 _TRANSPORTS = frozenset({"aiohttp", "geventhttpclient"})
 #: Names of geventhttpclient's and aiohttp's exceptions for a response that is not HTTP.
 _NO_HTTP = frozenset({"HTTPParseError", "ClientResponseError"})
 
-#: Prefix of messages from the server. {doing} is "inference request" or the like.
+#: Prefix of messages from the server. {doing} is, for example, "inference request".
 SERVER_ERROR = "Error occurred during {doing}. Message: {text}"
 
 _TOKEN_HINT = "Pass access_token= to the client (`pytriton-daemon access-token` shows a daemon's)."
 _TLS_HINT = (
-    "Pass tls=TlsOptions(ca_certificate=...) with the authority that signed its certificate."
+    "Pass tls=TlsOptions(ca_certificate=...) with the certificate of the authority that signed the server's "
+    "certificate."
 )
 
 
@@ -108,7 +109,7 @@ def describe(error: BaseException) -> CallFailed | None:
     if isinstance(error, CallFailed):
         return error
     if type(error).__name__ in _NO_HTTP:
-        return CallFailed(FailureKind.NO_HTTP, "the listener there does not speak HTTP")
+        return CallFailed(FailureKind.NO_HTTP, "the server there does not speak HTTP")
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
         return _server_said(str(message()), str(error.status() or ""))
@@ -175,8 +176,8 @@ def call_error(
         return PyTritonClientTlsError(f"No secure connection to {url}: {text}. {_TLS_HINT}")
     if failure.kind is FailureKind.NO_HTTP:
         return PyTritonClientInvalidUrlError(
-            f"No HTTP answer at {url}: {text}. Is that the gRPC port? Then write grpc{url[len('http') :]}; otherwise "
-            "the port of HTTP, 8000 where no other was chosen."
+            f"No HTTP response from {url}: {text}. If that is the gRPC port, write grpc{url[len('http') :]}. "
+            f"Otherwise use the HTTP port, which is 8000 by default."
         )
     late = {
         FailureKind.TIMEOUT: f"{url} did not respond in time ({text})",

@@ -34,16 +34,16 @@ __all__ = [
     "wait_for_server",
 ]
 
-#: How long a server that failed is skipped.
+#: How long a failed server is skipped.
 _SKIP_S = 3.0
 
-# Triton does not announce when a model becomes ready: poll, with growing intervals.
+# Triton does not announce when a model becomes ready, so poll it with increasing intervals.
 _INITIAL_DELAY_S = 0.02
 _MAX_DELAY_S = 0.5
 _GROWTH = 1.5
 
-#: The longest timeout of one call. gRPC treats one of centuries (or `math.inf`) as expired, and the locks of
-#: some systems accept at most 49 days.
+#: Maximum timeout of a call. gRPC treats timeouts of centuries (or `math.inf`) as expired, and the locks of some
+#: systems accept at most 49 days.
 MAX_CALL_S = 30 * 24 * 3600.0
 
 #: Failures that waiting does not fix.
@@ -137,7 +137,7 @@ class Servers:
         """
         model = {"model_name": self.model_name, "model_version": self.version}
         if not (yield from self.call(server, "is_model_ready", timeout_s, **model)):
-            # The server only said no. The response to a configuration request gives the reason.
+            # The server does not say why. The response to a configuration request shows the reason.
             yield from self.call(server, "get_model_config", timeout_s, **model)
             if not (yield from self.call(server, "is_server_live", timeout_s)):
                 raise CallFailed(
@@ -204,7 +204,7 @@ def _wait(
             try:
                 yield from check(server, min(left_s / len(servers), MAX_CALL_S))
             except CallFailed as failure:
-                # The last check may have had little time: the earlier reason is more informative.
+                # The last check may have had little time, so the earlier reason is more informative.
                 if failure.kind is not FailureKind.TIMEOUT or server.url not in reasons:
                     reasons[server.url] = failure
                 problems.append((server.url, reasons[server.url]))
@@ -254,6 +254,6 @@ def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
             return TritonModelConfig.from_triton_config(document, int(servers.version or 1))
         except PyTritonModelConfigError as error:
             raise PyTritonClientError(
-                f"The configuration of {servers.label} cannot be understood: {error}"
+                f"Cannot parse the configuration of {servers.label}: {error}"
             ) from error
     raise AssertionError("a client has at least one server")

@@ -12,7 +12,7 @@ from pytriton.client.exceptions import PyTritonClientInvalidUrlError, PyTritonCl
 
 __all__ = ["TritonUrl", "Urls", "parse_urls"]
 
-#: One URL, or several of servers that serve the same model.
+#: A URL, or a list of URLs of servers that serve the same model.
 Urls = Union[str, Sequence[str]]
 
 #: Scheme -> default port. Triton itself does not serve https: a proxy in front of it does.
@@ -124,8 +124,8 @@ def _check(url: str, parts: SplitResult) -> None:
     base, of_model, _ = parts.path.partition("/v2/models")
     if of_model:  # easily confused with the URL that `register` returns and status shows
         raise PyTritonClientInvalidUrlError(
-            f"Invalid url {url!r}: it is the address of a model. Give the server's, "
-            f"{parts.scheme}://{parts.netloc}{base}, and the model's name beside it."
+            f"Invalid url {url!r}: it is the address of a model. Pass the server's address, "
+            f"{parts.scheme}://{parts.netloc}{base}, and the model's name separately."
         )
     if parts.path.strip("/") and parts.scheme in ("grpc", "grpcs"):
         raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}: gRPC URLs have no path. {_HINT}")
@@ -142,7 +142,7 @@ def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
     given: Any = urls if isinstance(urls, (list, tuple)) else [urls]
     parsed = tuple(TritonUrl.from_url(url) for url in given)
     if not parsed:
-        raise PyTritonClientValueError("Give at least one url; got an empty list.")
+        raise PyTritonClientValueError("At least one url is required, got an empty list.")
     schemes = sorted({url.scheme for url in parsed})
     if len(schemes) > 1:
         raise PyTritonClientValueError(

@@ -20,7 +20,7 @@ from pytriton.fleet.balancer.haproxy import HAProxy
 from pytriton.fleet.balancer.layout import Node, update_nodes
 from pytriton.fleet.placement_status import NodeStatus
 
-#: Grace period for a request sent in the last moment of its connection.
+#: Grace period for a request that is sent just before its connection expires.
 _LATE_S = 2.0
 _logger = logging.getLogger("pytriton.fleet.balancer")
 

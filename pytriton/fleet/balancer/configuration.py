@@ -28,14 +28,14 @@ from pytriton.fleet.balancer import grpc_calls
 from pytriton.fleet.balancer.dns import is_ip
 from pytriton.fleet.balancer.layout import Node, NodeEndpoint
 
-#: Changes and status of one node, which must not be sent to an arbitrary node.
+#: HTTP paths for changes and status of a single node. The balancer must not send them to an arbitrary node.
 _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
 _REFUSAL = "call the node itself: this changes one node only"
 _ALL = "all"
-#: Idle timeout of client connections, and so how long old workers may still get requests.
+#: Idle timeout of client connections. Old HAProxy workers may get requests for this long.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
 #: HAProxy accepts 1 to 256.
@@ -166,7 +166,7 @@ def _backends(
     table = [
         (model, f"model-{model}" if own or model in tried else sets[on[model]]) for model in models
     ]
-    # Sequences use sets of nodes in any case.
+    # Requests of sequences always use the backends for sets of nodes.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
     return backends, table
 
@@ -318,13 +318,13 @@ def _towards(endpoint: NodeEndpoint, protocol: str, settings: BalancerSettings) 
         return " proto h2" if h2 else ""
     if not settings.node_ca:
         raise PyTritonBadParameterError(
-            f"The node at {endpoint} accepts only TLS: set --node-ca to the CA certificates of the nodes."
+            f"The node at {endpoint} accepts only TLS. Set --node-ca to the CA certificates of the nodes."
         )
     name = settings.node_name or endpoint.host
     if is_ip(name):
         raise PyTritonBadParameterError(
-            f"The node at {endpoint} uses TLS, and HAProxy does not match IP addresses in certificates: set --node-name "
-            "to the name in the nodes' certificates, or address the nodes by host name."
+            f"The node at {endpoint} uses TLS, but HAProxy does not verify IP addresses in certificates. Set "
+            f"--node-name to the name in the nodes' certificates, or use host names as addresses of the nodes."
         )
     # Requests verify the name that they request; a health check requests the same one.
     checked = f" sni str({name}) check-sni {name} verifyhost {name}"
@@ -344,12 +344,13 @@ def _check(settings: BalancerSettings, folder: str) -> None:
     for name, text in texts:
         if any(char.isspace() or char in "\"'#\\%$(),{}" for char in text):
             raise PyTritonBadParameterError(
-                f"{name}={text!r} cannot be used in HAProxy's configuration: it has white space, a quote or a bracket."
+                f"{name}={text!r} cannot be used in HAProxy's configuration, because it contains white space, a "
+                f"quote or a bracket."
             )
     for name in ("http", "grpc"):
         text = getattr(settings, name)
         port = text.rpartition(":")[2]
         if text and not (":" in text and port.isdecimal() and 0 < int(port) <= _TOO_MANY):
-            raise PyTritonBadParameterError(f"{name}={text!r} is not HOST:PORT")
+            raise PyTritonBadParameterError(f"{name}={text!r} must have the form HOST:PORT")
     if not settings.http and not settings.grpc:
-        raise PyTritonBadParameterError("a balancer needs an address for HTTP or for gRPC")
+        raise PyTritonBadParameterError("a balancer requires a listening address for HTTP or gRPC")

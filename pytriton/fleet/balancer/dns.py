@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.balancer.layout import Node, NodeEndpoint
 
-#: Time until a name is resolved again: if DNS does not answer, that takes seconds.
+#: Interval between lookups of a name. A lookup takes seconds if DNS does not answer.
 _AGAIN_S = 30.0
 
 Resolve = Callable[..., Sequence[Any]]
@@ -63,7 +63,7 @@ class Names:
             found = self._found[endpoint.host] = self._look_up(endpoint.host, found)
         if not found.address:
             raise PyTritonBadParameterError(
-                f"the name {endpoint.host!r} does not resolve here: {found.why}"
+                f"the name {endpoint.host!r} does not resolve on this machine: {found.why}"
             )
         return endpoint._replace(address=found.address)
 

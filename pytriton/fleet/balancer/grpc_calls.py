@@ -7,7 +7,7 @@ answer: if the data does not arrive in time, the call fails.
 
 from __future__ import annotations
 
-#: Changes and facts of one node, which must not be asked of whichever comes next.
+#: Calls that change or query a single node. The balancer must not send them to an arbitrary node.
 _OF_ONE_NODE = (
     "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload",
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
@@ -19,21 +19,18 @@ _INVALID, _DENIED = 3, 7
 #: UNIMPLEMENTED: gRPC's status for a compression that the server does not support.
 _UNIMPLEMENTED = 12
 _PACKED_REFUSAL = (
-    "the balancer finds no model in a compressed message, and no node is known to serve it: "
-    "send it without compression"
+    "the balancer cannot read the name of the model in a compressed message, and no node serves all models: send the "
+    "message without compression"
 )
-_UNNAMED_REFUSAL = (
-    "the balancer finds no name of a model at the beginning of the message, "
-    "and no node is known to serve it"
-)
+_UNNAMED_REFUSAL = "the balancer cannot find the name of the model at the beginning of the message, and no node serves all models"
 #: Condition for a call whose messages name a model.
 _NAMES_MODEL = "{ path,url_dec -m beg /inference.GRPCInferenceService/Model }"
 _IS_STREAM = "{ var(txn.stream) -m bool }"
 _IS_PACKED = "{ var(txn.packed) -m bool }"
 _IS_UNNAMED = "{ var(txn.unnamed) -m bool }"
-#: Prefix of each message: whether it is compressed, and its length.
+#: Size of each message's prefix, which contains the compression flag and the length.
 _HEAD = 5
-#: A name ends within so many bytes, including its prefix: names have at most 255.
+#: A model's name ends within this many bytes, including the prefixes, because names have at most 255 bytes.
 _NAMED = 300
 #: Bytes that may be missing of a short message in a stream. More bytes than that follow a name: a tensor
 #: takes 14.

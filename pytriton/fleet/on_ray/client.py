@@ -165,7 +165,7 @@ class RayFleetClient:
         whole = isinstance(instances, int) and not isinstance(instances, bool)
         if not whole or not 1 <= instances <= MAX_INSTANCES:
             raise PyTritonBadParameterError(
-                f"instances={instances!r}: must be a whole number from 1 to {MAX_INSTANCES}"
+                f"instances={instances!r}: must be an integer from 1 to {MAX_INSTANCES}"
             )
         if not self._ask("scale", name, instances):
             raise self._unknown(name)
@@ -204,7 +204,7 @@ class RayFleetClient:
         while not self._ask("progress", name)[0]:
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"Model {name!r} is unregistered, but still served after {wait_s:g} s. {_STUCK}",
+                    f"Model {name!r} was unregistered, but is still served after {wait_s:g} s. {_STUCK}",
                     model_name=name,
                 )
             time.sleep(_POLL_INTERVAL_S)
@@ -227,7 +227,7 @@ class RayFleetClient:
         found = [one.node for one in self.nodes() if one.node.startswith(node)]
         if len(found) != 1:
             raise PyTritonBadParameterError(
-                f"{node!r} matches the ids of {len(found)} nodes, not of one"
+                f"{node!r} matches the IDs of {len(found)} nodes instead of one"
             )
         refused = self._ask("drain", found[0])
         if refused:
@@ -236,7 +236,8 @@ class RayFleetClient:
         while not self._ask("drained", found[0]):
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"node {found[0]} is still serving after {wait_s:g} s: does Ray have room on another node? {_STUCK}"
+                    f"node {found[0]} still serves models after {wait_s:g} s. Does Ray have room on another "
+                    f"node? {_STUCK}"
                 )
             time.sleep(_POLL_INTERVAL_S)
         return found[0]
@@ -294,8 +295,8 @@ class RayFleetClient:
                 return
             if time.monotonic() > deadline:
                 raise FleetError(
-                    f"Model {name!r}: {served} of {wanted} instances serve after {wait_s:g} s. See `ray status` for "
-                    "what is free.",
+                    f"Model {name!r}: {served} of {wanted} instances are ready after {wait_s:g} s. `ray status` "
+                    f"shows the free resources.",
                     model_name=name,
                 )
             if report is not None and served != reported:
@@ -327,7 +328,7 @@ class RayFleetClient:
                 return
             if late:
                 raise FleetError(
-                    f"Model {name!r}: its new version is not everywhere after {wait_s:g} s: {error or how_far}.",
+                    f"Model {name!r}: its new version is not on all nodes after {wait_s:g} s: {error or how_far}.",
                     model_name=name,
                 )
             if report is not None and how_far not in ("", reported):
@@ -344,8 +345,9 @@ class RayFleetClient:
             or spec.devices
         ):
             raise PyTritonBadParameterError(
-                f"Model {spec.name!r}: a fleet on Ray takes a fixed number of instances in processes, and Ray gives "
-                'out the devices: resources={"num_gpus": 1}. Leave isolation, ephemeral, devices and autoscaling out.'
+                f"Model {spec.name!r}: a fleet on Ray supports only a fixed number of instances in processes, and "
+                'Ray assigns the devices: resources={"num_gpus": 1}. Leave out isolation, ephemeral, devices and '
+                "autoscaling."
             )
 
     def _unknown(self, name: str) -> ModelNotFoundError:

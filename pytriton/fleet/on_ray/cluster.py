@@ -21,9 +21,9 @@ from pytriton.fleet.on_ray.actors import NodeActor, ResourceHolder
 from pytriton.fleet.on_ray.environments import named_actors
 from pytriton.fleet.on_ray.reconciler import ModelOnNode, Observed, Wanted
 
-#: Timeout of a call that an actor answers at once, in seconds.
+#: Timeout of a call that an actor answers immediately.
 _ANSWER_S = 2.0
-#: The holders' share of that: a holder that Ray has not placed yet does not answer at all.
+#: Timeout of calls to holders. A holder that Ray has not placed yet does not answer.
 _HOLDER_S = 0.2
 #: Maximum number of concurrent short calls to one node.
 _CONCURRENCY = 16
@@ -31,9 +31,9 @@ _CONCURRENCY = 16
 _NODE_LABEL = "ray.io/node-id"
 #: Number of holders queried for their location per poll, besides those with an unknown location.
 _MAX_HOLDERS_PER_POLL = 250
-#: Number of polls without a holder's actor before it is recreated: nothing may be held twice.
+#: Number of polls without a holder's actor before it is recreated, so that no resources are held twice.
 _MIN_CONFIRMING_POLLS = 3
-#: Number of polls that a node may miss before its last state is dropped: it may be starting its daemon.
+#: Number of polls that a node may miss before its last state is discarded. It may be starting its daemon.
 _MAX_SILENT_POLLS = 60
 #: Timeout of all nodes' answers to a client's query, in seconds.
 _ALL_S = 10.0
@@ -156,7 +156,7 @@ class Cluster:
             try:
                 look = None if error else _look_of(answer, self._looks.get(node))
             except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
-                # Another version, or corrupt: the other nodes must not wait for it.
+                # The daemon has another version, or the answer is corrupt. The other nodes must not wait for it.
                 look, error = None, f"invalid answer: {wrong}"
             if look is None:
                 self._looks.pop(node, None)
@@ -394,7 +394,7 @@ def _look_of(answer: Any, before: Optional[Look]) -> Look:
         raise TypeError(f"a status of type {type(status).__name__}")
     if facts is None:
         if before is None:
-            raise ValueError("it reports no change, but has not reported a state yet")
+            raise ValueError("it reports no change, but has not reported its state yet")
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
     return Look(
@@ -404,9 +404,9 @@ def _look_of(answer: Any, before: Optional[Look]) -> Look:
 
 # ── Selects the nodes of a fleet among those of Ray, and those that leave it. Pure ──
 
-#: Used in (node, model) for the whole node, which balancers remove completely.
+#: Stands for all models in (node, model): balancers remove the whole node.
 ALL_MODELS = ""
-#: An ID that no node has: Ray requires a non-empty list.
+#: An ID that no node has, because Ray requires a non-empty list.
 _NOWHERE = "none"
 
 

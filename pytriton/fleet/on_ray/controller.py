@@ -39,7 +39,7 @@ from pytriton.fleet.on_ray.rollouts import Rollouts, watched, with_shares
 
 _logger = logging.getLogger("pytriton.fleet.on_ray")
 _POLL_INTERVAL_S = 0.5
-#: Timeout of the loop's end, in seconds.
+#: Maximum wait for the end of the loop, in seconds.
 _LOOP_ENDS_S = 60.0
 #: Number of withdrawn requests that are remembered.
 _WITHDRAWN = 100
@@ -240,7 +240,7 @@ class Controller:
             model = self._state.models.get(name)
             if request and (model is None or model.request != request):
                 what = "unregistered it" if model is None else "registered it or rolled it back"
-                return False, 0, 0, f"another client has {what} since"
+                return False, 0, 0, f"in the meantime, another client has {what}"
             gone = model is None and not any(name in one for one in self._observed.values())
             if model is None:
                 return gone, 0, 0, ""
@@ -308,7 +308,7 @@ class Controller:
     def _try_step(self) -> None:
         try:
             self.step()
-        except Exception:  # Ray's own errors are of many kinds, and most are transient
+        except Exception:  # Ray raises many kinds of errors, and most are transient
             _logger.exception("controller step failed; retrying")
 
     def step(self) -> None:
@@ -383,7 +383,7 @@ class Controller:
         """Clean up models that are served as registered: release retired holders and forget old versions."""
         for name, model in self._state.models.items():
             if not (model.retired or model.older or self._steps.error(name)):
-                continue  # nearly all, at each poll
+                continue  # the case of nearly all models at each poll
             if not is_served(name, self._wanted[name], self._observed):
                 continue
             self._steps.forget_error(name)  # of a node that should not serve it any more
@@ -418,7 +418,7 @@ class Controller:
 
 #: Delay before a failed step is retried, in seconds.
 _RETRY_S = 30.0
-#: Maximum number of steps per node: its actor needs free threads to report what it serves.
+#: Maximum number of concurrent steps per node. Its actor needs free threads to report its state.
 _AT_ONCE = 12
 
 

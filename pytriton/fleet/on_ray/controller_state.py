@@ -56,9 +56,10 @@ class RegisteredModel(msgspec.Struct):
     rolling: Optional[Rolling] = None
     #: The version before its last replacement.
     previous: Optional[Version] = None
-    #: The version before `previous`, until this one is served: a failed registration leaves no trace.
+    #: The version before `previous`. It is kept until this version is served, so that a failed registration leaves
+    #: no trace.
     older: Optional[Version] = None
-    #: Why the last new version was rolled back; "": it was not.
+    #: Why the last new version was rolled back; "" if it was not.
     taken_back: str = ""
     #: ID of the request that registered this version.
     request: str = ""
@@ -91,9 +92,9 @@ class ControllerState(msgspec.Struct):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     models: dict[str, RegisteredModel] = msgspec.field(default_factory=dict)
     draining: list[str] = msgspec.field(default_factory=list)
-    #: The nodes that holders were last restricted to, if the fleet is limited to a part of the cluster.
+    #: The nodes to which holders were last restricted, if the fleet is limited to a part of the cluster.
     among: list[str] = msgspec.field(default_factory=list)
-    #: The newest requests that were withdrawn, or that unregistered a model: Ray may retry them.
+    #: The last requests that were withdrawn, or that unregistered a model. Ray may retry them.
     withdrawn: list[str] = msgspec.field(default_factory=list)
     #: Whether balancers have asked where models are served.
     balanced: bool = False
@@ -140,7 +141,7 @@ class ControllerStore:
         self._own = secrets.token_bytes(8)
         #: Digests of the stored versions of each model.
         self._kept: dict[str, set[str]] = {}
-        #: Number of stored names that were ever registered: it only grows.
+        #: Number of stored names that were ever registered. It never decreases.
         self._names = 0
 
     def is_anothers(self) -> bool:
@@ -150,7 +151,7 @@ class ControllerStore:
     def check(self) -> None:
         """Raise PyTritonDaemonError if a newer controller has taken over the state."""
         if self.is_anothers():
-            raise PyTritonDaemonError("Ray has started another controller of this fleet; ask again")
+            raise PyTritonDaemonError("Ray has started another controller of this fleet. Try again")
 
     def read(self) -> Optional[ControllerState]:
         """Return the stored state; None if there is none. From now on, older controllers cannot write."""
@@ -189,7 +190,7 @@ class ControllerStore:
         """
         self.check()
         for name in models:
-            # Updated after each write: a retry after a failure writes the rest.
+            # This is updated after each write, so that a retry after a failure writes the rest.
             model, kept = state.models.get(name), self._kept.setdefault(name, set())
             needed: set[str] = set()
             if model is None:

@@ -18,7 +18,7 @@ class EnvironmentHolder:
 
 def surroundings() -> tuple[str, list[str], str, dict[str, str]]:
     """Return this process's interpreter, module search path, working directory and environment variables."""
-    # A separate process: Ray adds its own folders to the path of this one.
+    # Use a separate process, because Ray adds folders to the module search path of this one.
     asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
     shown = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
     search = [one for one in json.loads(shown.stdout) if one]

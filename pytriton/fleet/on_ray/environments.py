@@ -25,9 +25,9 @@ from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE, environment_holder, import_ray
 from pytriton.fleet.on_ray.runtime_env import decoded, makes_interpreter
 
-#: A variable of the workers: the fleet's digest of the registration, and the key of its environment.
+#: Environment variable of workers with the fleet's digest of the registration and the key of its environment.
 VARIABLE = "PYTRITON_FLEET_REGISTRATION"
-#: A variable of the workers of a repeated registration: the request's ID.
+#: Environment variable of workers of a repeated registration, with the ID of the request.
 REQUEST_VARIABLE = "PYTRITON_FLEET_REQUEST"
 #: How long Ray keeps a package for actors that are about to use it.
 _PINNED_S = 600
@@ -151,7 +151,7 @@ class Environments:
                 if self._holders.get(key) is holder:
                     del self._holders[key]
                     self._ray.kill(holder, no_restart=True)
-            raise PyTritonDaemonError(f"Ray could not make the runtime_env: {error}") from error
+            raise PyTritonDaemonError(f"Ray could not create the runtime_env: {error}") from error
 
     def _hold(self, key: str, environment: bytes, packages: Mapping[str, bytes]) -> Any:
         kv = self._ray.experimental.internal_kv

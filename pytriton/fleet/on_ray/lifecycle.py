@@ -42,7 +42,7 @@ def start_fleet(
     nodes = plain(nodes)
     if nodes is not None and (isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1):
         raise PyTritonBadParameterError(
-            f"nodes={nodes!r}: must be a whole number of 1 or more, or None for all"
+            f"nodes={nodes!r}: must be a positive integer, or None for all"
         )
     ray = connected(ray_address)
     controller = (

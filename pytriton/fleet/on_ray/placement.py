@@ -74,7 +74,8 @@ class Placement:
         forgotten = kept != self._state.draining
         self._state.draining = kept
         draining = self.draining
-        # Pending when its node began to drain, or restarted by Ray, it may be placed there only now.
+        # A holder that was pending when its node began to drain, or that Ray has restarted, may be placed there
+        # only now.
         there = (
             {name: node for name, (node, _) in self._cluster.places.items() if node in draining}
             if draining

@@ -16,7 +16,7 @@ from pytriton.fleet.canary import CanaryCounters, CanaryWatch
 from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.reconciler import Observed, Wanted
 
-#: How long a node with the new version may not answer: its daemon may be restarting.
+#: How long a node with the new version may be silent. Its daemon may be restarting.
 _SILENT_S = 120.0
 
 
@@ -33,7 +33,7 @@ class Rollouts:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._watches: dict[str, CanaryWatch] = {}
-        #: Model -> since when a node with its new version has not answered.
+        #: Model -> time since which a node with its new version has not answered.
         self._silent: dict[str, float] = {}
         self.progress: dict[str, str] = {}
 
@@ -97,10 +97,10 @@ class Rollouts:
             self.roll_back(
                 name,
                 model,
-                "all of its instances are on one node: there is no old version to compare with",
+                "all of its instances are on the same node, so there is no old version to compare with",
             )
             return True
-        # The fewest instances first, to respect the share; as many nodes as fit into it.
+        # Nodes with the fewest instances come first, as many as the share allows.
         most = rolling.canary.share * sum(places.values())
         rolling.nodes, taken = [], 0
         for node, count in sorted(places.items(), key=lambda one: (one[1], one[0])):

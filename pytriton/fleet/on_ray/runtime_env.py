@@ -48,14 +48,14 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
         return {}
     if not isinstance(runtime_env, Mapping):
         raise PyTritonBadParameterError(
-            f"runtime_env={runtime_env!r}: pass a dict, as with Ray, or a ray.runtime_env.RuntimeEnv."
+            f"runtime_env={runtime_env!r}: must be a dict, as in Ray, or a ray.runtime_env.RuntimeEnv."
         )
     found = {str(key): value for key, value in runtime_env.items() if value is not None}
     refused = sorted(set(found) - set(HONOURED))
     if refused:
         raise PyTritonBadParameterError(
-            f"runtime_env has {', '.join(refused)}: daemons start the workers of a fleet, not Ray, and can give them "
-            f"what Ray makes of {', '.join(HONOURED)}; no container, no hook in Ray's own process and no profiler."
+            f"runtime_env contains {', '.join(refused)}, which fleets do not support: daemons start the workers, "
+            f"not Ray. They support {', '.join(HONOURED)}, but no containers, hooks in Ray's processes or profilers."
         )
     twice = [
         (option, name)
@@ -73,7 +73,7 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
     if twice:
         option, name = twice[0]
         raise PyTritonBadParameterError(
-            f"{option} and runtime_env's {name} set the same thing, perhaps differently: leave one of them out."
+            f"{option} and runtime_env's {name} set the same thing. Leave out one of them."
         )
     return found
 
@@ -157,7 +157,7 @@ def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
     folder = import_ray("ray._private.runtime_env.working_dir")
     constants = import_ray("ray._private.ray_constants")
     ignore = getattr(constants, "RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "")
-    # `ray.init` does the same for a job; for an actor Ray requires URIs.
+    # `ray.init` does the same for a job, but for an actor Ray requires URIs.
     with tempfile.TemporaryDirectory(prefix="ptf-") as scratch:
         for upload in (modules.upload_py_modules_if_needed, folder.upload_working_dir_if_needed):
             more: dict[str, Any] = {"scratch_dir": scratch, "logger": _logger}
@@ -180,10 +180,10 @@ def _convert_ray_errors() -> Any:
 
 # ── The Ray resources of an instance, validated before they are sent to the controller ──
 
-#: The options of an actor of Ray that say what it holds, and where it may be.
+#: Options of a Ray actor that define the resources it reserves and where it may be placed.
 ALLOWED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
 _AMOUNTS = ("num_cpus", "num_gpus", "memory")
-#: Ray assigns a fraction of a unit, or whole units.
+#: Ray assigns either a fraction of one unit or whole units.
 _WHOLE = ("num_cpus", "num_gpus")
 _DEFAULT = {"num_cpus": 1}
 
@@ -198,16 +198,16 @@ def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
         return dict(_DEFAULT)
     if not isinstance(resources, Mapping):
         raise PyTritonBadParameterError(
-            f'resources={resources!r}: give a dict, such as {{"num_gpus": 1}}'
+            f'resources={resources!r}: must be a dict, such as {{"num_gpus": 1}}'
         )
     held = dict(resources)
     if "runtime_env" in held:
-        raise PyTritonBadParameterError("resources has runtime_env: pass it as runtime_env=")
+        raise PyTritonBadParameterError("resources contains runtime_env. Pass it as runtime_env=")
     unknown = sorted(map(str, set(held) - set(ALLOWED)))
     if unknown:
         raise PyTritonBadParameterError(
-            f"resources has {', '.join(unknown)}: Ray can hold {', '.join(ALLOWED)} for an instance. Custom resources "
-            f'go into a dict of their own: {{"resources": {{"{unknown[0]}": 1}}}}.'
+            f"resources contains {', '.join(unknown)}, but Ray can reserve only {', '.join(ALLOWED)} for an instance. "
+            f'Put custom resources in a nested dict: {{"resources": {{"{unknown[0]}": 1}}}}.'
         )
     for name in _AMOUNTS:
         if name in held:
@@ -233,14 +233,14 @@ def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
 def _amount(name: str, value: Any, *, whole: bool) -> float:
     value = plain(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    _check(name, value, number and 0 <= value < math.inf, "a number from 0")
+    _check(name, value, number and 0 <= value < math.inf, "a non-negative number")
     above = value > 1 and value != int(value)
-    _check(name, value, not (whole and above), "a part of one, or a whole number")
+    _check(name, value, not (whole and above), "a fraction of 1, or an integer")
     return int(value) if value == int(value) else float(value)
 
 
 def _text(what: str, value: Any) -> str:
-    _check(what, value, isinstance(value, str) and bool(value), "some text")
+    _check(what, value, isinstance(value, str) and bool(value), "a non-empty string")
     return str(value)
 
 

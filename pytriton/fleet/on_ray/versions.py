@@ -19,7 +19,7 @@ from pytriton.fleet.on_ray.controller_state import RegisteredModel, Rolling
 from pytriton.fleet.on_ray.environments import REQUEST_VARIABLE
 from pytriton.fleet.on_ray.runtime_env import digest_with
 
-#: Maximum number of instances per model: each is a holder actor, and a worker.
+#: Maximum number of instances per model. Each one needs a holder actor and a worker.
 MAX_INSTANCES = 10_000
 #: Allowed names, which are part of the names of actors and keys, and of HAProxy's files. As in daemons.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -65,15 +65,15 @@ def unusable(
         resources: Ray resources of each instance
     """
     if not _NAME.fullmatch(new.name):
-        return f"{new.name[:80]!r} cannot be a model's name: letters, digits, '.', '_' and '-'"
+        return f"{new.name[:80]!r} is not a valid name of a model: use letters, digits, '.', '_' and '-'"
     try:
         check_instances(new.instances)
     except ValueError as error:
         return f"model {new.name!r}: {error}"
     if former is not None and not replace:
-        return f"model {new.name!r} is registered already; pass replace=True"
+        return f"model {new.name!r} is already registered. Pass replace=True to replace it"
     why = "" if canary is None else _no_canary(former, resources)
-    return f"model {new.name!r} cannot be rolled out step by step: {why}" if why else ""
+    return f"model {new.name!r} cannot be rolled out with a canary: {why}" if why else ""
 
 
 def check_instances(instances: int) -> None:
@@ -83,14 +83,14 @@ def check_instances(instances: int) -> None:
         ValueError: a fleet does not support this number
     """
     if not 1 <= instances <= MAX_INSTANCES:
-        raise ValueError(f"instances={instances}: a fleet takes 1 to {MAX_INSTANCES} of a model")
+        raise ValueError(f"instances={instances}: must be from 1 to {MAX_INSTANCES}")
 
 
 def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> str:
     if former is None:
         return "there is no old version to compare it with"
     if former.rolling is not None:
-        return "another rollout of it is in progress; wait, or roll it back"
+        return "another rollout of this model is in progress. Wait for it, or roll it back"
     if former.resources != resources:
         return "its resources differ from those of the version that it replaces"
     return ""

@@ -230,7 +230,7 @@ def test_a_call_waits_no_longer_than_it_may(serve: Serve, ask: Ask, tmp_path: Pa
     serve(_impatient, "impatient", config=UNBATCHED, **texts)
     path = str(tmp_path / "go")
     said = ask("impatient", {"x": np.array([path], object)})["y"].tolist()
-    late = b"call to model waits: no answer within 0.2 s (timeout_s)"
+    late = b"call to model waits: no response within 0.2 s (timeout_s)"
     assert said == [late, late, path.encode()]
 
 

@@ -166,7 +166,7 @@ def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
 
     assert asyncio.run(collect(runner)) == [0, 1, 2]
     over_http = Runner("http", daemon=runner.link().client, tritonserver_type="http")
-    with pytest.raises(RunnerArgumentError, match="stream_infer needs gRPC"):
+    with pytest.raises(RunnerArgumentError, match="stream_infer requires gRPC"):
         asyncio.run(collect(over_http))
     over_http.close()
 

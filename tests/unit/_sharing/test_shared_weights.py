@@ -352,9 +352,9 @@ def test_a_function_that_shares_something_under_a_key_is_refused() -> None:
 
 
 def test_wrong_arguments_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(PyTritonValidationError, match="a function needs a key"):
+    with pytest.raises(PyTritonValidationError, match="a function requires a key"):
         pytriton.shared(lambda: np.zeros(2))
-    with pytest.raises(PyTritonValidationError, match="framework has to be 'numpy' or 'torch'"):
+    with pytest.raises(PyTritonValidationError, match="framework must be 'numpy' or 'torch'"):
         pytriton.shared(np.zeros(2), framework="jax")
     with pytest.raises(FileNotFoundError):
         pytriton.shared(tmp_path / "nothing.npy")

@@ -59,7 +59,7 @@ def counters(
         (counters(19, 0, 0.1), counters(100, 0, 0.001), ""),  # too few
         (counters(100, 0, 0.1), counters(19, 0, 0.001), ""),
         (counters(100, slow=1), counters(100), ""),  # a first call that loads something
-        (counters(100, slow=10), counters(100), "95 of 100 at most"),
+        (counters(100, slow=10), counters(100), "95th percentile"),
         (counters(100, 0, 0.001), counters(100, 0, 0.01), ""),
     ],
 )

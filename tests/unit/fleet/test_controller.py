@@ -30,7 +30,7 @@ def test_instances_are_served_where_ray_places_them(fleet: Fleet) -> None:
     fleet.steps()
     assert fleet.cluster.counts() == {A: 2, B: 2}
     assert fleet.controller.progress("m") == (True, 4, 4, "")
-    assert "registered already" in fleet.register()
+    assert "already registered" in fleet.register()
     fleet.controller.scale("m", 6)
     assert fleet.controller.progress("m")[0] is False
     fleet.steps()

@@ -108,9 +108,9 @@ def encoded(**runtime_env: Any) -> bytes:
 @pytest.mark.parametrize(
     ("runtime_env", "options", "words"),
     [
-        ({"image_uri": "x", "pip": []}, {}, "runtime_env has image_uri: .* no container"),
-        ({"worker_process_setup_hook": "m.f"}, {}, "no hook"),
-        (["torch"], {}, "pass a dict"),
+        ({"image_uri": "x", "pip": []}, {}, "runtime_env contains image_uri, .* no container"),
+        ({"worker_process_setup_hook": "m.f"}, {}, "no .*hooks"),
+        (["torch"], {}, "must be a dict"),
         ({"pip": ["torch"]}, {"python": "/py"}, "python and runtime_env's pip set the same thing"),
         ({"uv": ["torch"]}, {"requirements": ["torch"]}, "requirements and runtime_env's uv"),
         ({"working_dir": "/d"}, {"cwd": "/d"}, "cwd and runtime_env's working_dir"),
@@ -248,7 +248,7 @@ def test_an_actor_that_is_started_again_takes_its_holders_over(ray: FakeRay) -> 
 def test_a_failure_is_reported_in_rays_words_and_leaves_nothing(ray: FakeRay) -> None:
     made = environments(ray)
     ray.refuses = True
-    with pytest.raises(PyTritonDaemonError, match="make the runtime_env: no such package"):
+    with pytest.raises(PyTritonDaemonError, match="create the runtime_env: no such package"):
         _used(made, encoded(pip=["x"]))
     assert ray.actors == {}
     ray.refuses = False

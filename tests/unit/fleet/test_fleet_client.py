@@ -138,7 +138,7 @@ def test_a_node_that_dies_after_it_had_it_has_all_go_back(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].answers[messages.RenewLease] = lambda _: [messages.Failure("not_found", "nothing")]
-    with pytest.raises(FleetError, match="some have lost it since") as caught:
+    with pytest.raises(FleetError, match="some have lost it in the meantime") as caught:
         register(fleet)
     assert list(caught.value.failures) == [nodes[1].path]
     assert [sent(one) for one in nodes] == [["register", "take back"]] * 3
@@ -200,7 +200,7 @@ def test_nothing_changes_when_a_node_is_down(nodes: list[Node], fleet: FleetClie
 def test_process_bound_models_are_refused(
     nodes: list[Node], fleet: FleetClient, option: dict[str, Any]
 ) -> None:
-    with pytest.raises(PyTritonBadParameterError, match="on one node"):
+    with pytest.raises(PyTritonBadParameterError, match="on a single node"):
         register(fleet, **option)
     assert nodes[0].heard == []
 

@@ -314,7 +314,7 @@ def test_a_configuration_refused_by_haproxy_changes_nothing(
     a = serve("a", "m")
     frontend.use(a)
     before = (frontend.haproxy.folder / "haproxy.cfg").read_text()
-    with pytest.raises(HAProxyError, match=r"rejects its new configuration(?s:.*)nonsense"):
+    with pytest.raises(HAProxyError, match=r"rejected the new configuration(?s:.*)nonsense"):
         frontend.haproxy.use(Files(before + "nonsense\n", ""))
     assert (frontend.haproxy.folder / "haproxy.cfg").read_text() == before
     assert frontend.ask("/v2/models/m/infer") == (200, "a")

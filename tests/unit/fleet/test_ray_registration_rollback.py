@@ -257,7 +257,7 @@ def test_a_client_that_cancels_withdraws_its_registration(
     ("other", "reported"),
     [
         ("register", r"another client has registered it"),
-        ("unregister", "unregistered it since"),
+        ("unregister", "another client has unregistered it"),
         ("rollback", r"another client has .* rolled it back|it was rolled back by a client"),
     ],
 )

@@ -19,10 +19,10 @@ from pytriton.openai.errors import WireError
 
 CALLS: Any = [{"function": {"name": "f"}}]
 WRONG: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Delta(content=b"x"), "Delta.content has to be a string, not bytes"),  # type: ignore[arg-type]
+    (lambda: Delta(content=b"x"), "Delta.content must be a string, not bytes"),  # type: ignore[arg-type]
     (lambda: Delta(content=5), "Delta.content"),  # type: ignore[arg-type]
     (lambda: Delta(finish_reason=1), "Delta.finish_reason"),  # type: ignore[arg-type]
-    (lambda: Delta(index="0"), "Delta.index has to be a whole number, not str"),  # type: ignore[arg-type]
+    (lambda: Delta(index="0"), "Delta.index must be an integer, not str"),  # type: ignore[arg-type]
     (lambda: Delta(index=True), "Delta.index"),
     (lambda: Delta(tool_calls=CALLS), r"tuple of pytriton\.openai\.ToolCall"),
     (lambda: Delta(logprobs=[]), "Delta.logprobs"),  # type: ignore[arg-type]

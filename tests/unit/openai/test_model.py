@@ -117,7 +117,7 @@ def test_one_call_embeds_the_texts_of_all_requests() -> None:
         requests
     )
     assert [one["prompt_tokens"].tolist() for one in counted] == [[[4], [5]], [[6]]]
-    with pytest.raises(ValueError, match="a row for each of its 3 texts"):
+    with pytest.raises(ValueError, match="a row for each of the 3 texts"):
         served(lambda texts: np.zeros((2, 2)), ["embeddings"])(requests)
 
 
@@ -129,8 +129,8 @@ def test_one_call_embeds_the_texts_of_all_requests() -> None:
             r"numbers that float32 cannot represent: 1e\+39 is out of the range",
         ),
         (np.ma.masked_array(np.ones((1, 2)), [[False, True]]), "is a masked array"),
-        (Embeddings(np.zeros((1, 2)), [1 << 40]), "prompt_tokens has to have"),
-        (Embeddings(np.zeros((1, 2)), cast(Any, [1.5])), "prompt_tokens has to have"),
+        (Embeddings(np.zeros((1, 2)), [1 << 40]), "prompt_tokens must contain"),
+        (Embeddings(np.zeros((1, 2)), cast(Any, [1.5])), "prompt_tokens must contain"),
     ],
 )
 def test_embeddings_that_lose_values_are_refused(made: Any, text: str) -> None:

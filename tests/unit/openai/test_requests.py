@@ -264,7 +264,7 @@ def test_prompts() -> None:
         completion_request({"prompt": ["a", []]})
     assert completion_request({"prompt": "a", "max_tokens": 0, "echo": True}).max_tokens == 0
     assert len(completion_request({"prompt": ["a"] * 16, "n": 128}).prompts) == 16
-    with pytest.raises(APIError, match="2176 answers") as caught:
+    with pytest.raises(APIError, match="2176 choices") as caught:
         completion_request({"prompt": ["a"] * 17, "n": 128})
     assert caught.value.param == "prompt"
 

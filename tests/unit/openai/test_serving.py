@@ -156,7 +156,7 @@ def test_several_answers_are_distinguished() -> None:
 
     body = body_of(texts_of(two, asked("chat", {**HELLO, "n": 2})))
     assert [one["message"]["content"] for one in body["choices"]] == ["0!", "1!"]
-    with pytest.raises(IndexError, match="the request asks for 1 answers"):
+    with pytest.raises(IndexError, match="the request has 1 choices"):
         texts_of(lambda request: Delta(content="", index=1), asked("chat", HELLO))
 
 
@@ -220,7 +220,7 @@ def test_a_call_for_one_answer_may_not_give_another_one() -> None:
     def odd(request: ChatRequest) -> Any:
         return Delta(content="x", index=2 - request.n)
 
-    with pytest.raises(IndexError, match="the request asks for one answer"):
+    with pytest.raises(IndexError, match="the request has a single choice"):
         texts_of(odd, asked("chat", {**HELLO, "n": 2}))
 
 

@@ -47,7 +47,7 @@ def test_a_decoupled_sender_sends_until_the_final_flag() -> None:
 
 def test_a_sender_of_a_model_that_is_not_decoupled_answers_once() -> None:
     sent, response = Sent(decoupled=False), pb_utils.InferenceResponse([])
-    with pytest.raises(pb_utils.TritonModelException, match="has to answer"):
+    with pytest.raises(pb_utils.TritonModelException, match="must respond"):
         sent.sender.send(flags=FINAL)
     sent.sender.send(response)
     sent.sender.send(flags=FINAL)
@@ -191,7 +191,7 @@ def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.M
     family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
     for user in "abc":
         family.Metric(labels={"user": user}).increment(1)
-    with pytest.raises(pb_utils.TritonModelException, match="process has 3 metrics"):
+    with pytest.raises(pb_utils.TritonModelException, match="process already has 3 metrics"):
         family.Metric(labels={"user": "d"})
     assert family.Metric(labels={"user": "a"}).value() == 1
     del family  # and its metrics

@@ -72,7 +72,7 @@ def test_dtypes_that_dlpack_lacks() -> None:
         pb_utils.Tensor("x", np.array([b"x"], object)).to_dlpack()
     with pytest.raises(pb_utils.TritonModelException, match="C-Order"):
         pb_utils.Tensor.from_dlpack("x", np.ones((2, 3)).T)
-    with pytest.raises(pb_utils.TritonModelException, match="str cannot be taken"):
+    with pytest.raises(pb_utils.TritonModelException, match="Cannot use str"):
         pb_utils.Tensor.from_dlpack("x", "text")
 
 

@@ -91,7 +91,7 @@ def test_a_number_or_a_text_alone_is_one_sample_of_one_element() -> None:
     assert bound["t"].tolist() == [["ü".encode()]]
     unbatched = Signature({**CONFIG, "max_batch_size": 0}).bind([np.ones(2), 7, "ü"], {})
     assert unbatched["n"].shape == unbatched["t"].shape == (1,)
-    with pytest.raises(RunnerArgumentError, match=r"shape \[\], which does not fit"):
+    with pytest.raises(RunnerArgumentError, match=r"shape \[\], which does not match"):
         Signature(CONFIG).bind([1.0, 7], {})
 
 
@@ -106,9 +106,9 @@ def test_matching_arrays_are_not_copied() -> None:
     ("positional", "named", "text"),
     [
         ([1], {"a": 1}, "either by position or by name"),
-        ([1, 2, 3, 4], {}, r"takes 3 inputs \(a \(FP32 \[2\]\), .*optional\)\), got 4"),
-        ([1], {}, "takes 3 inputs .*got 1"),
-        ([], {"a": 1}, "lacks its input 'n'"),
+        ([1, 2, 3, 4], {}, r"has 3 inputs \(a \(FP32 \[2\]\), .*optional\)\), got 4"),
+        ([1], {}, "has 3 inputs .*got 1"),
+        ([], {"a": 1}, "requires the input 'n'"),
         ([], {"a": 1, "n": 1, "z": 1}, "has no input 'z'"),
         ([np.ones((3, 2)), [70000] * 3], {}, "INT16: 70000 is out of the range of int16"),
         (
@@ -121,10 +121,10 @@ def test_matching_arrays_are_not_copied() -> None:
         ([[np.ma.masked_array([1.0, 2.0], [False, True])], [1]], {}, "'a' is a masked array"),
         ([np.ones((3, 2)), [1.5] * 3], {}, r"'n' takes INT16 \(int16\), got float64"),
         ([np.ones((3, 2)), [1, 2]], {}, r"different batch sizes \(a: 3, n: 2\)"),
-        ([np.ones((5, 2)), [1] * 5], {}, "at most 4, got 5"),
-        ([np.ones((3, 2, 1)), [1] * 3], {}, r"shape \[3, 2, 1\], which does not fit"),
-        ([np.ones((1, 2)), [1], [[3]]], {}, "'t' takes bytes or text .*got int64"),
-        ([np.ones((1, 2)), [1], np.array([[None]])], {}, "got a NoneType among them"),
+        ([np.ones((5, 2)), [1] * 5], {}, "at most 4 rows, got 5"),
+        ([np.ones((3, 2, 1)), [1] * 3], {}, r"shape \[3, 2, 1\], which does not match"),
+        ([np.ones((1, 2)), [1], [[3]]], {}, "'t' must contain bytes or strings .*got int64"),
+        ([np.ones((1, 2)), [1], np.array([[None]])], {}, "contains a NoneType"),
     ],
 )
 def test_each_mistake_has_its_own_error(
@@ -172,8 +172,8 @@ def test_options_of_tritonserver_become_settings() -> None:
         (["log-verbose=1"], "list of strings starting with '--'"),
         ("--log-verbose=1", "list of strings starting with '--'"),
         ([1], "list of strings starting with '--'"),
-        (["--http-port=many"], "'--http-port=many' needs a number"),
-        (["--allow-http=perhaps"], "needs true or false"),
+        (["--http-port=many"], "'--http-port=many' must have a number"),
+        (["--allow-http=perhaps"], "must have true or false"),
     ],
 )
 def test_options_that_are_none_are_refused(given: Any, text: str) -> None:
@@ -188,9 +188,11 @@ def test_a_runner_checks_its_arguments_and_starts_nothing(tmp_path: Path) -> Non
         Runner("r")
     with pytest.raises(RunnerArgumentError, match=r"either model_repository=.*or daemon="):
         Runner("r", tmp_path, daemon=tmp_path)
-    with pytest.raises(RunnerArgumentError, match=r"no folder .*nowhere"):
+    with pytest.raises(RunnerArgumentError, match=r"folder .*nowhere does not exist"):
         Runner("r", tmp_path / "nowhere")
-    with pytest.raises(RunnerArgumentError, match="cli_args and settings are only for a daemon"):
+    with pytest.raises(
+        RunnerArgumentError, match="cli_args and settings apply only to a private daemon"
+    ):
         Runner("r", daemon=tmp_path, cli_args=["--log-verbose=1"])
     runner = Runner("r", [tmp_path, "s3://bucket/models"])
     assert "any_model" in repr(runner.any_model)

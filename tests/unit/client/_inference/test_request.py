@@ -165,13 +165,17 @@ def ask(*inputs: Any, **named: Any) -> Any:
         ([X], {"parameters": [1]}, "parameters must be a dict"),
         ([X], {"parameters": {"priority": 1}}, r"RequestOptions\(priority=\.\.\.\)"),
         ([X], {"parameters": {"timeout": 1}}, r"RequestOptions\(timeout_s=\.\.\.\)"),
-        ([X], {"parameters": {"triton_a": 1}}, "Triton's own"),
+        ([X], {"parameters": {"triton_a": 1}}, "reserved by Triton"),
         ([X], {"parameters": {"a": 2**63}}, "parameter 'a' must be a 64-bit integer"),
-        ([X], {"parameters": {"a": "\ud800"}}, "Texts in parameters must be valid Unicode"),
+        ([X], {"parameters": {"a": "\ud800"}}, "Strings in parameters must be valid Unicode"),
         ([X], {"parameters": {"\ud800": 1}}, "Names of parameters must be strings of valid"),
-        ([X], {"headers": {"a": "b\r\nc: d"}}, "header 'a' has a character that is not allowed"),
-        ([X], {"headers": {"a": "\u65e5"}}, "header 'a' has a character that is not allowed"),
-        ([X], {"headers": {"a b": "c"}}, "header name may have only letters, digits and"),
+        (
+            [X],
+            {"headers": {"a": "b\r\nc: d"}},
+            "header 'a' contains a character that is not allowed",
+        ),
+        ([X], {"headers": {"a": "\u65e5"}}, "header 'a' contains a character that is not allowed"),
+        ([X], {"headers": {"a b": "c"}}, "Header names may contain only letters, digits and"),
         ([X], {"headers": {"Content-Length": 0}}, "'Content-Length' is set by the client itself"),
         ([X], {"headers": {"a": 1.5}}, "Values of headers must be str, int or bool"),
         ([X], {"headers": "a: b"}, "headers must be a dict"),
@@ -187,10 +191,14 @@ def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> N
     ("name", "value", "said"),
     [
         ("X-Trace-Bin", "a", "names that end with '-bin' have binary values"),
-        ("x-city", "Orl\u00e9ans", "only printable ASCII characters, got 'Orl.ans'. Send it as a"),
+        (
+            "x-city",
+            "Orl\u00e9ans",
+            "only printable ASCII characters, got 'Orl.ans'. Send the value as a",
+        ),
         ("x-tab", "a\tb", "only printable ASCII characters"),
-        ("x|y", "a", r"a name may have only letters, digits and \._-"),
-        ("grpc-timeout", "1S", "begin with 'grpc-', which is gRPC's own"),
+        ("x|y", "a", r"names may contain only letters, digits and \._-"),
+        ("grpc-timeout", "1S", "must not begin with 'grpc-'"),
     ],
 )
 def test_values_that_grpc_cannot_carry_are_reported(name: str, value: str, said: str) -> None:
@@ -267,13 +275,13 @@ def test_options_that_cannot_be(fields: dict[str, Any]) -> None:
     ("settings", "said"),
     [
         ({"model_name": ""}, "model_name must be the name of a model"),
-        ({"model_version": "latest"}, "model_version must be a number of 1 or more"),
-        ({"model_version": 0}, "model_version must be a number of 1 or more"),
+        ({"model_version": "latest"}, "model_version must be a positive integer"),
+        ({"model_version": 0}, "model_version must be a positive integer"),
         ({"init_timeout_s": 0}, "init_timeout_s must be a number of seconds above 0"),
         ({"inference_timeout_s": -1}, "inference_timeout_s must be a number of seconds above 0"),
         ({"inference_timeout_s": "5"}, "inference_timeout_s must be a number of seconds above 0"),
         ({"inference_timeout_s": float("nan")}, "inference_timeout_s must be a number"),
-        ({"tls": TlsOptions()}, r"tls= needs a url with https:// or grpcs://"),
+        ({"tls": TlsOptions()}, r"tls= requires a url with https:// or grpcs://"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
@@ -287,12 +295,12 @@ def test_decoupled_clients_want_grpc() -> None:
 
 
 def test_tls_files_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(PyTritonClientValueError, match=r"ca_certificate=.* cannot be read"):
+    with pytest.raises(PyTritonClientValueError, match=r"cannot read ca_certificate="):
         TlsOptions(ca_certificate=tmp_path / "missing.pem")
     (tmp_path / "empty.pem").touch()
-    with pytest.raises(PyTritonClientValueError, match="client_key together"):
+    with pytest.raises(PyTritonClientValueError, match="both client_certificate and client_key"):
         TlsOptions(client_certificate=tmp_path / "empty.pem")
-    with pytest.raises(PyTritonClientValueError, match="cannot be used"):
+    with pytest.raises(PyTritonClientValueError, match="Cannot use"):
         ModelClient("https://h", MODEL, tls=TlsOptions(tmp_path / "empty.pem"))
 
 

@@ -324,6 +324,6 @@ def test_an_error_of_one_server_is_not_asked_of_another(pair: list[FakeTriton]) 
 def test_a_sequence_wants_one_server(pair: list[FakeTriton]) -> None:
     with (
         ModelClient([one.url for one in pair], MODEL) as client,
-        pytest.raises(PyTritonClientValueError, match="use a client with one url"),
+        pytest.raises(PyTritonClientValueError, match="Use a client with a single url"),
     ):
         client.infer_sample(X, options=RequestOptions(sequence_id=1))

@@ -59,7 +59,7 @@ def test_a_url_that_cannot_be_read(url: object) -> None:
 
 def test_several_urls() -> None:
     assert [url.port for url in parse_urls(["a", "b:1"])] == [8000, 1]
-    with pytest.raises(PyTritonClientValueError, match="at least one url"):
+    with pytest.raises(PyTritonClientValueError, match="At least one url"):
         parse_urls([])
     with pytest.raises(PyTritonClientValueError, match="same scheme; got grpc, http"):
         parse_urls(["a", "grpc://b"])
@@ -75,6 +75,7 @@ def test_tritonclients_own_client() -> None:
 def test_model_urls_are_distinguished_from_server_urls() -> None:
     """`register` prints it; asked for, it would be waited for in vain."""
     with pytest.raises(
-        PyTritonClientInvalidUrlError, match=r"address of a model.*server's, http://h:1/base, and"
+        PyTritonClientInvalidUrlError,
+        match=r"address of a model.*server's address, http://h:1/base, and",
     ):
         parse_urls("http://h:1/base/v2/models/linear")

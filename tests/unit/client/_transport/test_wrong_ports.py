@@ -13,7 +13,7 @@ from pytriton.client import AsyncioModelClient, ModelClient
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
 
 X = np.ones(2, np.float32)
-WORDS = r"No HTTP answer at http://127\.0\.0\.1:\d+: .*Is that the gRPC port\? Then write grpc://127\.0\.0\.1:\d+;"
+WORDS = r"No HTTP response from http://127\.0\.0\.1:\d+: .*If that is the gRPC port, write grpc://127\.0\.0\.1:\d+\."
 
 
 @pytest.fixture
