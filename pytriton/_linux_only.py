@@ -12,10 +12,11 @@ def refusal() -> str | None:
     """Return an error message that says that the daemon needs Linux and what works instead; None on Linux."""
     if sys.platform.startswith("linux"):
         return None
-    import platform  # takes 3 ms, and every command imports this module
+    import platform  # imported here because it takes 3 ms, and every command imports this module
 
     return (
-        f"pytriton-daemon serves models on Linux only, and this system is {platform.system()}. What works here are the "
+        f"pytriton-daemon serves models on Linux only, but this system is {platform.system()}. On this system, "
+        f"use the "
         'clients, which call models on another machine: pytriton.client.ModelClient("grpc://HOST:8001", "MODEL").'
     )
 

@@ -219,11 +219,11 @@ class PicklingError(RegistrationError):
         """
         message = (
             f"Cannot pickle {subject}: {offender} cannot be sent to another process ({reason}). "
-            "Ways out: "
-            "(1) create that object inside the worker: register a class or function that builds "
-            "the callable, with factory=True; "
-            "(2) make it on first use inside the callable instead of before registering; "
-            "(3) give its class a __getstate__/__reduce__ that leaves it out; "
-            "(4) put the code in an importable module and register 'module:attribute'."
+            "Solutions: "
+            "(1) create the object in the worker: register a class or function that creates the callable, with "
+            "factory=True; "
+            "(2) create it in the callable on first use, instead of before the registration; "
+            "(3) implement __getstate__ or __reduce__ in its class, without this object; "
+            "(4) move the code to an importable module and register 'module:attribute'."
         )
         return cls(message, offender=offender, model_name=model_name)

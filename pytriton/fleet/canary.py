@@ -179,7 +179,7 @@ def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> s
         return ""
     if _at_least(new.failed, new.requests) <= usual + canary.failures:
         return ""
-    before = f"of the old version's, {old.failed} of {old.requests}"
+    before = f"of the old version's requests, {old.failed} of {old.requests} failed"
     return f"{new.failed} of its {new.requests} requests failed; {before}"
 
 

@@ -28,22 +28,22 @@ _PASSED_THROUGH = (
 )
 _INSTANCES = "use instances= or devices= when registering"
 _SET_ELSEWHERE = {
-    "backend": "it is always the proxy's",
+    "backend": "it is set by the proxy",
     "batch_input": "Triton's Python backend does not support batch inputs; the callable receives each request",
     "batch_output": "Triton's Python backend does not support batch outputs; the callable receives each request",
     "cc_model_filenames": "it does not apply to Python models",
-    "default_model_filename": "it is always the proxy's",
+    "default_model_filename": "it is set by the proxy",
     "dynamic_batching": "use ModelConfig(batcher=DynamicBatcher(...))",
     "ensemble_scheduling": "ensembles have no callable",
     "input": "use inputs=[Tensor(...)]",
     "max_batch_size": "use ModelConfig(max_batch_size=...)",
     "model_transaction_policy": "use ModelConfig(decoupled=...)",
-    "name": "use the model's name when registering",
+    "name": "set the model's name when registering it",
     "output": "use outputs=[Tensor(...)]",
     "parameters": "use ModelConfig(parameters={...})",
-    "platform": "it is always the proxy's",
+    "platform": "it is set by the proxy",
     "response_cache": "use ModelConfig(response_cache=...)",
-    "runtime": "it is always the proxy's",
+    "runtime": "it is set by the proxy",
 }
 #: Fields of an instance group that users may set. The dispatcher sets all others.
 _INSTANCE_GROUP_FIELDS = ("host_policy", "rate_limiter")

@@ -33,7 +33,7 @@ _OF_ONE_NODE = (
     "/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"
 )  # fmt: skip
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
-_REFUSAL = "call the node itself: this changes one node only"
+_REFUSAL = "this call affects only a single node: send it to the node itself"
 _ALL = "all"
 #: Idle timeout of client connections. Old HAProxy workers may get requests for this long.
 KEEP_ALIVE_S = 10

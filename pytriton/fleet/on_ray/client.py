@@ -302,7 +302,7 @@ class RayFleetClient:
             if report is not None and served != reported:
                 report(
                     messages.Progress(
-                        "placing", f"{served} of {wanted} instances serve", served, wanted
+                        "placing", f"{served} of {wanted} instances are ready", served, wanted
                     )
                 )
                 reported = served

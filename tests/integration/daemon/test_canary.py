@@ -116,7 +116,7 @@ def test_a_bad_version_is_rolled_back_and_only_its_share_fails(
     reported: list[str] = []
     with Traffic.at(daemons) as traffic:
         with pytest.raises(
-            CanaryError, match=r"of its .* requests failed; of the old version's, 0"
+            CanaryError, match=r"of its .* requests failed; of the old version's requests, 0"
         ):
             fleet.register(
                 bad, "m", X, Y, replace=True, canary=Canary(0.1, watch_s=60),

@@ -49,7 +49,7 @@ def counters(
         (
             counters(1000, 40),
             counters(1000, 10),
-            "40 of its 1000 requests failed; of the old version's, 10",
+            "40 of its 1000 requests failed; of the old version's requests, 10",
         ),
         (counters(100, 60), counters(1000, 500), ""),  # the old one is hardly better
         (counters(10, 9), counters(1000, 100), "9 of its 10"),

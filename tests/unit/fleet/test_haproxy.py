@@ -146,7 +146,7 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(
             ask(b"", timeout=30)
     denied = caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert denied is (call not in ANYWHERE), caught.value
-    assert ("call the node itself" in caught.value.details()) is denied
+    assert ("send it to the node itself" in caught.value.details()) is denied
 
 
 def _grpc_node(name: str) -> tuple[Any, NodeEndpoint]:
