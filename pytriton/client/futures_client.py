@@ -119,7 +119,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         if idle:
             self._client.close()
         if self._abandoned:
-            self._threads.run_waiting()  # they fail immediately, even if all threads are busy
+            self._threads.run_queued()  # they fail immediately, even if all threads are busy
         self._threads.end(wait=wait)
 
     def __enter__(self: Self) -> Self:

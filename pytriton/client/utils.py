@@ -97,10 +97,10 @@ def _limit(timeout_s: float | None) -> float:
 
 
 def _servers(client: Any, name: str, version: str, headers: dict[str, str] | None) -> Servers:
-    return Servers([TritonEndpoint(_Given(client))], name, version, dict(headers or {}))
+    return Servers([TritonEndpoint(_UserClient(client))], name, version, dict(headers or {}))
 
 
-class _Given:
+class _UserClient:
     """Adapter that gives a tritonclient client created by the user the interface of `ServerConnection`."""
 
     def __init__(self, client: Any) -> None:

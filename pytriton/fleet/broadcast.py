@@ -33,7 +33,7 @@ class NodeAnswers(Generic[T]):
     failed: dict[str, Exception] = field(default_factory=dict)
 
 
-class _GivenUp(PyTritonError):
+class _Cancelled(PyTritonError):
     """Raised to cancel a change on a node because another node has failed."""
 
 
@@ -131,7 +131,9 @@ class Change(Generic[T]):
         undone = self._undo_on({node: clients[node] for node in answers.done})
         # A cancelled node may already have finished, with its answer still in transit.
         silent = _failed_by(DaemonNotRunningError, answers.failed)
-        unsure = {node: clients[node] for node in (*silent, *_failed_by(_GivenUp, answers.failed))}
+        unsure = {
+            node: clients[node] for node in (*silent, *_failed_by(_Cancelled, answers.failed))
+        }
         settled = ask_each(unsure, self._settle).done
         undone.update(settled)
         unknown = [node for node in silent if not settled.get(node)]
@@ -149,7 +151,9 @@ class Change(Generic[T]):
     def _error(
         self, failed: Mapping[str, Exception], undone: Mapping[str, str], unknown: Sequence[str]
     ) -> FleetError:
-        refused = {node: error for node, error in failed.items() if not isinstance(error, _GivenUp)}
+        refused = {
+            node: error for node, error in failed.items() if not isinstance(error, _Cancelled)
+        }
         texts = [f"{node}: {error}" for node, error in refused.items()]
         texts += [f"{node}: {text}" for node, text in undone.items() if text]
         kind = FleetError
@@ -189,7 +193,7 @@ class MergedProgress:
 
         def forward(event: messages.Progress) -> None:
             if self._stop.is_set():
-                raise _GivenUp(f"cancelled: another node failed ({node})")
+                raise _Cancelled(f"cancelled: another node failed ({node})")
             with self._lock:
                 self._newest[node] = event
                 done = sum(one.done for one in self._newest.values())

@@ -85,7 +85,7 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
     return given if isinstance(given, Canary) else Canary(given)
 
 
-def waves_of(nodes: Sequence[str], share: float) -> list[list[str]]:
+def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
     """Return the groups of nodes that get a new version in turn: first the canary's share, then twice as many each
     time.
 
@@ -177,7 +177,7 @@ def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> s
     usual = old.failed / old.requests if old.requests else 0.0
     if new.failed < _FEWEST_FAILURES:
         return ""
-    if _at_least(new.failed, new.requests) <= usual + canary.failures:
+    if _failure_rate_lower_bound(new.failed, new.requests) <= usual + canary.failures:
         return ""
     before = f"of the old version's requests, {old.failed} of {old.requests} failed"
     return f"{new.failed} of its {new.requests} requests failed; {before}"
@@ -250,16 +250,16 @@ class CanaryWatch:
             self._before.setdefault(node, one)
             if self._halfway is not None:
                 self._halfway.setdefault(node, one)
-        new, old = _grown(seen, self._before, fresh)
+        new, old = _increases(seen, self._before, fresh)
         over = passed >= canary.watch_s
         fault = failure_fault(new, old, canary)
         if over and not fault and self._halfway is not None:
-            fault = duration_fault(*_grown(seen, self._halfway, fresh), canary)
+            fault = duration_fault(*_increases(seen, self._halfway, fresh), canary)
         summary = f"{describe(new, old)} ({int(passed)} of {canary.watch_s:g} s)"
         return Judgement(fault, summary, over)
 
 
-def _grown(
+def _increases(
     now: Mapping[str, CanaryCounters], before: Mapping[str, CanaryCounters], fresh: Container[str]
 ) -> tuple[CanaryCounters, CanaryCounters]:
     """Return the increase of the new version's counters, and of the old version's, since `before`."""
@@ -282,7 +282,7 @@ def describe(new: CanaryCounters, old: CanaryCounters) -> str:
     )
 
 
-def _at_least(failed: int, requests: int) -> float:
+def _failure_rate_lower_bound(failed: int, requests: int) -> float:
     """Return the lower bound of the failure rate's Wilson score interval."""
     share, square = failed / requests, _SURE * _SURE
     middle = share + square / (2 * requests)

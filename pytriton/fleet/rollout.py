@@ -25,7 +25,7 @@ from pytriton._protocol import messages
 from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import CanaryError, FleetError, ModelNotFoundError, PyTritonError
 from pytriton.fleet.broadcast import MAX_AT_ONCE, Change, NodeAnswers, ask_each
-from pytriton.fleet.canary import Canary, CanaryCounters, CanaryWatch, counters_of, waves_of
+from pytriton.fleet.canary import Canary, CanaryCounters, CanaryWatch, counters_of, plan_waves
 
 _POLL_INTERVAL_S = 0.5
 #: Interval between progress reports of a watch.
@@ -63,7 +63,7 @@ class Rollout:
         self._clients = clients
         self._name = message.spec.name
         self._canary = canary
-        self._waves = [list(clients)] if canary is None else waves_of(list(clients), canary.share)
+        self._waves = [list(clients)] if canary is None else plan_waves(list(clients), canary.share)
         self._lease = FleetLease(clients, self._name, 0.0 if canary is None else canary.share)
         self._message = message
         self._payloads = payloads

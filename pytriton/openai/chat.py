@@ -9,14 +9,14 @@ from pytriton.openai.requests import ChatRequest, CompletionRequest
 from pytriton.openai.response_writer import (
     Choice,
     Choices,
-    Counted,
     ResponseWriter,
+    UsageCounter,
     body_text,
     created_now,
     event,
     json_text,
     usage_body,
-    without_nothing,
+    without_none,
 )
 
 __all__ = ["chat_answer", "completion_answer"]
@@ -39,7 +39,7 @@ class _Answer:
 
     def __init__(self, request: ChatRequest | CompletionRequest, choices: int) -> None:
         self.choices = Choices(request.id, choices)
-        self.counted = Counted()
+        self.counted = UsageCounter()
         self.head = {
             "id": request.id,
             "object": self.object,
@@ -146,7 +146,7 @@ class _ChatStream(_Stream):
         return {"index": index, "delta": fields}
 
     def fields(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        fields: dict[str, Any] = without_nothing(
+        fields: dict[str, Any] = without_none(
             {
                 "content": delta.content,
                 "reasoning_content": delta.reasoning,

@@ -42,7 +42,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 #: Interval between keepalives of a response that is sent as a whole, in seconds.
-_BEAT_S = 0.1
+_KEEPALIVE_INTERVAL_S = 0.1
 
 
 @dataclass
@@ -58,14 +58,14 @@ class Invocation:
     answer: ResponseWriter
     begun: str = ""
     mark: str = ""
-    _beat_at: float = field(default_factory=time.monotonic)
+    _keepalive_at: float = field(default_factory=time.monotonic)
 
-    def beats(self) -> bool:
+    def is_keepalive_due(self) -> bool:
         """Return whether a keepalive can be sent and is due."""
         now = time.monotonic()
-        if not self.mark or now - self._beat_at < _BEAT_S:
+        if not self.mark or now - self._keepalive_at < _KEEPALIVE_INTERVAL_S:
             return False
-        self._beat_at = now
+        self._keepalive_at = now
         return True
 
 

@@ -54,7 +54,7 @@ class OpenAIModel(NamedTuple):
     lanes: int | None
 
 
-class Made:
+class WrappingFactory:
     """A factory that calls the user's factory in the worker, and wraps the resulting callable."""
 
     def __init__(self, factory: Callable[[], Any], kinds: list[str]) -> None:
@@ -82,7 +82,7 @@ def make_model(
     """
     kinds = card.kinds
     made = factory or any(inspect.isclass(target) for target in targets)
-    wrapped = [Made(one, kinds) if made else served(one, kinds) for one in targets]
+    wrapped = [WrappingFactory(one, kinds) if made else served(one, kinds) for one in targets]
     if kinds == ["embeddings"]:
         chosen = config or ModelConfig(max_batch_size=MAX_TEXTS)
         if not chosen.batching or chosen.decoupled:

@@ -19,7 +19,7 @@ __all__ = [
     "Part",
     "chat_request",
     "completion_request",
-    "only_answer",
+    "single_choice",
 ]
 
 #: Maximum number of choices of a request. Each one is buffered while the others are generated.
@@ -139,7 +139,7 @@ class CompletionRequest(_Request):
         return self.prompts[0]
 
 
-def only_answer(
+def single_choice(
     request: ChatRequest | CompletionRequest, index: int
 ) -> ChatRequest | CompletionRequest:
     """Return a copy of a request that requests only the choice with this index."""

@@ -20,8 +20,8 @@ from pytriton.openai.errors import APIError
 
 __all__ = [
     "Choice",
-    "Counted",
     "ResponseWriter",
+    "UsageCounter",
     "body_text",
     "error_text",
     "event",
@@ -96,7 +96,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-class Counted:
+class UsageCounter:
     """The token usage of a response: the usage that the callable reports, or one token for each piece.
 
     Calls are summed up.
@@ -220,6 +220,6 @@ def created_now() -> int:
     return int(time.time())
 
 
-def without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dict without the fields that are None."""
     return {name: value for name, value in fields.items() if value is not None}

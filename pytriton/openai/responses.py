@@ -12,8 +12,8 @@ from pytriton.openai.errors import APIError
 from pytriton.openai.requests import ChatRequest
 from pytriton.openai.response_writer import (
     Choice,
-    Counted,
     ResponseWriter,
+    UsageCounter,
     body_text,
     created_now,
     json_text,
@@ -81,7 +81,7 @@ class _ResponseBody:
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._created = created_now()
-        self._counted = Counted()
+        self._counted = UsageCounter()
         self._choice = Choice(request.id, 0)
         self._items: list[_Item] = []
         self._said: _Item | None = None  #: the current message or reasoning

@@ -13,7 +13,7 @@ import msgspec
 from pytriton.openai.deltas import Delta, deltas_of
 from pytriton.openai.errors import APIError
 from pytriton.openai.invocation import Invocation, read, refusal
-from pytriton.openai.requests import ChatRequest, CompletionRequest, only_answer
+from pytriton.openai.requests import ChatRequest, CompletionRequest, single_choice
 from pytriton.proxy.results import OneText, sending
 
 __all__ = ["OUTPUT", "AsyncTexts", "ChunkCoalescer", "Texts"]
@@ -118,7 +118,7 @@ def _calls(asked: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest,
     yield asked.request, None
     for index in asked.answer.unanswered():
         asked.answer.next_call()
-        yield only_answer(asked.request, index), index
+        yield single_choice(asked.request, index), index
 
 
 def _text(asked: Invocation, piece: Any, index: int | None) -> str:
@@ -145,7 +145,7 @@ def _results(asked: Invocation, text: str) -> Results:
     if text:
         return _said(asked.mark + text)
     # tritonserver notices that a client has disconnected only when it sends something.
-    return _said(asked.mark) if asked.beats() else _NOTHING
+    return _said(asked.mark) if asked.is_keepalive_due() else _NOTHING
 
 
 def _sender(asked: Invocation) -> Callable[[str], None] | None:

@@ -79,7 +79,7 @@ class MetricFamily:
                 "MetricFamily",
                 f"Invalid metric name {name!r:.80}: {TRITONS_METRICS}* are tritonserver's own",
             )
-        if not _can_travel(description):
+        if not _can_be_stored(description):
             raise _refused("MetricFamily", f"Invalid description {description!r:.80}")
         # Families are kept forever, as in tritonserver.
         first = _families.setdefault(name, (kind, description))
@@ -143,7 +143,7 @@ def _labels(given: Any, kind: _MetricKind) -> dict[str, str]:
             raise _refused("Metric", f"Invalid label name {name!r:.80}")
         if name == "le" and kind is _MetricKind.HISTOGRAM:
             raise _refused("Metric", "Invalid label name 'le': reserved for a histogram's buckets")
-        if not isinstance(value, str) or not _can_travel(value):
+        if not isinstance(value, str) or not _can_be_stored(value):
             raise _refused(
                 "Metric", f"Invalid value of label {name}: {value!r:.80} is not a string"
             )
@@ -173,7 +173,7 @@ def _buckets(given: Any, kind: _MetricKind) -> Optional[list[float]]:
     return bounds
 
 
-def _can_travel(text: str) -> bool:
+def _can_be_stored(text: str) -> bool:
     """Return whether tritonserver can store a string: it must be valid UTF-8 without zero bytes."""
     return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 

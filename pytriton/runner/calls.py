@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytriton.exceptions import ModelNotFoundError
-from pytriton.runner.daemon_connection import DaemonConnection, Links
+from pytriton.runner.daemon_connection import ConnectionProvider, DaemonConnection
 from pytriton.runner.result import InferResult, message_as_json
 
 __all__ = ["AsyncCalls", "Calls", "SyncCalls"]
@@ -22,7 +22,7 @@ class Calls:
     `as_json` has no effect over HTTP, where all results are JSON. The daemon's access token is sent with each call.
     """
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: ConnectionProvider) -> None:
         self._links = links
 
     def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ class Calls:
         as_json: bool = False,
     ) -> Any:
         """Return the configuration of a model."""
-        return self._call("get_model_config", headers, _of(locals()))
+        return self._call("get_model_config", headers, _own_arguments(locals()))
 
     def get_model_metadata(
         self,
@@ -53,7 +53,7 @@ class Calls:
         as_json: bool = False,
     ) -> Any:
         """Return the inputs and outputs of a model."""
-        return self._call("get_model_metadata", headers, _of(locals()))
+        return self._call("get_model_metadata", headers, _own_arguments(locals()))
 
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
@@ -65,7 +65,7 @@ class Calls:
         self, model_name: str, model_version: str = "", headers: Headers | None = None
     ) -> Any:
         """Return whether a model is ready for requests."""
-        return self._call("is_model_ready", headers, _of(locals()))
+        return self._call("is_model_ready", headers, _own_arguments(locals()))
 
     def load_model(
         self,
@@ -126,7 +126,7 @@ class Calls:
         as_json: bool = False,
     ) -> Any:
         """Return the cumulative statistics of one model or all models."""
-        return self._call("get_inference_statistics", headers, _of(locals()))
+        return self._call("get_inference_statistics", headers, _own_arguments(locals()))
 
     def infer(
         self,
@@ -155,23 +155,23 @@ class Calls:
 
     def get_server_metadata(self, headers: Headers | None = None, as_json: bool = False) -> Any:
         """Return the name, version and extensions of the server."""
-        return self._call("get_server_metadata", headers, _of(locals()))
+        return self._call("get_server_metadata", headers, _own_arguments(locals()))
 
     def get_log_settings(self, headers: Headers | None = None, as_json: bool = False) -> Any:
         """Return the log settings of the server."""
-        return self._call("get_log_settings", headers, _of(locals()))
+        return self._call("get_log_settings", headers, _own_arguments(locals()))
 
     def update_log_settings(
         self, settings: Mapping[str, Any], headers: Headers | None = None, as_json: bool = False
     ) -> Any:
         """Update the log settings of the server."""
-        return self._call("update_log_settings", headers, _of(locals()))
+        return self._call("update_log_settings", headers, _own_arguments(locals()))
 
     def get_trace_settings(
         self, model_name: str | None = None, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
         """Return the trace settings of the server, or of one model."""
-        return self._call("get_trace_settings", headers, _of(locals()))
+        return self._call("get_trace_settings", headers, _own_arguments(locals()))
 
     def update_trace_settings(
         self,
@@ -182,7 +182,7 @@ class Calls:
     ) -> Any:
         """Update the trace settings of the server, or of one model."""
         settings = settings or {}
-        return self._call("update_trace_settings", headers, _of(locals()))
+        return self._call("update_trace_settings", headers, _own_arguments(locals()))
 
     # ── shared memory ────────────────────────────────────────────────────────────────────────────
 
@@ -190,25 +190,25 @@ class Calls:
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
         """Return the registered regions of system shared memory."""
-        return self._call("get_system_shared_memory_status", headers, _of(locals()))
+        return self._call("get_system_shared_memory_status", headers, _own_arguments(locals()))
 
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0, headers: Headers | None = None
     ) -> Any:
         """Register a region of system shared memory."""
-        return self._call("register_system_shared_memory", headers, _of(locals()))
+        return self._call("register_system_shared_memory", headers, _own_arguments(locals()))
 
     def unregister_system_shared_memory(
         self, name: str = "", headers: Headers | None = None
     ) -> Any:
         """Unregister one region of system shared memory, or all of them."""
-        return self._call("unregister_system_shared_memory", headers, _of(locals()))
+        return self._call("unregister_system_shared_memory", headers, _own_arguments(locals()))
 
     def get_cuda_shared_memory_status(
         self, region_name: str = "", headers: Headers | None = None, as_json: bool = False
     ) -> Any:
         """Return the registered regions of CUDA shared memory."""
-        return self._call("get_cuda_shared_memory_status", headers, _of(locals()))
+        return self._call("get_cuda_shared_memory_status", headers, _own_arguments(locals()))
 
     def register_cuda_shared_memory(
         self,
@@ -219,11 +219,11 @@ class Calls:
         headers: Headers | None = None,
     ) -> Any:
         """Register a region of CUDA shared memory."""
-        return self._call("register_cuda_shared_memory", headers, _of(locals()))
+        return self._call("register_cuda_shared_memory", headers, _own_arguments(locals()))
 
     def unregister_cuda_shared_memory(self, name: str = "", headers: Headers | None = None) -> Any:
         """Unregister one region of CUDA shared memory, or all of them."""
-        return self._call("unregister_cuda_shared_memory", headers, _of(locals()))
+        return self._call("unregister_cuda_shared_memory", headers, _own_arguments(locals()))
 
 
 class SyncCalls(Calls):
@@ -231,7 +231,7 @@ class SyncCalls(Calls):
 
     def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
         link = self._links.link()
-        answer = link.call(method, _for(link, arguments), dict(headers or {}))
+        answer = link.call(method, _arguments_for(link, arguments), dict(headers or {}))
         return InferResult(answer) if method == "infer" else answer
 
     def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
@@ -243,19 +243,19 @@ class AsyncCalls(Calls):
 
     async def _call(self, method: str, headers: Headers | None, arguments: dict[str, Any]) -> Any:
         link = await self._links.async_link()
-        answer = await link.acall(method, _for(link, arguments), dict(headers or {}))
+        answer = await link.acall(method, _arguments_for(link, arguments), dict(headers or {}))
         return InferResult(answer) if method == "infer" else answer
 
     async def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
         return await asyncio.to_thread(question, await self._links.async_link())
 
 
-def _of(given: dict[str, Any]) -> dict[str, Any]:
+def _own_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return a method's arguments without `self` and `headers`, given its local variables."""
     return {name: value for name, value in given.items() if name not in ("self", "headers")}
 
 
-def _for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[str, Any]:
+def _arguments_for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[str, Any]:
     if link.url.is_grpc:
         return arguments
     return {name: value for name, value in arguments.items() if name != "as_json"}

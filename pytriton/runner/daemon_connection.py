@@ -17,12 +17,12 @@ from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
 from pytriton.runner.errors import RunnerArgumentError
 from pytriton.runner.signature import Signature
 
-__all__ = ["DaemonConnection", "Links"]
+__all__ = ["ConnectionProvider", "DaemonConnection"]
 
 _NOT_SERVED = (FailureKind.UNKNOWN_MODEL, FailureKind.NOT_READY)
 
 
-class Links(Protocol):
+class ConnectionProvider(Protocol):
     """Provider of the connection to a daemon. It starts the daemon first if necessary."""
 
     def link(self) -> DaemonConnection:
@@ -60,7 +60,7 @@ class DaemonConnection:
         except PyTritonDaemonError:  # another user's daemon, which will reject restricted calls
             self.headers = {}
         self.sync = connect(self.url, None)
-        self._by_loop: weakref.WeakKeyDictionary[Any, _Opened] = weakref.WeakKeyDictionary()
+        self._by_loop: weakref.WeakKeyDictionary[Any, _LoopConnection] = weakref.WeakKeyDictionary()
         self._signatures: dict[tuple[str, str], Signature] = {}
         self._lock = threading.Lock()
 
@@ -70,8 +70,8 @@ class DaemonConnection:
         with self._lock:
             opened = self._by_loop.get(loop)
         if opened is None:
-            keeper = _opened(self.url)
-            opened = _Opened(await keeper.__anext__(), keeper)
+            keeper = _open_connection(self.url)
+            opened = _LoopConnection(await keeper.__anext__(), keeper)
             with self._lock:
                 self._by_loop[loop] = opened
         return opened.connection
@@ -106,7 +106,7 @@ class DaemonConnection:
         try:
             return self.call("infer", arguments, headers)
         except PyTritonClientError as error:
-            raise self._explained(error, arguments["model_name"]) from error
+            raise self._explain(error, arguments["model_name"]) from error
 
     async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
         """Call a model in an event loop; see `infer`."""
@@ -114,7 +114,7 @@ class DaemonConnection:
             return await self.acall("infer", arguments, headers)
         except PyTritonClientError as error:
             name = arguments["model_name"]
-            raise await asyncio.to_thread(self._explained, error, name) from error
+            raise await asyncio.to_thread(self._explain, error, name) from error
 
     def error(self, failure: CallFailed, doing: str) -> PyTritonClientError:
         """Return the exception for a failed call. Discard cached signatures, which may be the cause."""
@@ -138,7 +138,7 @@ class DaemonConnection:
             try:
                 answer = self.call("get_model_config", _config_of(model, version), {})
             except PyTritonClientError as error:
-                raise self._explained(error, model) from error
+                raise self._explain(error, model) from error
             known = self._keep(answer, model, version)
         return known
 
@@ -149,7 +149,7 @@ class DaemonConnection:
             try:
                 answer = await self.acall("get_model_config", _config_of(model, version), {})
             except PyTritonClientError as error:
-                raise await asyncio.to_thread(self._explained, error, model) from error
+                raise await asyncio.to_thread(self._explain, error, model) from error
             known = self._keep(answer, model, version)
         return known
 
@@ -172,7 +172,7 @@ class DaemonConnection:
         self._signatures[(model, version)] = signature
         return signature
 
-    def _explained(self, error: PyTritonClientError, model: str) -> Exception:
+    def _explain(self, error: PyTritonClientError, model: str) -> Exception:
         """Return a ModelNotFoundError with the daemon's reason if the model is not served; otherwise return the
         error.
         """
@@ -198,12 +198,12 @@ def _config_of(model: str, version: str) -> dict[str, Any]:
     return {"model_name": model, "model_version": version}
 
 
-class _Opened(NamedTuple):
+class _LoopConnection(NamedTuple):
     connection: ServerConnection
     keeper: AsyncGenerator[ServerConnection, None]
 
 
-async def _opened(url: TritonUrl) -> AsyncGenerator[ServerConnection, None]:
+async def _open_connection(url: TritonUrl) -> AsyncGenerator[ServerConnection, None]:
     """Yield a connection, and close it when the generator is closed.
 
     Before an event loop ends, it closes the generators that were started in it (`shutdown_asyncgens`, called by

@@ -10,7 +10,7 @@ from pytriton.client._inference.response_streams import ResponseBuffer, is_final
 from pytriton.client._inference.tensor_conversion import encode
 from pytriton.client._transport.connections import connect
 from pytriton.client._transport.failures import CallFailed, describe
-from pytriton.runner.daemon_connection import DaemonConnection, Links
+from pytriton.runner.daemon_connection import ConnectionProvider, DaemonConnection
 from pytriton.runner.errors import RunnerArgumentError
 from pytriton.runner.result import InferResult
 from pytriton.runner.signature import Signature
@@ -40,7 +40,7 @@ class RunnerModel:
 
     def __init__(
         self,
-        links: Links,
+        links: ConnectionProvider,
         name: str,
         version: str = "",
         options: Mapping[str, Any] | None = None,

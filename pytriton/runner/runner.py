@@ -73,7 +73,7 @@ class Runner(AsyncCalls, Closeable):
                 f"tritonserver_type must be 'grpc' or 'http', got {tritonserver_type!r}"
             )
         options = daemon_settings(cli_args)
-        places = _places(model_repository) + options.pop("model_repository", [])
+        places = _repository_paths(model_repository) + options.pop("model_repository", [])
         if (daemon is None) == (not places):
             raise RunnerArgumentError(
                 "A runner requires either model_repository=, to start a private daemon, or daemon=, to use a "
@@ -219,7 +219,7 @@ class Runner(AsyncCalls, Closeable):
         return f"Runner({self.name!r})"
 
 
-def _places(given: StrPath | Sequence[StrPath] | None) -> list[str]:
+def _repository_paths(given: StrPath | Sequence[StrPath] | None) -> list[str]:
     if given is None:
         return []
     several = [given] if isinstance(given, (str, os.PathLike)) else list(given)

@@ -409,7 +409,7 @@ def balance(
 
         with errors_of_clients():
             view = BalancerView(connect(fleet=name, ray_address=ray_address), uuid.uuid4().hex)
-            run_balancer(view.look, settings, folder, interval, view.applied)
+            run_balancer(view.fetch, settings, folder, interval, view.applied)
         return
     with errors_of_clients():
         run_balancer(_of_nodes(nodes, key_file).status, settings, folder, interval)

@@ -50,7 +50,7 @@ class DaemonThreads:
         self._jobs.put((future, work))
         return future
 
-    def run_waiting(self) -> None:
+    def run_queued(self) -> None:
         """Run all queued jobs in this thread."""
         while True:
             try:

@@ -41,17 +41,17 @@ class ResponseBuffer:
         self._responses: deque[Response] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._unwanted = False
+        self._discarding = False
         #: The last response, if it has been discarded.
         self.last: Response | None = None
 
     def put(self, result: Any, error: Any) -> None:
         """Add a response; block while too many are unread. Called by tritonclient's reader thread."""
         with self._changed:
-            while len(self._responses) >= _WAITING and not (self._closed or self._unwanted):
+            while len(self._responses) >= _WAITING and not (self._closed or self._discarding):
                 self._changed.wait()
-            if self._unwanted:
-                self._throw_away((result, error))
+            if self._discarding:
+                self._discard((result, error))
             elif not self._closed:
                 self._responses.append((result, error))
                 self._changed.notify_all()
@@ -74,15 +74,15 @@ class ResponseBuffer:
             self._changed.notify_all()
             return response
 
-    def throw_away(self) -> None:
+    def discard(self) -> None:
         """Discard the buffered and all future responses; keep only the last one."""
         with self._changed:
-            self._unwanted = True
+            self._discarding = True
             while self._responses:
-                self._throw_away(self._responses.popleft())
+                self._discard(self._responses.popleft())
             self._changed.notify_all()
 
-    def _throw_away(self, response: Response) -> None:
+    def _discard(self, response: Response) -> None:
         result, error = response
         if error is not None or is_final(result):
             self.last = response
@@ -212,7 +212,7 @@ class Responses(Iterator[Outputs]):
         if self._read:
             self.close()
         elif self._stream is not None:
-            self._stream.buffer.throw_away()
+            self._stream.buffer.discard()
 
 
 #: Streams that were started and are still referenced.

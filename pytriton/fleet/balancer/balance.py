@@ -81,7 +81,7 @@ class Balancer:
             self._haproxy.use(files)
             self._files = files
             self._changed_at = self._clock()
-        if self._is_alone():
+        if self._old_workers_are_idle():
             self._applied()
         return not same
 
@@ -95,7 +95,7 @@ class Balancer:
                 report(f"{one.name} is left out: {error}")
         return found
 
-    def _is_alone(self) -> bool:
+    def _old_workers_are_idle(self) -> bool:
         """Return True if no old HAProxy worker gets requests: they have exited, or their idle connections have
         expired.
         """

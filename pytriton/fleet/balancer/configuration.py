@@ -239,10 +239,10 @@ def _frontend(
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
     if protocol == "grpc":
         how = f"{tls}h2" if tls else " proto h2"
-        model = grpc_calls.refuse_calls_of_one_node(_REFUSAL)
+        model = grpc_calls.reject_single_node_calls(_REFUSAL)
         model += grpc_calls.find_model(_milliseconds(settings.request_timeout_s))
         if packed is not None:
-            model += grpc_calls.refuse_hidden(sequence, served=bool(packed.nodes))
+            model += grpc_calls.reject_hidden(sequence, served=bool(packed.nodes))
             routes += grpc_calls.use_packed(f"grpc:{packed.name}")
     else:
         how = f"{tls}h2,http/1.1" if tls else ""

@@ -40,7 +40,7 @@ _WAIT = "http-request wait-for-body time"
 _REST = "10s"
 
 
-def refuse_calls_of_one_node(why: str) -> list[str]:
+def reject_single_node_calls(why: str) -> list[str]:
     """Return the rule that rejects calls that would change only a single node."""
     calls = f"path,url_dec -m reg ^/inference[.]GRPCInferenceService/({'|'.join(_OF_ONE_NODE)})$"
     return [f"    {_refusal(_DENIED, why)} if {{ {calls} }}"]
@@ -68,7 +68,7 @@ def find_model(stream_wait: str) -> list[str]:
     ]
 
 
-def refuse_hidden(sequence: str, *, served: bool) -> list[str]:
+def reject_hidden(sequence: str, *, served: bool) -> list[str]:
     """Return the rules that reject calls without a visible model, unless some node can answer them.
 
     Args:

@@ -120,14 +120,17 @@ def update_nodes(
         elif one.node in former:
             found.append(former[one.node])
     return [
-        _without(node, {model for model in _new(node, former) & silent[node.name] if served[model]})
+        _without(
+            node,
+            {model for model in _new_models(node, former) & silent[node.name] if served[model]},
+        )
         if node.name in silent
         else node
         for node in found
     ]
 
 
-def _new(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
+def _new_models(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
     """Return the models that are new on a node, or that it serves at a new address."""
     was = former.get(node.name)
     if was is None or (was.http, was.grpc) != (node.http, node.grpc):

@@ -108,7 +108,7 @@ class NodeActor:
     def _started(self) -> DaemonClient:
         with suppress(DaemonNotRunningError):  # started by another poll
             return connect(self._runtime_dir, _ANSWER_S)
-        left = self._left_here()
+        left = self._adopt_daemon()
         if left is not None:
             return left
         command = [sys.executable, "-m", "pytriton._cli", "start", "--detach", "--ephemeral"]
@@ -130,7 +130,7 @@ class NodeActor:
             self._client = self._connected()
         return self._client
 
-    def _left_here(self) -> Optional[DaemonClient]:
+    def _adopt_daemon(self) -> Optional[DaemonClient]:
         """Take over the daemon of a former Ray node on this machine, which still serves and holds the ports and GPUs."""
         own = Path(self._runtime_dir)
         named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
@@ -152,7 +152,7 @@ class NodeActor:
             os.close(owner)
         return None
 
-    def look(
+    def report_state(
         self, known: str = "", flags: Optional[Sequence[str]] = None
     ) -> tuple[bytes, str, Optional[bytes]]:
         """Return the daemon's status and, if it has changed, the fleet's view of it. Restart the daemon if needed.

@@ -368,7 +368,7 @@ class BalancerView:
         self._seen = self._done = -1
         self._newest: list[NodeStatus] = []
 
-    def look(self) -> Iterable[NodeStatus]:
+    def fetch(self) -> Iterable[NodeStatus]:
         """Return the nodes as published by the controller.
 
         Raises:

@@ -42,7 +42,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _facts = msgspec.msgpack.Decoder(tuple[messages.Status, dict[str, tuple[str, int]]])
 
 
-class Look(NamedTuple):
+class DaemonState(NamedTuple):
     """The state of a node's daemon.
 
     Attributes:
@@ -58,7 +58,7 @@ class Look(NamedTuple):
     served: dict[str, ModelOnNode]
 
 
-class _Ended(str):
+class _ActorDied(str):
     """The error of a call to an actor that has exited and that Ray does not restart."""
 
 
@@ -80,7 +80,7 @@ class Cluster:
         self._settings: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
-        self._looks: dict[str, Look] = {}
+        self._states: dict[str, DaemonState] = {}
         #: Node -> number of polls that it has missed.
         self._silent: Counter[str] = Counter()
         self._counted: dict[tuple[str, str], Any] = {}
@@ -98,7 +98,7 @@ class Cluster:
         self.places: dict[str, tuple[str, list[str]]] = {}
         self.gone: set[str] = set()
 
-    def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
+    def poll(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
         """Query Ray for the live nodes and the holders' locations, and create missing node actors.
 
         Args:
@@ -112,7 +112,7 @@ class Cluster:
         nodes = {one["NodeID"]: one["NodeManagerAddress"] for one in found if one["Alive"]}
         self.dead = {one["NodeID"] for one in found if not one["Alive"]}
         kept, self.surplus = members(
-            nodes, settings.get("nodes"), self._actors or self._left_behind(),
+            nodes, settings.get("nodes"), self._actors or self._nodes_with_actors(),
             settings.get("among", ()), settings.get("draining", ()),
             Counter(node for node, _ in self.places.values()),
         )  # fmt: skip
@@ -123,7 +123,7 @@ class Cluster:
         for node in self.alive:
             if node not in self._actors:
                 self._actors[node] = self._node_actor(node, settings)
-        self._look_at_holders(holders)
+        self._poll_holders(holders)
 
     def dismiss(self, node: str) -> None:
         """Stop the daemon of an empty surplus node, which then leaves the fleet."""
@@ -138,39 +138,41 @@ class Cluster:
 
     def _forget(self, node: str) -> None:
         del self._actors[node]
-        for one in (self._asked, self._looks, self._dismissed, self.faults):
+        for one in (self._asked, self._states, self._dismissed, self.faults):
             one.pop(node, None)
 
-    def _left_behind(self) -> set[str]:
+    def _nodes_with_actors(self) -> set[str]:
         """Return the nodes that have an actor of this fleet, which a previous controller may have created."""
         beginning = f"fleet-{self._fleet}/node-"
         return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
-    def looks(self) -> dict[str, Look]:
+    def poll_daemons(self) -> dict[str, DaemonState]:
         """Query the node actors and return the latest state of each daemon, without those that do not answer."""
         for node, actor in self._actors.items():
             if node not in self._asked:
-                known = self._looks[node].key if node in self._looks else ""
-                self._asked[node] = actor.look.remote(known, self._settings.get("flags", []))
+                known = self._states[node].key if node in self._states else ""
+                self._asked[node] = actor.report_state.remote(
+                    known, self._settings.get("flags", [])
+                )
         for node, (answer, error) in self._answered(self._asked, _ANSWER_S).items():
             try:
-                look = None if error else _look_of(answer, self._looks.get(node))
+                state = None if error else _parse_state(answer, self._states.get(node))
             except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
                 # The daemon has another version, or the answer is corrupt. The other nodes must not wait for it.
-                look, error = None, f"invalid answer: {wrong}"
-            if look is None:
-                self._looks.pop(node, None)
+                state, error = None, f"invalid answer: {wrong}"
+            if state is None:
+                self._states.pop(node, None)
                 self.faults[node] = str(error)
-                if isinstance(error, _Ended):
+                if isinstance(error, _ActorDied):
                     self._actors.pop(node, None)  # the next poll creates another one
                 continue
             self.faults.pop(node, None)
-            self._looks[node] = look
+            self._states[node] = state
         self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
-        for node, looks in self._silent.items():
-            if looks > _MAX_SILENT_POLLS and self._looks.pop(node, None) is not None:
+        for node, missed in self._silent.items():
+            if missed > _MAX_SILENT_POLLS and self._states.pop(node, None) is not None:
                 self.faults[node] = "its actor or machine hangs"
-        return dict(self._looks)
+        return dict(self._states)
 
     def fault(self, node: str) -> str:
         """Return why the state of a node is missing."""
@@ -196,22 +198,22 @@ class Cluster:
                 found[model][node] = seen
         return found
 
-    def forget_look(self, node: str) -> None:
+    def discard_state(self, node: str) -> None:
         """Discard a node's state, because its models have changed, and query it again in the next poll."""
         self._asked.pop(node, None)
-        self._looks.pop(node, None)
+        self._states.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Any:
         """Call a method of a node's actor and return Ray's reference to its result."""
         return getattr(self._actors[node], method).remote(*arguments)
 
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Any:
-        """Put payloads into Ray's object store, until `share_nothing`, and return them as an argument of `ask`."""
+        """Put payloads into Ray's object store, until `release_shared`, and return them as an argument of `ask`."""
         if digest not in self._shared:
             self._shared[digest] = self._ray.put(list(payloads))
         return self._shared[digest]
 
-    def share_nothing(self) -> None:
+    def release_shared(self) -> None:
         """Release the payloads in Ray's object store."""
         self._shared.clear()
 
@@ -297,9 +299,9 @@ class Cluster:
                 found.append(self._ray.get_actor(name, NAMESPACE))
         return found
 
-    def _look_at_holders(self, holders: Sequence[str]) -> None:
+    def _poll_holders(self, holders: Sequence[str]) -> None:
         missing: set[str] = set()
-        for name in self._to_be_asked(holders):
+        for name in self._holders_to_query(holders):
             actor = self._holder(name)
             if actor is None:
                 missing.add(name)
@@ -308,17 +310,17 @@ class Cluster:
         for name, (place, error) in self._answered(self._where, _HOLDER_S).items():
             if error:
                 self.places.pop(name, None)
-                if isinstance(error, _Ended):
+                if isinstance(error, _ActorDied):
                     missing.add(name)
             else:
                 node, gpus = place
                 self.places[name] = node, gpus
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
         self.gone = {
-            name for name, looks in self._missing.items() if looks >= _MIN_CONFIRMING_POLLS
+            name for name, missed in self._missing.items() if missed >= _MIN_CONFIRMING_POLLS
         }
 
-    def _to_be_asked(self, holders: Sequence[str]) -> list[str]:
+    def _holders_to_query(self, holders: Sequence[str]) -> list[str]:
         """Return the holders without a location, and in turn some of the others, which Ray rarely moves."""
         lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
         if not self._round:
@@ -352,7 +354,7 @@ class Cluster:
         except self._ray.exceptions.RayTaskError as error:
             return None, str(error.cause)
         except self._ray.exceptions.ActorDiedError as error:
-            return None, _Ended(str(error) or "it has ended")
+            return None, _ActorDied(str(error) or "it has ended")
         except self._ray.exceptions.RayError as error:
             return None, str(error)
 
@@ -387,7 +389,7 @@ class Cluster:
         )  # fmt: skip
 
 
-def _look_of(answer: Any, before: Optional[Look]) -> Look:
+def _parse_state(answer: Any, before: Optional[DaemonState]) -> DaemonState:
     """Decode the answer of a node actor. Unchanged fields are taken from the previous state."""
     status, key, facts = answer
     if not isinstance(status, bytes):
@@ -397,7 +399,7 @@ def _look_of(answer: Any, before: Optional[Look]) -> Look:
             raise ValueError("it reports no change, but has not reported its state yet")
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
-    return Look(
+    return DaemonState(
         status, str(key), lasting, {model: ModelOnNode(*one) for model, one in kept.items()}
     )
 

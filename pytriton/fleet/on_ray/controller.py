@@ -119,11 +119,11 @@ class Controller:
             former = self._state.models.get(new.name)
             if former is not None and request and former.request == request:
                 return ""
-            why = versions.unusable(new, former, replace, canary, resources)
+            why = versions.reason_to_reject(new, former, replace, canary, resources)
             if why:
                 return why
             model = versions.new_model(new, list(payloads), resources, environment, request, former)
-            self._state.note(new.name)
+            self._state.remember_name(new.name)
             with self._change(new.name):
                 if former is not None:
                     versions.replace(former, model, canary)
@@ -204,12 +204,12 @@ class Controller:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:
                 return True
-            left = any(name in one for one in self._observed.values()) and not self._state.knows(
-                name
-            )
+            left = any(
+                name in one for one in self._observed.values()
+            ) and not self._state.owns_name(name)
             if model is None and not left:
                 return False
-            self._state.note(name)
+            self._state.remember_name(name)
             with self._change(name):
                 self._state.models.pop(name, None)
                 self._state.withdrawn = [*self._state.withdrawn, request][-_WITHDRAWN:]
@@ -227,7 +227,7 @@ class Controller:
             if node not in self._state.draining:
                 self._state.draining.append(node)
             models = self._state.models.items()
-            self._save(*[name for name, one in models if self._placement.leave_node(one, node)])
+            self._save(*[name for name, one in models if self._placement.vacate_node(one, node)])
         return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
@@ -313,7 +313,7 @@ class Controller:
 
     def step(self) -> None:
         """Poll once and start the necessary steps. Called by the loop."""
-        if self._store.is_anothers():
+        if self._store.is_superseded():
             self._stopping.set()
             return
         with self._lock:
@@ -322,15 +322,15 @@ class Controller:
             also = {"among": self._state.among, "draining": list(self._state.draining)}
             settings = {**self._state.settings, **also}
             holders = self._placement.all()
-        self._cluster.look(settings, holders)
+        self._cluster.poll(settings, holders)
         with self._lock:
             self._steps.finish(self._state.models)
             names = watched(self._state.models)
-        found = self._cluster.looks()
+        found = self._cluster.poll_daemons()
         seen = self._cluster.canary_counters(names)
         with self._lock:
-            self._statuses = {node: look.status for node, look in found.items()}
-            self._observed = {node: look.served for node, look in found.items()}
+            self._statuses = {node: state.status for node, state in found.items()}
+            self._observed = {node: state.served for node, state in found.items()}
             moved = self._placement.replace_misplaced()
             if moved is not None:
                 self._save(*moved)
@@ -339,11 +339,11 @@ class Controller:
             }
             self._advance_rollouts(seen)
             self._left = self._balancers.left()
-            plan = reconcile(self._wanted, self._observed, self._left, self._state.knows)
+            plan = reconcile(self._wanted, self._observed, self._left, self._state.owns_name)
             going = nodes_to_clear(
                 self._placement.draining, self._wanted, self._observed, plan.leaving
             )
-            lasting = {node: look.lasting for node, look in found.items()}
+            lasting = {node: state.lasting for node, state in found.items()}
             shown = with_shares(lasting, self._state.models)
             there = self._cluster.alive, shown, self._observed
             self._balancers.publish(*there, plan.leaving | going, self._state.models)
@@ -404,7 +404,7 @@ class Controller:
             now = self._state.models.pop(name, None)
             if before is not None:
                 self._state.models[name] = before
-            self._placement.release_made(now, before)
+            self._placement.release_new(now, before)
             raise
         self._steps.forget_error(name)
 
@@ -487,7 +487,7 @@ class Steps:
             del self._running[key]
             self._at[step.node] -= 1
             error = ended.get(key, "")
-            self._cluster.forget_look(step.node)  # it may be outdated
+            self._cluster.discard_state(step.node)  # it may be outdated
             if error and not self._is_wanted(step, digest, models):
                 _logger.warning("step %s failed: %s", step, error)
                 continue
@@ -499,7 +499,7 @@ class Steps:
             for node in faults.keys() - self._cluster.alive.keys():
                 self._forget(model, node)
         if not self._running:
-            self._cluster.share_nothing()
+            self._cluster.release_shared()
 
     def error(self, model: str) -> str:
         """Return the error of a model's last failed step; "" if there is none."""

@@ -101,12 +101,12 @@ class ControllerState(msgspec.Struct):
     #: All names that were ever registered; None: unknown.
     known: Optional[list[str]] = None
 
-    def note(self, name: str) -> None:
+    def remember_name(self, name: str) -> None:
         """Record that a name has been registered with the fleet."""
         if self.known is not None and name not in self.known:
             self.known = [*self.known, name]
 
-    def knows(self, name: str) -> bool:
+    def owns_name(self, name: str) -> bool:
         """Return whether the fleet may remove models of this name.
 
         Daemons may also serve models of a fleet whose state was lost.
@@ -144,13 +144,13 @@ class ControllerStore:
         #: Number of stored names that were ever registered. It never decreases.
         self._names = 0
 
-    def is_anothers(self) -> bool:
+    def is_superseded(self) -> bool:
         """Return whether a newer controller has taken over the state."""
         return self._get(self._life) not in (None, self._own)
 
     def check(self) -> None:
         """Raise PyTritonDaemonError if a newer controller has taken over the state."""
-        if self.is_anothers():
+        if self.is_superseded():
             raise PyTritonDaemonError("Ray has started another controller of this fleet. Try again")
 
     def read(self) -> Optional[ControllerState]:
@@ -202,7 +202,7 @@ class ControllerStore:
                         payloads = msgspec.msgpack.encode(one.payloads)
                         self._put(f"{self._payloads}{one.digest}", payloads)
                         kept.add(one.digest)
-                self._put(f"{self._models}{name}", msgspec.msgpack.encode(_light(model)))
+                self._put(f"{self._models}{name}", msgspec.msgpack.encode(_without_payloads(model)))
             for digest in kept - needed:
                 self._delete(f"{self._payloads}{digest}")
                 kept.remove(digest)
@@ -244,7 +244,7 @@ def _versions(model: RegisteredModel) -> list[Union[RegisteredModel, Version]]:
     return [model, *(one for one in others if one is not None)]
 
 
-def _light(model: RegisteredModel) -> RegisteredModel:
+def _without_payloads(model: RegisteredModel) -> RegisteredModel:
     """Return a copy of a model without payloads."""
     rolling = model.rolling
     if rolling is not None:

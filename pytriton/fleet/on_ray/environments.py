@@ -23,7 +23,7 @@ from pytriton._protocol import messages
 from pytriton._register.environments import PACKAGES_VARIABLE, worker_packages
 from pytriton.exceptions import PyTritonDaemonError
 from pytriton.fleet.on_ray import NAMESPACE, environment_holder, import_ray
-from pytriton.fleet.on_ray.runtime_env import decoded, makes_interpreter
+from pytriton.fleet.on_ray.runtime_env import decoded, has_interpreter
 
 #: Environment variable of workers with the fleet's digest of the registration and the key of its environment.
 VARIABLE = "PYTRITON_FLEET_REGISTRATION"
@@ -91,7 +91,9 @@ class Environments:
             self._using[key] += 1
         try:
             around = self._surroundings(key, environment, packages)
-            yield _inside(spec, decoded(environment), around, self._own, f"{digest} {key}")
+            yield _run_in_environment(
+                spec, decoded(environment), around, self._own, f"{digest} {key}"
+            )
         finally:
             with self._lock:
                 self._using[key] -= 1
@@ -199,7 +201,7 @@ def named_actors(ray: Any, beginning: str) -> list[str]:
     return sorted(name for name in names if name.startswith(beginning))
 
 
-def _inside(
+def _run_in_environment(
     spec: messages.ModelSpec,
     runtime_env: Mapping[str, Any],
     around: RayEnvironment,
@@ -222,7 +224,7 @@ def _inside(
     new.update((key, around.variables[key]) for key in said if key in around.variables)
     env = {**world.env, **new, VARIABLE: mark}
     python, search = world.python, world.sys_path
-    if makes_interpreter(runtime_env):
+    if has_interpreter(runtime_env):
         python = around.python
         search = [*search, *around.search_path]
         packages = worker_packages(python)

@@ -55,7 +55,7 @@ class Placement:
         while len(model.holders) > model.spec.instances:
             model.retired.append(model.holders.pop())
 
-    def leave_node(self, model: RegisteredModel, node: str) -> bool:
+    def vacate_node(self, model: RegisteredModel, node: str) -> bool:
         """Replace a model's holders on a node. Return whether there were any."""
         there = [one for one in model.holders if self._cluster.places.get(one, ("", []))[0] == node]
         if not there:
@@ -85,7 +85,7 @@ class Placement:
             name
             for name, model in (self._state.models.items() if there else ())
             for node in dict.fromkeys(there[one] for one in model.holders if one in there)
-            if self.leave_node(model, node)
+            if self.vacate_node(model, node)
         ]
         if self._cluster.gone:
             models = self._state.models.items()
@@ -103,7 +103,7 @@ class Placement:
         for holder in _all_of(model):
             self._cluster.release(holder)
 
-    def release_made(
+    def release_new(
         self, model: Optional[RegisteredModel], before: Optional[RegisteredModel]
     ) -> None:
         """Release the holders that a model has now but did not have `before`."""

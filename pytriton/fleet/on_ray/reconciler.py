@@ -101,12 +101,12 @@ def reconcile(
     plan = ReconcilePlan([], set())
     where = _by_model(observed)
     for model, one in wanted.items():
-        coming = _coming(model, one, observed)
-        plan.steps.extend(coming)
-        if not coming and not one.pending and all(node in observed for node in one.nodes):
-            _take_away(model, one.nodes, where.get(model, {}), left, plan)
+        additions = _plan_additions(model, one, observed)
+        plan.steps.extend(additions)
+        if not additions and not one.pending and all(node in observed for node in one.nodes):
+            _plan_removals(model, one.nodes, where.get(model, {}), left, plan)
     for model in filter(is_ours, where.keys() - wanted.keys()):
-        _take_away(model, {}, where[model], left, plan)
+        _plan_removals(model, {}, where[model], left, plan)
     return plan
 
 
@@ -128,7 +128,7 @@ def _by_model(observed: Observed) -> dict[str, dict[str, ModelOnNode]]:
     return where
 
 
-def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
+def _plan_additions(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
     steps: list[Step] = []
     for node, count in wanted.nodes.items():
         if node not in observed:
@@ -142,7 +142,7 @@ def _coming(model: str, wanted: Wanted, observed: Observed) -> list[Step]:
     return steps
 
 
-def _take_away(
+def _plan_removals(
     model: str,
     stays: Mapping[str, int],
     where: Mapping[str, ModelOnNode],

@@ -64,9 +64,9 @@ class Rollouts:
             return False
         if not there and not rolling.watched:
             return self._begin(name, model, rolling, places)
-        mute = _mute(rolling, there, observed, seen)
-        if mute:
-            return self._wait_for(name, model, mute)
+        silent_node = _silent_node(rolling, there, observed, seen)
+        if silent_node:
+            return self._wait_for(name, model, silent_node)
         self._silent.pop(name, None)
         if not all(
             name in observed.get(node, {}) and observed[node][name].digest == model.digest
@@ -75,8 +75,8 @@ class Rollouts:
             self.progress[name] = f"on {len(there)} of {len(places)} nodes"
             return False
         if not rolling.watched:
-            return self._look(name, model, rolling, seen)
-        return self._go_on(name, model, rolling, list(places), there)
+            return self._evaluate(name, model, rolling, seen)
+        return self._extend(name, model, rolling, list(places), there)
 
     def roll_back(self, name: str, model: RegisteredModel, why: str) -> None:
         """Restore the old version with its number of instances, and record the reason."""
@@ -119,7 +119,7 @@ class Rollouts:
         self.progress[name] = "waiting for a node's metrics"
         return False
 
-    def _look(
+    def _evaluate(
         self,
         name: str,
         model: RegisteredModel,
@@ -136,7 +136,7 @@ class Rollouts:
         rolling.watched = over
         return over
 
-    def _go_on(
+    def _extend(
         self,
         name: str,
         model: RegisteredModel,
@@ -154,7 +154,7 @@ class Rollouts:
         return True
 
 
-def _mute(
+def _silent_node(
     rolling: Rolling, there: list[str], observed: Observed, seen: Mapping[str, CanaryCounters]
 ) -> str:
     """Return a node that should have the new version but does not answer; "" if there is none."""

@@ -78,7 +78,7 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
     return found
 
 
-def makes_interpreter(runtime_env: Mapping[str, Any]) -> bool:
+def has_interpreter(runtime_env: Mapping[str, Any]) -> bool:
     """Return whether the environment has an interpreter, which workers use instead of the registrant's."""
     return any(runtime_env.get(name) for name in _INTERPRETER)
 
@@ -89,7 +89,7 @@ def with_environment(
     """Return a registration without the registrant's interpreter settings if the environment has an interpreter."""
     from pytriton._register.environment import select_variables
 
-    if not makes_interpreter(runtime_env):
+    if not has_interpreter(runtime_env):
         return planned
     spec = planned.message.spec
     said = {key: value for key, value in select_variables(options.get("env")).items() if value}

@@ -48,7 +48,7 @@ def new_model(
     )
 
 
-def unusable(
+def reason_to_reject(
     new: messages.ModelSpec,
     former: Optional[RegisteredModel],
     replace: bool,

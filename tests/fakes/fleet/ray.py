@@ -14,7 +14,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.messages.model_spec import registration_digest
 from pytriton.fleet import NodeStatus
 from pytriton.fleet.canary import Canary, CanaryCounters
-from pytriton.fleet.on_ray.cluster import Cluster, Look, members
+from pytriton.fleet.on_ray.cluster import Cluster, DaemonState, members
 from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore
 from pytriton.fleet.on_ray.reconciler import ModelOnNode
@@ -78,7 +78,7 @@ class FakeCluster:
         self.environments: dict[str, dict[str, bytes]] = {node: {} for node in nodes}
         self.counted = dict.fromkeys(nodes, CanaryCounters(100, 50))
 
-    def look(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
+    def poll(self, settings: dict[str, Any], holders: Sequence[str]) -> None:
         for node in self.dismissed:
             if self.alive.pop(node, None) is not None:
                 self.others.append(node)
@@ -90,19 +90,19 @@ class FakeCluster:
             if self.places.get(name, ("", []))[0] not in self.alive and name not in self.gone:
                 self._place(name)
 
-    def looks(self) -> dict[str, Any]:
+    def poll_daemons(self) -> dict[str, Any]:
         """Return looks that are as old as they can be: begun before the last step."""
         fresh = {node: self._look(node) for node in self.alive if node not in self.silent}
         reported = {node: self.looked.get(node, look) for node, look in fresh.items()}
         self.looked = fresh
         return reported
 
-    def _look(self, node: str) -> Look:
+    def _look(self, node: str) -> DaemonState:
         served = {model: ModelOnNode(*one) for model, one in self.served[node].items()}
         now = status(*(messages.ModelInfo(name, 1, "ready", []) for name in served))
-        return Look(msgspec.msgpack.encode(now), "", now, served)
+        return DaemonState(msgspec.msgpack.encode(now), "", now, served)
 
-    def forget_look(self, node: str) -> None:
+    def discard_state(self, node: str) -> None:
         self.looked.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> str:
@@ -142,7 +142,7 @@ class FakeCluster:
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Sequence[bytes]:
         return payloads
 
-    def share_nothing(self) -> None:
+    def release_shared(self) -> None:
         pass
 
     def ended(self, references: dict[Any, str]) -> dict[Any, str]:

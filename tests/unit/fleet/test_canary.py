@@ -18,8 +18,8 @@ from pytriton.fleet.canary import (
     duration_fault,
     failure_fault,
     increase_since,
+    plan_waves,
     total_of,
-    waves_of,
 )
 
 
@@ -159,14 +159,14 @@ def test_the_share_gets_it_first_and_then_twice_as_many(
     count: int, share: float, sizes: list[int]
 ) -> None:
     nodes = [str(number) for number in range(count)]
-    waves = waves_of(nodes, share)
+    waves = plan_waves(nodes, share)
     assert [len(one) for one in waves] == sizes
     assert [node for one in waves for node in one] == nodes
 
 
 def test_invalid_canary_settings_are_refused() -> None:
     with pytest.raises(PyTritonBadParameterError, match="two nodes"):
-        waves_of(["one"], 0.1)
+        plan_waves(["one"], 0.1)
     with pytest.raises(PyTritonBadParameterError, match="replace=True"):
         canary_of(0.1, replace=False)
     for wrong in (0, 1, -1, float("nan"), True, "0.1"):

@@ -118,7 +118,7 @@ def ray() -> FakeRay:
 @pytest.fixture
 def cluster(ray: FakeRay) -> Cluster:
     cluster = Cluster("f", ray)
-    cluster.look({}, [])
+    cluster.poll({}, [])
     return cluster
 
 
@@ -152,7 +152,7 @@ def test_a_node_that_has_gone_is_asked_nothing(ray: FakeRay, cluster: Cluster) -
     ray.hung = {B}
     cluster.canary_counters(["m"])
     ray.nodes_alive, ray.hung = [A], set()
-    cluster.look({}, [])
+    cluster.poll({}, [])
     assert list(cluster.canary_counters(["m"])["m"]) == [A]
 
 
@@ -175,7 +175,7 @@ def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Clust
     for name in ("m/1", "m/2"):
         cluster.hold(name, {}, [])
     ray.while_answering = lambda: cluster.release("m/1")
-    cluster.look({}, ["m/1", "m/2"])
+    cluster.poll({}, ["m/1", "m/2"])
     assert cluster.places == {"m/2": (A, [])}
 
 
@@ -193,12 +193,12 @@ def test_a_holder_that_somebody_has_ended_is_gone(
         ray.while_answering = ended
     gone = []
     for _ in range(4):
-        cluster.look({}, ["m/1"])
+        cluster.poll({}, ["m/1"])
         gone.append(cluster.gone)
     assert gone == [set(), set(), {"m/1"}, {"m/1"}]
     ray.while_answering = None
     cluster.hold("m/1", {}, [])
-    cluster.look({}, ["m/1"])
+    cluster.poll({}, ["m/1"])
     assert (cluster.gone, cluster.places) == (set(), {"m/1": (A, [])})
 
 

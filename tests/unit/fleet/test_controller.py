@@ -177,9 +177,9 @@ def test_a_new_balancer_leaves_haproxy_alone_until_its_first_update() -> None:
     answers = [(-1, b""), (7, msgspec.msgpack.encode([NodeStatus("tcp://h/a")])), (-1, b"")]
     view = BalancerView(cast(RayFleetClient, Mock(_ask=lambda *_: answers.pop(0))), "b")
     with pytest.raises(PyTritonDaemonError, match="HAProxy keeps its configuration"):
-        view.look()
-    assert [one.node for one in view.look()] == ["tcp://h/a"]
-    assert [one.node for one in view.look()] == ["tcp://h/a"]  # the controller was started again
+        view.fetch()
+    assert [one.node for one in view.fetch()] == ["tcp://h/a"]
+    assert [one.node for one in view.fetch()] == ["tcp://h/a"]  # the controller was started again
 
 
 def test_an_unresponsive_ray_head_is_reported_immediately(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,10 +289,10 @@ def test_a_nodes_actor_registers_with_the_environment_and_knows_it_by_the_fleets
     daemon.answers[messages.GetRegistrations] = lambda asked: [
         messages.Registrations(kept, "one" if kept else "none")
     ]
-    assert msgspec.msgpack.decode(actor.look()[2] or b"")[1] == {"m": [digest, 2]}
+    assert msgspec.msgpack.decode(actor.report_state()[2] or b"")[1] == {"m": [digest, 2]}
     assert len(ray.actors) == 1
     kept.clear()
-    actor.look()
+    actor.report_state()
     assert ray.actors == {}
     daemon.close()
 

@@ -86,7 +86,7 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
     assert {frontend.ask("/v2/models/only/infer") for _ in range(4)} == {(200, "a")}
     assert frontend.ask("/v2/models/nobody/infer")[0] == 404
     status, text = frontend.ask("/v2/repository/models/m/unload")
-    assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
+    assert (status, json.loads(text)["error"][:18]) == (403, "this call affects ")
     ids = [str(number) for number in range(16)]
     where = {
         one: {frontend.ask("/v2/models/m/infer", x_sequence_id=one) for _ in range(3)}
@@ -114,7 +114,7 @@ def test_a_model_is_asked_where_it_is_and_sequences_stay(
 )
 def test_node_local_endpoints_are_refused_in_any_spelling(frontends: Frontends, path: str) -> None:
     status, text = frontends.frontend.ask(path)
-    assert (status, json.loads(text)["error"][:18]) == (403, "call the node itse")
+    assert (status, json.loads(text)["error"][:18]) == (403, "this call affects ")
 
 
 @pytest.mark.parametrize("path", ["/v2/models/trace/infer", "/v2/models/m/versions/1/trace"])

@@ -36,7 +36,7 @@ def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
     actor = NodeActor(str(Path(fake.rundir.path)), ["--http-port", "0"], "", "n", no_actors())
     actor.stop()
     with pytest.raises(PyTritonDaemonError, match="being stopped"):
-        actor.look()
+        actor.report_state()
     assert commands == ["stop"]
     fake.close()
 
@@ -60,7 +60,7 @@ def test_a_daemon_that_is_being_started_is_stopped_with_the_fleet(
     actor = NodeActor(str(fake.rundir.path), [], "", "n", no_actors())
     fake.die()
     with ThreadPoolExecutor(2) as pool:
-        look = pool.submit(actor.look)
+        look = pool.submit(actor.report_state)
         assert begun.wait(60)
         stop = pool.submit(actor.stop)
         go_on.set()
@@ -138,7 +138,7 @@ def test_a_folder_that_others_may_exchange_is_refused(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a daemon was started"))
     actor = NodeActor(str(shared / "f-bbbbbbbb"), [], "", "bbbbbbbb11", no_actors())
     with pytest.raises(PyTritonDaemonError, match="--runtime-dir"):
-        actor.look()
+        actor.report_state()
 
 
 def test_a_daemon_of_another_user_is_not_taken_over(
@@ -190,7 +190,7 @@ def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
 
     fake.answers[messages.GetRegistrations] = reported
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
-    facts = [msgspec.msgpack.decode(actor.look()[2] or b"")[1] for _ in range(3)]
+    facts = [msgspec.msgpack.decode(actor.report_state()[2] or b"")[1] for _ in range(3)]
     assert facts == [{"m": ["digest", 2]}] * 3
     asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
     assert asked == ["", "one", "one"]
@@ -210,13 +210,13 @@ def test_the_node_s_state_is_reported_only_when_it_changed() -> None:
     fake.answers[messages.GetStatus] = reported
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "one")]
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
-    first, key, facts = actor.look()
+    first, key, facts = actor.report_state()
     assert facts is not None
-    later, same, nothing = actor.look(key)
+    later, same, nothing = actor.report_state(key)
     assert later != first
     assert (same, nothing) == (key, None)
     models.append("n")
-    assert actor.look(key)[1] != key
+    assert actor.report_state(key)[1] != key
     fake.close()
 
 
@@ -239,7 +239,7 @@ def test_placed_models_are_in_the_status() -> None:
     actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     actor._daemon()  # which asks for the status, too
     fake.answers[messages.GetStatus] = reported
-    encoded, _, facts = actor.look()
+    encoded, _, facts = actor.report_state()
     assert len(asked) == 2
     shown = [one["name"] for one in msgspec.msgpack.decode(encoded)["models"]]
     placed = list(msgspec.msgpack.decode(facts or b"")[1])
@@ -267,15 +267,15 @@ def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
         def registrations(self) -> list[messages.KeptRegistration]:
             if newest == ["old"]:
                 newest[0] = "new"
-                actor.look()
+                actor.report_state()
             return [messages.KeptRegistration(spec, kept[self.state])]
 
     client = actor._daemon()
     client.changed_registrations = lambda known: (  # type: ignore[method-assign]
         None if known == newest[0] else cast(messages.Registrations, Answers(newest[0]))
     )
-    actor.look()
-    facts = msgspec.msgpack.decode(actor.look()[2] or b"")[1]
+    actor.report_state()
+    facts = msgspec.msgpack.decode(actor.report_state()[2] or b"")[1]
     fake.close()
     assert facts == {"m": ["second digest", 2]}
 
@@ -296,9 +296,9 @@ def test_a_daemon_that_does_not_start_is_not_tried_all_the_time(
     actor = NodeActor(str(folder / "f-0"), ["--a"], "", "n", no_actors())
     for _ in range(20):
         with pytest.raises(PyTritonDaemonError, match="port 8000 is taken"):
-            actor.look("", ["--a"])
+            actor.report_state("", ["--a"])
         now[0] += 1.0
     assert tried == ["--a"] * 3  # after 5 s, after 10 s more
     with pytest.raises(PyTritonDaemonError, match="port 8000 is taken"):
-        actor.look("", ["--b"])
+        actor.report_state("", ["--b"])
     assert tried[3:] == ["--b"]

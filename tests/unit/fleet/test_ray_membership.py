@@ -215,12 +215,14 @@ class Actors:
     def _made(self, node: str) -> Any:
         self.made.append(node)
 
-        def look(known: str, flags: Any) -> str:
+        def report_state(known: str, flags: Any) -> str:
             self.flags.append(flags)
             return node
 
         stop = SimpleNamespace(remote=lambda: f"stop {node}")
-        return SimpleNamespace(look=SimpleNamespace(remote=look), stop=stop, node=node)
+        return SimpleNamespace(
+            report_state=SimpleNamespace(remote=report_state), stop=stop, node=node
+        )
 
     def wait(self, references: list[str], **_: Any) -> tuple[list[str], list[str]]:
         done = [one for one in references if one not in self.hung]
@@ -276,8 +278,8 @@ def test_a_node_with_invalid_reports_is_left_out(reported: Any) -> None:
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
     ray.reported = {A: reported, B: _look("m")}
-    cluster.look({}, [])
-    found = cluster.looks()
+    cluster.poll({}, [])
+    found = cluster.poll_daemons()
     assert list(found) == [B]
     assert "invalid answer" in cluster.fault(A)
 
@@ -286,12 +288,12 @@ def test_the_reason_for_silence_is_reported_until_a_daemon_answers() -> None:
     ray = Actors(A)
     cluster = Cluster("f", ray)
     ray.reported = {A: _TaskError()}
-    cluster.look({"flags": ["--x"]}, [])
-    assert cluster.looks() == {}
+    cluster.poll({"flags": ["--x"]}, [])
+    assert cluster.poll_daemons() == {}
     assert cluster.fault(A) == "its daemon does not answer (yet): its port is taken"
     assert ray.flags == [["--x"]]
     ray.reported = {A: _look()}
-    assert list(cluster.looks()) == [A]
+    assert list(cluster.poll_daemons()) == [A]
     assert cluster.fault(A) == "its daemon does not answer (yet)"
     assert ray.made == [A]
 
@@ -301,15 +303,15 @@ def test_the_last_report_of_a_hanging_node_expires() -> None:
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
     ray.reported = {A: _look("m"), B: _look("m")}
-    cluster.look({}, [])
-    assert list(cluster.looks()) == [A, B]
+    cluster.poll({}, [])
+    assert list(cluster.poll_daemons()) == [A, B]
     ray.hung = {A}
     for _ in range(60):
-        assert list(cluster.looks()) == [A, B]  # it may be starting its daemon anew
-    assert list(cluster.looks()) == [B]
+        assert list(cluster.poll_daemons()) == [A, B]  # it may be starting its daemon anew
+    assert list(cluster.poll_daemons()) == [B]
     assert "hangs" in cluster.fault(A)
     ray.hung = set()
-    assert set(cluster.looks()) == {A, B}
+    assert set(cluster.poll_daemons()) == {A, B}
     assert cluster.fault(A) == "its daemon does not answer (yet)"
 
 
@@ -317,22 +319,22 @@ def test_an_actor_that_ray_does_not_restart_is_recreated() -> None:
     ray = Actors(A)
     cluster = Cluster("f", ray)
     ray.reported = {A: _DiedError()}
-    cluster.look({}, [])
-    assert cluster.looks() == {}
+    cluster.poll({}, [])
+    assert cluster.poll_daemons() == {}
     ray.reported = {A: _look()}
-    cluster.look({}, [])
-    assert list(cluster.looks()) == [A]
+    cluster.poll({}, [])
+    assert list(cluster.poll_daemons()) == [A]
     assert ray.made == [A, A]
 
 
 def test_a_dismissed_node_leaves_the_fleet_once_its_daemon_has_exited() -> None:
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
-    cluster.look({}, [])
-    cluster.look({"nodes": 1}, [])
+    cluster.poll({}, [])
+    cluster.poll({"nodes": 1}, [])
     assert (list(cluster.alive), cluster.surplus) == ([A, B], [B])
     cluster.dismiss(B)
-    cluster.look({"nodes": 1}, [])
+    cluster.poll({"nodes": 1}, [])
     assert (list(cluster.alive), cluster.surplus, ray.killed) == ([A], [], [B])
 
 
@@ -340,7 +342,7 @@ def test_a_new_controller_knows_the_nodes_that_the_former_one_had() -> None:
     ray = Actors(A, B, C)
     ray.named = ["fleet-f/node-cccc", "fleet-f/node-aaaa", "fleet-f/m/1", "fleet-fg/node-bbbb"]
     cluster = Cluster("f", ray)
-    cluster.look({"nodes": 1}, [])
+    cluster.poll({"nodes": 1}, [])
     assert (list(cluster.alive), cluster.surplus) == ([A, C], [C])
 
 

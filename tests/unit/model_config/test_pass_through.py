@@ -42,7 +42,7 @@ def test_known_fields_are_passed_through(extra: dict[str, Any]) -> None:
     [
         (5, "`extra` must be a dict"),
         ({"optimisation": {}}, "Unknown field 'optimisation' in `extra`. Did you mean 'optim"),
-        ({"name": "m"}, "cannot be set through `extra`: use the model's name"),
+        ({"name": "m"}, "cannot be set through `extra`: set the model's name"),
         ({"model_warmup": [{"inputs": {"x": {"random": True}}}]}, "Did you mean 'random_data'"),
         ({"batch_input": []}, "the callable receives each request"),
         (

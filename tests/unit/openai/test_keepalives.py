@@ -25,7 +25,7 @@ def generator(request: ChatRequest) -> Iterator[str]:
 def test_an_answer_in_one_piece_shows_that_it_is_made(
     monkeypatch: pytest.MonkeyPatch, every_s: float, signs: int
 ) -> None:
-    monkeypatch.setattr(request_module, "_BEAT_S", every_s)
+    monkeypatch.setattr(request_module, "_KEEPALIVE_INTERVAL_S", every_s)
     envelope = {"api": "chat", "id": "chatcmpl_123", "model": "m", "body": BODY}
     request = Request({"request": np.array([json.dumps(envelope).encode()], object)})
     results = served(generator, ["chat"])([request])

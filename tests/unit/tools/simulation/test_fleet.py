@@ -46,6 +46,6 @@ def test_only_models_of_a_dead_node_are_moved(
 
 def test_a_new_controller_finds_all_as_it_should_be(rows: dict[str, Row]) -> None:
     anew = rows["the controller anew"]
-    assert anew.calls["look"] >= NODES - 1 - NODES // 10
+    assert anew.calls["report_state"] >= NODES - 1 - NODES // 10
     assert anew.calls["register"] == anew.calls["scale"] == anew.calls["unregister"] == 0
     assert anew.written < 100  # it says that it is the controller by now, nothing else
