@@ -173,7 +173,8 @@ class CanaryError(FleetError):
 
     Args:
         message: in what respect it was worse, and the outcome on each node
-        model_name: name of the model failures: node -> error, for each node that could no longer be observed
+        model_name: name of the model
+        failures: node -> error, for each node that could no longer be observed
     """
 
 

@@ -35,9 +35,9 @@ class Model:
 
     @property
     def url(self) -> str:
-        """The model's HTTP address, e.g.
+        """The model's HTTP address, e.g. `http://127.0.0.1:8000/v2/models/linear`.
 
-        `http://127.0.0.1:8000/v2/models/linear`. Send requests to this address + `/infer`.
+        Inference requests go to this address + `/infer`.
         """
         return self._info.url
 
@@ -64,7 +64,7 @@ class Model:
         return self._info
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until tritonserver is ready, and every instance that has not failed permanently.
+        """Wait until tritonserver and all instances are ready, except instances that have failed permanently.
 
         `register` returns a model that is already ready. Use this method after a crash of a worker or of
         tritonserver. A suspended model counts as ready, because its next request resumes it.

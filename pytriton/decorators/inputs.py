@@ -156,7 +156,7 @@ class _FillOptionals(Adapter):
 
 
 def _changed(request: Any, inputs: dict[str, Any]) -> Any:
-    """Return a request with some inputs replaced."""
+    """Return a copy of a request in which some inputs are replaced."""
     changed = {**request, **inputs}
     if not isinstance(request, Request):
         return changed

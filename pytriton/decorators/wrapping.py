@@ -99,7 +99,7 @@ class Adapter:
 
 
 class Decorator:
-    """A decorator whose settings have been applied. Unlike a closure, it can be pickled if a variable holds it."""
+    """A decorator whose settings have been applied. Unlike a closure, it can be pickled."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -116,7 +116,7 @@ def adapter_of(wrapper: Any) -> Adapter:
 
 
 def single_result(results: list[Any]) -> Any:
-    """Merge function for a single call: return its result."""
+    """Return the result of the only call. Serves as merge function."""
     return results[0]
 
 

@@ -86,8 +86,7 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
 
 
 def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Return the groups of nodes that get a new version in turn: first the canary's share, then twice as many each
-    time.
+    """Split the nodes into groups that get a new version in turn: first the share, then twice as many each time.
 
     Raises:
         PyTritonBadParameterError: there is only one node, so nothing to compare the new version with

@@ -1,6 +1,6 @@
 """`FleetClient`: operates several daemons as one. A change is made on all of them or on none.
 
-    connect(nodes=…) ▶ addresses_of ▶ a DaemonClient each ▶ Change.on_all: the same message, at once, to all
+    connect(nodes=…) ▶ addresses_of ▶ a DaemonClient each ▶ Change.on_all: the same message to all nodes in parallel
 
 A fleet has no processes and no state except those of its daemons: each daemon stores its registrations, and `sync`
 copies them to nodes that lack them. The addresses are resolved again for each call, so nodes may be added and removed.
@@ -295,8 +295,8 @@ class FleetClient(Closeable):
         ]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons, as JSON sorted by time, with
-        `node`.
+        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON with `node`, sorted by
+        time.
 
         Raises:
             ModelNotFoundError: no node serves it.
@@ -314,7 +314,7 @@ class FleetClient(Closeable):
         return [json.dumps(one, ensure_ascii=False) for one in newest]
 
     def close(self) -> None:
-        """Do nothing: each call closes its own connections. Exists because `DaemonClient` has this method."""
+        """Do nothing: each call closes its own connections. Exists for symmetry with `DaemonClient`."""
 
     def __repr__(self) -> str:
         return f"FleetClient({self._nodes!r})"

@@ -99,7 +99,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 class UsageCounter:
     """The token usage of a response: the usage that the callable reports, or one token for each piece.
 
-    Calls are summed up.
+    The usages of several calls are added.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ __all__ = ["TritonError", "TritonModelException"]
 class TritonModelException(Exception):
     """Raise this in `initialize`, `execute` or `finalize`.
 
-    The message is sent to the client, or to whoever loads the model.
+    The message is sent to the client. In `initialize`, it is reported as the reason why loading failed.
     """
 
 

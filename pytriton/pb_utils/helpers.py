@@ -168,7 +168,7 @@ def load_model(
     Raises:
         TritonModelException: loading failed; the message gives the reason. A version that is already loaded keeps
             serving.
-        TypeError: an argument has a wrong type.
+        TypeError: an argument has the wrong type.
 
     Example:
         >>> load_model("m", config=json.dumps(config), files={"file:1/model.onnx": data})  # doctest: +SKIP
@@ -194,7 +194,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
     Raises:
         TritonModelException: the model was registered with the daemon, so it must be unregistered instead.
-        TypeError: an argument has a wrong type.
+        TypeError: an argument has the wrong type.
     """
     _check(model_name=(model_name, str))
     host.current().control("unload", model_name, unload_dependents=bool(unload_dependents))
@@ -205,7 +205,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
     Raises:
         TritonModelException: the version is invalid, or the daemon could not be reached.
-        TypeError: an argument has a wrong type.
+        TypeError: an argument has the wrong type.
     """
     _check(model_name=(model_name, str), model_version=(model_version, str))
     return host.current().control("is_ready", model_name, model_version=model_version)

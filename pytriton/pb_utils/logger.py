@@ -28,7 +28,7 @@ _LETTERS = {
 
 
 class Logger:
-    """Logger that writes to the model's log.
+    """Logger that writes to the model's log, which `pytriton-daemon logs MODEL` shows.
 
     Example:
         >>> Logger.log_warn("the cache is cold")  # doctest: +SKIP

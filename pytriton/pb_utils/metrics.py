@@ -49,7 +49,7 @@ class MetricFamily:
     /metrics does not show families without metrics.
 
     Raises:
-        TypeError: an argument is missing, or has a wrong type.
+        TypeError: an argument is missing, or has the wrong type.
         TritonModelException: the name is invalid in Prometheus, belongs to a family of another kind, or is reserved
             for tritonserver's metrics (`nv_*`).
 

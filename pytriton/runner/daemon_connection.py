@@ -173,9 +173,7 @@ class DaemonConnection:
         return signature
 
     def _explain(self, error: PyTritonClientError, model: str) -> Exception:
-        """Return a ModelNotFoundError with the daemon's reason if the model is not served; otherwise return the
-        error.
-        """
+        """Return a ModelNotFoundError with the daemon's reason if the model is not served, otherwise `error`."""
         cause = error.__cause__
         if not isinstance(cause, CallFailed) or cause.kind not in _NOT_SERVED:
             return error

@@ -168,7 +168,7 @@ class TritonBase(ABC):
                 self._client = client
 
     def is_connected(self) -> bool:
-        """Return whether models are being served. If so, `bind` loads a model immediately."""
+        """Return whether this object is connected to the server, so that `bind` loads models immediately."""
         return self._client is not None
 
     def is_alive(self) -> bool:

@@ -42,7 +42,7 @@ class BoundModel:
 
         Raises:
             PyTritonValidationError, PyTritonBadParameterError: an argument is invalid
-            TypeError: an unknown option
+            TypeError: an option is unknown
         """
         from pytriton.declaration import validate_model_name
         from pytriton.model_config import to_triton_config

@@ -177,7 +177,7 @@ class Core:
 
     @property
     def initialised(self) -> bool:
-        """True if the model has been ready and its configuration is known."""
+        """True if the model was ready before and its configuration is known."""
         return self._ready and self.config is not None and not self._stale
 
     @property
@@ -190,7 +190,7 @@ class Core:
             raise PyTritonClientClosedError(self._is_closed)
 
     def initialise(self) -> Steps[TritonModelConfig]:
-        """Wait up to `init_timeout_s` for the model, unless it has already been ready, and read its configuration."""
+        """Wait up to `init_timeout_s` for the model, unless it was ready before, and read its configuration."""
         settings = self.settings
         if not self._ready:
             grace_s = UNKNOWN_MODEL_GRACE_S if settings.init_timeout_s is None else None
@@ -202,7 +202,7 @@ class Core:
         return self.config
 
     def wait_for_model(self, timeout_s: float) -> Steps[None]:
-        """Wait for the model, even if it has already been ready."""
+        """Wait for the model, even if it was ready before."""
         yield from wait_for_model(self.servers, timeout_s, None)
         self._ready = True
 

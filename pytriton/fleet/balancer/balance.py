@@ -96,7 +96,7 @@ class Balancer:
         return found
 
     def _old_workers_are_idle(self) -> bool:
-        """Return True if no old HAProxy worker gets requests: they have exited, or their idle connections have
+        """Return True if old HAProxy workers have exited, or get no more requests because idle connections have
         expired.
         """
         waited = self._clock() - self._changed_at

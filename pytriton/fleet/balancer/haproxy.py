@@ -1,8 +1,9 @@
 """The HAProxy process, a master with workers: started, reloaded without dropping requests, and queried by its socket.
 
-start:   haproxy -W -S master.sock -f haproxy.cfg reload:  files written to temporary names, `haproxy -c`, renamed;
-"reload" to the master, which starts a worker that takes over the listening sockets; the old worker finishes its
-requests and exits
+start:   haproxy -W -S master.sock -f haproxy.cfg
+reload:  the files are written to temporary names, checked with `haproxy -c`, and renamed; then "reload" is sent to
+         the master, which starts a worker that takes over the listening sockets; the old worker finishes its
+         requests and exits
 """
 
 from __future__ import annotations

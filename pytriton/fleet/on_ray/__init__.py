@@ -1,9 +1,9 @@
 """A fleet on a Ray cluster: Ray places the instances, and daemons run them.
 
-    client ▶ controller (a detached actor): what shall be served; its state is in Ray's key-value store
-               │ makes a holder for each instance: an actor that does nothing but hold Ray's resources. Ray places it,
-               │ and places it elsewhere when its node dies
-               ▼ has each node's daemon serve as many instances as holders are there: `reconciling`, a pure function
+    client ▶ controller (a detached actor): what should be served; its state is in Ray's key-value store
+               │ creates a holder for each instance: an actor that only reserves Ray's resources. Ray places it, and
+               │ places it again when its node dies
+               ▼ makes each node's daemon serve as many instances as holders are on the node: `reconciler`
              node actor on each node ▶ its daemon ▶ workers
 
 This package contains the actors and their client. Ray is an optional dependency, so it is imported only inside

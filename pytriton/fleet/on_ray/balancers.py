@@ -100,10 +100,11 @@ class Balancers:
     def _keep_absent(
         self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
     ) -> None:
-        """Keep models that no node serves at the moment in the view. Otherwise clients would get "not found".
+        """Keep models in the view that no node serves at the moment. Otherwise clients would get "not found".
 
         After a restart, a daemon serves nothing at first. HAProxy checks the model's readiness there, and returns 503
-        until it is ready.
+        until
+        it is ready.
         """
         for node, (address, status) in view.items() if absent else ():
             _, before = self._view.get(node, ("", status))

@@ -96,7 +96,7 @@ class RayFleetClient:
     ) -> list[RayNode]:
         """Serve a callable with `instances` instances in total, wherever Ray has room.
 
-        Return when all are ready, or none is left.
+        Return when all are ready. If that fails, the registration is rolled back.
 
         Args:
             infer_fn: as in `DaemonClient.register`, like all arguments that are not described here
@@ -210,8 +210,7 @@ class RayFleetClient:
             time.sleep(_POLL_INTERVAL_S)
 
     def drain(self, node: str | None = None, wait_s: float = 600.0) -> str:
-        """Drain a node, so that it can be removed, and return its ID. Instances start elsewhere first, so no request
-        fails.
+        """Drain a node and return its ID. Its instances are started elsewhere first, so no request fails.
 
         Args:
             node: ID of the node, or a prefix of it; None: the node on which this is called
@@ -259,8 +258,8 @@ class RayFleetClient:
         return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons, as JSON sorted by time, with
-        `node`.
+        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON with `node`, sorted by
+        time.
         """
         answers = self._ask("logs", name, lines)
         records = [with_node(line, node) for node, found in answers.items() for line in found]
@@ -372,9 +371,8 @@ class BalancerView:
         """Return the nodes as published by the controller.
 
         Raises:
-        PyTritonDaemonError: the controller has not polled all nodes yet, while HAProxy may still run with the state
-        of a
-                previous balancer
+            PyTritonDaemonError: the controller has not polled all nodes yet, while HAProxy may still run with the
+                state of a previous balancer
         """
         generation, encoded = self._ask("view", self._balancer, self._done)
         if generation < 0 and self._seen < 0:

@@ -338,7 +338,7 @@ class Cluster:
         Remove finished calls from `asked`; return key -> (result, error).
 
         Only one call to Ray is made, because there may be thousands of calls. Calls that another thread has removed
-        meanwhile, for example when a holder was released, are left out.
+        in the meantime, for example when a holder was released, are left out.
         """
         waiting = dict(asked)
         if not waiting:

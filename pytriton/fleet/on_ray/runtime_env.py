@@ -1,7 +1,7 @@
 """Validation and serialization of a registration's `runtime_env`, whose local folders Ray packs and uploads.
 
 register(runtime_env=…) ▶ `uploaded`: Ray packs and uploads folders ▶ JSON and packages, kept with the registration
-                        ▶ on each node: `environments` has Ray make it there
+                        ▶ on each node: `environments` lets Ray create it there
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def new_model(
 ) -> RegisteredModel:
     """Create a newly registered model, without holders.
 
-    Its digest always differs from that of `former`, because modules that workers import may have changed.
+    Its digest always differs from that of `former`, so that workers restart: modules that they import may have
+    changed.
     """
     digest = digest_with(registration_digest(spec, payloads), environment)
     if former is not None and digest == former.digest:
