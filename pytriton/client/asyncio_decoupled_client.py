@@ -40,9 +40,8 @@ class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
         stream = client.stream_infer(_once(prepared), headers=prepared.headers)
         try:
             while (result := await self._next(stream, server)) is not None:
-                if (
-                    result.get_response().outputs
-                ):  # otherwise it only marks the end, which the stream reports anyway
+                # An empty response only marks the end, which the stream reports anyway.
+                if result.get_response().outputs:
                     yield self._core.finish(decode(result), prepared)
         finally:
             stream.cancel()

@@ -105,9 +105,8 @@ class _UserClient:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self.url: Any = SimpleNamespace(
-            with_scheme="the server"
-        )  # tritonclient does not expose its URL
+        # tritonclient does not expose its URL.
+        self.url: Any = SimpleNamespace(with_scheme="the server")
 
     @property
     def module(self) -> Any:

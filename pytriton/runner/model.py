@@ -143,7 +143,8 @@ class RunnerModel:
         async def request() -> AsyncIterator[dict[str, Any]]:
             yield stream_arguments(call.arguments)
 
-        connection: Any = await link.asynchronous()  # of gRPC, whose client is asked itself
+        # A gRPC connection, whose client is used directly.
+        connection: Any = await link.asynchronous()
         client = connection.client()
         responses = client.stream_infer(request(), headers=call.headers)
         try:

@@ -70,8 +70,7 @@ def message_as_json(message: Any) -> Any:
     """Return a protobuf message as a dict with the names of its fields; a dict is returned unchanged."""
     if isinstance(message, dict):
         return message
-    from google.protobuf.json_format import (
-        MessageToDict,
-    )  # gRPC is already imported, and protobuf with it
+    # gRPC has already been imported, and protobuf with it.
+    from google.protobuf.json_format import MessageToDict
 
     return MessageToDict(message, preserving_proto_field_name=True)

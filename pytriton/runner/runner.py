@@ -208,7 +208,8 @@ class Runner(AsyncCalls, Closeable):
             raise RunnerArgumentError(
                 "stream_infer requires gRPC: Runner(..., tritonserver_type='grpc')"
             )
-        connection: Any = await link.asynchronous()  # of gRPC, whose client is asked itself
+        # A gRPC connection, whose client is used directly.
+        connection: Any = await link.asynchronous()
         responses = connection.client().stream_infer(
             inputs_iterator, headers={**link.headers, **(headers or {})}, **options
         )

@@ -67,9 +67,8 @@ class Triton(TritonBase):
         if isinstance(workspace, (str, os.PathLike)):
             _reject_existing(Path(workspace).expanduser())
         self._server: DaemonProcess | None = None
-        self._closing = (
-            threading.RLock()
-        )  #: held while a server stops, so that the next one starts afterwards
+        #: Held while a server stops, so that the next one starts afterwards.
+        self._closing = threading.RLock()
         if triton_lifecycle_policy is None:
             vertex = self._config.allow_vertex_ai
             triton_lifecycle_policy = (

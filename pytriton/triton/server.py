@@ -138,9 +138,8 @@ class DaemonProcess:
         self._kill()
 
     def _kill(self) -> None:
-        self._signal(
-            signal.SIGTERM
-        )  # at the second SIGTERM the daemon exits immediately, but cleans up
+        # At the second SIGTERM the daemon exits immediately, but cleans up.
+        self._signal(signal.SIGTERM)
         if not self.ended.wait(_KILL_TIMEOUT_S):
             self._signal(signal.SIGKILL)
             self.ended.wait(_KILL_TIMEOUT_S)

@@ -220,9 +220,8 @@ class Core:
 
     def _on_all(self, method: str, doing: str, arguments: dict[str, Any]) -> Steps[None]:
         self._ready = not self.settings.ensure_model_is_ready
-        self.config = (
-            self.settings.model_config
-        )  # the model may be replaced, so forget the configuration that was read
+        # The model may be replaced, so forget the configuration that was read.
+        self.config = self.settings.model_config
         arguments = {"model_name": self.settings.model_name, **arguments}
         for server in self.servers:
             yield from self._call(server, method, doing, self.settings.patience_s, arguments)

@@ -147,7 +147,7 @@ def _wire_shape(array: Array, spec: TensorSpec | None, config: TritonModelConfig
     return array
 
 
-#: Cached: computing it takes longer than the rest of a request's preparation.
+#: Cached, because computing it would take longer than the rest of a request's preparation.
 _datatype = functools.lru_cache(maxsize=64)(to_triton_datatype)
 
 

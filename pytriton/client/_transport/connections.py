@@ -201,9 +201,8 @@ class _Http:
         self.url = url
         self.module: Any = importlib.import_module("tritonclient.http")
         self._context = None
-        if (
-            url.is_secure
-        ):  # gevent's context: the standard one would block gevent's loop and its timers
+        # Use gevent's context: the standard one would block gevent's loop and its timers.
+        if url.is_secure:
             self._context = (tls or TlsOptions()).context(importlib.import_module("gevent.ssl"))
         self._mine = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -214,9 +213,8 @@ class _Http:
         """Forget the parent's connections in a forked child: a response could reach either process."""
         self._mine = threading.local()
         self._all = weakref.WeakSet()
-        self._lock = (
-            threading.Lock()
-        )  # a thread that does not exist in the child may hold the old one
+        # A thread that does not exist in the child may hold the old one.
+        self._lock = threading.Lock()
 
     def call(
         self, method: str, timeout_s: float, arguments: dict[str, Any], headers: dict[str, str]

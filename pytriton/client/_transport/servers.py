@@ -55,7 +55,7 @@ class TritonEndpoint:
     """A server, with its connection and last known state."""
 
     connection: ServerConnection
-    ready: bool = True  #: as far as is known
+    ready: bool = True  #: last known state
     skipped_until: float = 0.0  #: on time.monotonic
 
     @property

@@ -15,9 +15,9 @@ from pytriton.fleet.placement_status import NodeStatus
 
 #: Timeout after which balancers get the state of the nodes that answer.
 _LATE_S = 60.0
-#: A balancer that has not asked for this long is no longer waited for.
+#: A balancer that has not polled for this long is no longer waited for.
 _BALANCER_S = 10.0
-#: The same for a balancer with a new state, which asks again once HAProxy has applied it.
+#: The same for a balancer with a new state, which polls again once HAProxy has applied it.
 _BUSY_S = 150.0
 #: Time for a previous controller's balancers to reconnect: those that stopped with Ray are restarted, while
 #: HAProxy has kept serving.
@@ -84,9 +84,8 @@ class Balancers:
                     if (node, one.name) not in leaving and one.name in observed[node]
                 ]
                 view[node] = address, msgspec.structs.replace(status, models=models)
-            elif (
-                node in self._view
-            ):  # the node is alive, and HAProxy checks the health of its daemon
+            elif node in self._view:
+                # The node is alive, and HAProxy checks the health of its daemon.
                 view[node] = self._view[node]
         shown = {one.name for _, status in view.values() for one in status.models}
         self._keep_absent(view, set(wanted) - shown, leaving)
@@ -138,7 +137,7 @@ class Balancers:
         """Return each (node, model) of `leaving` to which no balancer sends requests any longer."""
         now = self._clock()
         if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
-            return frozenset()  # existing balancers may not have asked yet
+            return frozenset()  # existing balancers may not have reported yet
         self._asked = {name: one for name, one in self._asked.items() if now < one[1]}
         slowest = min((done for done, _ in self._asked.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
@@ -156,9 +155,8 @@ class Balancers:
         fresh = done == self._generation
         # Record this even if it gets no state: its HAProxy still uses the state of a previous controller.
         self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
-        if (
-            not self._complete
-        ):  # Ray has just restarted this controller, so the balancer's own state is better
+        # Ray has just restarted this controller, so the balancer's own state is better.
+        if not self._complete:
             return -1, b""
         if fresh:
             return generation, b""

@@ -385,7 +385,7 @@ class Controller:
                 continue  # the case of nearly all models at each poll
             if not is_served(name, self._wanted[name], self._observed):
                 continue
-            self._steps.forget_error(name)  # of a node that should not serve it any more
+            self._steps.forget_error(name)  # errors of nodes that should no longer serve it
             settled = versions.settle(model)
             if model.retired or settled:
                 self._placement.release_retired(model)

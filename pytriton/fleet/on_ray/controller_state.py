@@ -96,7 +96,7 @@ class ControllerState(msgspec.Struct):
     among: list[str] = msgspec.field(default_factory=list)
     #: The last requests that were withdrawn, or that unregistered a model. Ray may retry them.
     withdrawn: list[str] = msgspec.field(default_factory=list)
-    #: Whether balancers have asked where models are served.
+    #: Whether balancers have polled the controller.
     balanced: bool = False
     #: All names that were ever registered; None: unknown.
     known: Optional[list[str]] = None
@@ -175,9 +175,8 @@ class ControllerStore:
             name: {one.digest for one in _versions(model)} for name, model in state.models.items()
         }
         needed = {f"{self._payloads}{one}" for digests in self._kept.values() for one in digests}
-        for key in self._keys(
-            self._payloads
-        ):  # left by a change that a controller did not complete
+        # Delete payloads that an incomplete change of a controller has left behind.
+        for key in self._keys(self._payloads):
             if key not in needed:
                 self._delete(key)
         return state

@@ -158,7 +158,7 @@ class Environments:
     def _hold(self, key: str, environment: bytes, packages: Mapping[str, bytes]) -> Any:
         kv = self._ray.experimental.internal_kv
         for uri, package in packages.items():
-            # Ray forgets a package that no actor of a job, or no detached actor, has used for a while.
+            # Ray deletes a package that no actor of a job and no detached actor has used for some time.
             kv._pin_runtime_env_uri(uri, expiration_s=_PINNED_S)
             if not kv._internal_kv_exists(uri.encode()):
                 kv._internal_kv_put(uri.encode(), package)

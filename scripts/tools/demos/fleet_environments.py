@@ -175,7 +175,7 @@ def _play(stage: _Stage) -> None:
     lost = {"working_dir": "gcs://_ray_pkg_0000000000000000.zip"}
     assert "Ray has no package" in stage.refused(PyTritonBadParameterError, lost)
     why = stage.refused(FleetError, {"pip": [str(folder / "nowhere")]})
-    assert "Ray could not make the runtime_env" in why, why
+    assert "Ray could not create the runtime_env" in why, why
     assert "runtime_env/pip.py" in why, why
     stage.until_holders(2)
     assert [one.name for one in stage.fleet.models()] == ["m"]
