@@ -34,5 +34,5 @@ def pytriton_home() -> Path:
     return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
-#: The value when this module was imported.
+#: Value of `pytriton_home()` when this module was imported.
 PYTRITON_HOME = pytriton_home()

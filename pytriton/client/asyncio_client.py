@@ -95,7 +95,7 @@ class AsyncClient(BaseClient[R]):
         if core.initialised:
             assert core.config is not None
             return core.config
-        if self._initialising is None:  # the first task starts it for all
+        if self._initialising is None:  # the first task starts it for all tasks
             task = asyncio.ensure_future(self._run(core.initialise()))
             task.add_done_callback(self._initialised)
             self._initialising = task

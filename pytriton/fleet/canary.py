@@ -245,7 +245,7 @@ class CanaryWatch:
         if self._halfway is None and passed >= canary.watch_s / 2:
             self._halfway = {}
         for node, one in seen.items():
-            # The baseline of a node that did not answer at first is its first answer.
+            # If a node did not answer at first, its first answer is the baseline.
             self._before.setdefault(node, one)
             if self._halfway is not None:
                 self._halfway.setdefault(node, one)

@@ -243,8 +243,8 @@ BODIES: dict[str, type[Body]] = {
 }
 
 _B = TypeVar("_B", bound=msgspec.Struct)
-#: Maximum number of JSON values in a body: objects, arrays, strings, numbers. Each may take as little as two
-#: bytes in the body, and some hundred bytes of memory once parsed.
+#: Maximum number of JSON values in a body: objects, arrays, strings, numbers. Each one may take as little as two
+#: bytes in the body, but some hundred bytes of memory once parsed.
 MAX_VALUES = 1 << 19
 #: The location at the end of msgspec's errors: " - at `$.messages[0].role`".
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")

@@ -75,9 +75,8 @@ class _Stream(_Answer):
         self._tail = ',"usage":null}\n\n' if self._includes_usage else "}\n\n"
         head = json_text(self.head)[:-1]
         self._start = f'data: {head},"choices":['
-        self._only: dict[
-            int, tuple[str, str]
-        ] = {}  #: JSON around the text of a piece that contains nothing else
+        #: Choice -> JSON around the text of a piece that contains nothing else.
+        self._only: dict[int, tuple[str, str]] = {}
 
     def add(self, delta: Delta) -> str:
         """Add a piece and return its event."""

@@ -282,7 +282,7 @@ def _common(
 # ── `/v1/responses`: items become messages, tool calls and their results ─────────────────────────────
 
 
-#: Items generated earlier by a model that are meaningless to another one.
+#: Items that a model has generated earlier and that are meaningless to another model.
 _SKIPPED = ("reasoning",)
 #: Fields that refer to data stored on OpenAI's servers. Ignoring them would continue another conversation.
 _KEPT_ELSEWHERE = ("previous_response_id", "conversation")

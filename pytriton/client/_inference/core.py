@@ -160,9 +160,8 @@ class Core:
         self._decoupled = decoupled
         self._server_error = server_error
         self._ready = not settings.ensure_model_is_ready
-        self._stale = (
-            False  #: set if the model may have been replaced since its configuration was read
-        )
+        #: Set if the model may have been replaced since its configuration was read.
+        self._stale = False
         self._ids = itertools.count()
         self._token_headers: dict[str, str] = {}
         if settings.access_token is not None:

@@ -108,7 +108,7 @@ class ResponseStream:
         self._core = core
         self._prepared = prepared
         self._server: TritonEndpoint | None = None
-        self._client: Any = None  #: tritonclient's, while the stream is in flight
+        self._client: Any = None  #: tritonclient's client, while the stream is in flight
         self._final = False
         self.pid = os.getpid()
         self.closed = False  #: set once nothing of the stream is in flight any longer
@@ -164,7 +164,7 @@ class ResponseStream:
         self.buffer.close()
         try:
             if client is not None:
-                # Only if it is unfinished: tritonserver (2.51) loses track of a stream that is cancelled
+                # Cancel only an unfinished stream: tritonserver (2.51) loses track of a stream that is cancelled
                 # while it ends, and considers its model in use until the grace period of an unregister
                 # expires.
                 client.stop_stream(cancel_requests=not final)

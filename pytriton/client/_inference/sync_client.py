@@ -113,7 +113,7 @@ class SyncClient(BaseClient[R], Closeable):
         if core.initialised:
             assert core.config is not None
             return core.config
-        with self._initialising:  # the second of two threads finds it done
+        with self._initialising:  # a second thread waits here and finds it done
             return self._run(core.initialise())
 
     def _run(self, steps: Steps[T]) -> T:

@@ -226,7 +226,7 @@ class _Http:
         try:
             answer = getattr(client, method)(**arguments, headers=headers)
             if answer is False:
-                # tritonclient does not read the body of a rejection (from a proxy, for example): an unread
+                # tritonclient does not read the body of a rejection (for example from a reverse proxy). An unread
                 # body blocks the connection, and the next call would wait for it.
                 self._drop(client)
             return answer

@@ -15,7 +15,7 @@ __all__ = ["TritonUrl", "Urls", "parse_urls"]
 #: A URL, or a list of URLs of servers that serve the same model.
 Urls = Union[str, Sequence[str]]
 
-#: Scheme -> default port. Triton itself does not serve https: a proxy in front of it does.
+#: Scheme -> default port. Triton itself does not serve https, but a reverse proxy in front of it may.
 _DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 8001}
 _HINT = "Use host, host:port, http://…, https://…, grpc://… or grpcs://…"
 
@@ -122,7 +122,7 @@ def _check(url: str, parts: SplitResult) -> None:
             f"Invalid url {url!r}: user names, queries and fragments are not supported. {_HINT}"
         )
     base, of_model, _ = parts.path.partition("/v2/models")
-    if of_model:  # easily confused with the URL that `register` returns and status shows
+    if of_model:  # a common mistake: `register` and `status` return such a URL
         raise PyTritonClientInvalidUrlError(
             f"Invalid url {url!r}: it is the address of a model. Pass the server's address, "
             f"{parts.scheme}://{parts.netloc}{base}, and the model's name separately."
@@ -138,7 +138,7 @@ def parse_urls(urls: Urls) -> tuple[TritonUrl, ...]:
         PyTritonClientInvalidUrlError: a URL cannot be parsed
         PyTritonClientValueError: the list is empty, or the schemes differ
     """
-    # Anything but a list is treated as one URL, whose error describes the problem.
+    # Treat anything but a list as a single URL, so that its error describes the problem.
     given: Any = urls if isinstance(urls, (list, tuple)) else [urls]
     parsed = tuple(TritonUrl.from_url(url) for url in given)
     if not parsed:

@@ -175,7 +175,7 @@ def _packed(nodes: Sequence[Node]) -> _Backend:
     """Return the backend of the nodes that serve all models, each of which can answer a call to any model."""
     models = frozenset[str]().union(*(one.models for one in nodes))
     having = [one for one in nodes if one.grpc is not None and one.models == models]
-    # Nodes with a provisional model would get more than its share.
+    # Without weights, nodes with a provisional model would get more than its share of requests.
     return _Backend("packed", [one for one in having if not one.shares] or having)
 
 
@@ -186,7 +186,7 @@ def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
     if not tried or not others:
         return {}
     share = min(one.shares[model] for one in nodes if model in one.shares)
-    # Its weight relative to each of the others.
+    # Weight of such a node relative to each of the others.
     ratio = share * len(others) / ((1 - share) * len(tried))
     light, heavy = (ratio, 1.0) if ratio < 1 else (1.0, 1 / ratio)
     return {
@@ -250,7 +250,7 @@ def _frontend(
         refusal = (
             f"    http-request return status 403 content-type application/json string '{body}'"
         )
-        # Nodes decode each %XX of a path.
+        # Decode the path, because nodes decode each %XX.
         model = [
             "    http-request set-var(txn.path) path,url_dec",
             f"{refusal} if {{ var(txn.path) -m beg {' '.join(_OF_ONE_NODE)} }}",

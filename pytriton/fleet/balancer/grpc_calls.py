@@ -32,8 +32,8 @@ _IS_UNNAMED = "{ var(txn.unnamed) -m bool }"
 _HEAD = 5
 #: A model's name ends within this many bytes, including the prefixes, because names have at most 255 bytes.
 _NAMED = 300
-#: Bytes that may be missing of a short message in a stream. More bytes than that follow a name: a tensor
-#: takes 14.
+#: Number of bytes of a short message that may still be missing. More bytes than that follow a model's name,
+#: because a tensor takes 14.
 _STEP = 8
 _WAIT = "http-request wait-for-body time"
 #: Timeout for the rest of a message that has begun.
@@ -62,7 +62,7 @@ def find_model(stream_wait: str) -> list[str]:
         f"    http-request set-var(txn.size) req.body,bytes(1,4),hex,hex2i,add({_HEAD}) if {_NAMES_MODEL}",
         *_wait_in_stream(),
         f"    http-request set-var(txn.model) req.body,bytes({_HEAD}),protobuf(1) if {_NAMES_MODEL} !{_IS_PACKED}",
-        # Without any field it requests all models, or is empty.
+        # A message without fields requests all models, or is empty.
         f"    http-request set-var(txn.unnamed) bool(true) if {_NAMES_MODEL} !{_IS_PACKED} "
         f"!{{ var(txn.model) -m found }} {{ var(txn.size) -m int gt {_HEAD} }}",
     ]
