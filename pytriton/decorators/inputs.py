@@ -106,7 +106,7 @@ def first_value(
     for key in keys:
         if key in _SPECIAL_KEYS:
             raise PyTritonBadParameterError(
-                f"@first_value cannot be used with the reserved key {key!r}, which is not an input."
+                f"@first_value cannot be used with the special key {key!r}, which is not an input."
             )
     return Decorator(_FirstValue(keys, squeeze_single_values, strict))
 

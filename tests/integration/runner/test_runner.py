@@ -211,7 +211,7 @@ def test_registered_callables_are_models_of_the_runner_too(
 
         assert asyncio.run(collect()) == [0, 1, 2, 3]
     else:
-        with pytest.raises(RunnerArgumentError, match="needs gRPC"):
+        with pytest.raises(RunnerArgumentError, match="requires gRPC"):
             list(runner["count"].stream([3]))
 
 

@@ -312,7 +312,7 @@ def test_first_value_refuses_different_values_by_default() -> None:
 
 @pytest.mark.parametrize("key", ["triton_context", "__triton_context__"])
 def test_first_value_refuses_special_keys(key: str) -> None:
-    with pytest.raises(PyTritonBadParameterError, match="reserved key"):
+    with pytest.raises(PyTritonBadParameterError, match="special key"):
         first_value(key)
 
 
