@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,10 @@ class ModelConfigGenerator:
         if config.decoupled:
             document["model_transaction_policy"] = {"decoupled": True}
         if config.backend_parameters:
-            document["parameters"] = _parameters(config.backend_parameters)
+            document["parameters"] = {
+                key: {"string_value": str(value)}
+                for key, value in config.backend_parameters.items()
+            }
         if config.inputs:
             document["input"] = _tensors(config.inputs)
         if config.outputs:
@@ -88,10 +91,6 @@ def _batching(config: TritonModelConfig) -> dict[str, Any]:
         config.batcher.validate()
         section["dynamic_batching"] = dynamic_batching(config.batcher)
     return section
-
-
-def _parameters(parameters: Mapping[str, str]) -> dict[str, Any]:
-    return {key: {"string_value": str(value)} for key, value in parameters.items()}
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

@@ -197,13 +197,12 @@ def dynamic_batching(batcher: DynamicBatcher) -> dict[str, Any]:
     if batcher.default_queue_policy is not None:
         section["default_queue_policy"] = _queue_policy(batcher.default_queue_policy)
     if batcher.priority_queue_policy:
-        section["priority_queue_policy"] = _priority_policies(batcher.priority_queue_policy)
+        # Keys of a JSON object are always strings, although the message's map has integer keys.
+        section["priority_queue_policy"] = {
+            str(priority): _queue_policy(policy)
+            for priority, policy in batcher.priority_queue_policy.items()
+        }
     return section
-
-
-def _priority_policies(policies: Mapping[int, QueuePolicy]) -> dict[str, Any]:
-    # Keys of a JSON object are always strings, although the message's map has integer keys.
-    return {str(priority): _queue_policy(policy) for priority, policy in policies.items()}
 
 
 def _queue_policy(policy: QueuePolicy) -> dict[str, Any]:

@@ -102,9 +102,9 @@ class TritonBase(ABC):
             >>> triton.bind("linear", infer_fn, [Tensor(...)], [Tensor(...)])  # doctest: +SKIP
         """
         all_options: dict[str, Any] = {**options}
-        trace_config = trace_config if trace_config is not None else _list(self._trace_config)
-        if trace_config:
-            all_options["trace_config"] = trace_config
+        traced = self._trace_config if trace_config is None else trace_config
+        if traced:
+            all_options["trace_config"] = list(traced)
         model = BoundModel(
             model_name,
             infer_func,
@@ -260,10 +260,6 @@ def _may_serve(info: messages.ModelInfo) -> bool:
     if info.state in ("suspended", "resuming"):  # a request resumes it
         return True
     return info.state != "failed" and any(state not in _FAILED for state in states)
-
-
-def _list(values: Sequence[str] | None) -> list[str] | None:
-    return None if values is None else list(values)
 
 
 def _announce(model: BoundModel, server: messages.ServerInfo) -> None:

@@ -207,16 +207,11 @@ class TritonConfig:
 
     def over(self, other: TritonConfig) -> TritonConfig:
         """Return a copy of these settings in which fields that are None have the value from `other`."""
-        return TritonConfig(
-            **{
-                name: theirs if getattr(self, name) is None else getattr(self, name)
-                for name, theirs in _fields(other).items()
-            }
-        )
-
-
-def _fields(config: TritonConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        values = {}
+        for field in dataclasses.fields(self):
+            own = getattr(self, field.name)
+            values[field.name] = getattr(other, field.name) if own is None else own
+        return TritonConfig(**values)
 
 
 def _types() -> dict[str, str]:

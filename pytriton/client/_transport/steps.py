@@ -3,11 +3,11 @@
 A generator yields each step: a `CallStep` or a `Pause`. `run` executes them and blocks; `arun` awaits them. The
 generator receives each step's result, or `CallFailed` thrown in.
 
-    def ready(server):                        # what
-        return (yield Call(server, "is_server_ready", 5.0))
+    def ready(connection):                        # the steps
+        return (yield CallStep(connection, "is_server_ready", 5.0, {}, {}))
 
-    run(ready(server), pause)                 # how: blocking
-    await arun(ready(server), pause)          # how: awaiting
+    run(ready(connection), pause)                 # run them blocking
+    await arun(ready(connection), pause)          # run them in an event loop
 """
 
 from __future__ import annotations
