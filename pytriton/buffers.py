@@ -22,7 +22,7 @@ def _ordinary(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
 
 
 _source: Source = _ordinary
-_here = threading.local()
+_thread_local = threading.local()
 
 
 def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
@@ -54,7 +54,7 @@ def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
     """
     dims = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     kind: np.dtype[Any] = np.dtype(dtype)
-    source: Source = getattr(_here, "source", _source)
+    source: Source = getattr(_thread_local, "source", _source)
     array = source(dims, kind)
     return np.empty(dims, kind) if array is None else array
 
@@ -67,4 +67,4 @@ def set_output_source(source: Source) -> None:
 
 def set_output_source_of_thread(source: Source) -> None:
     """Set the allocator that `empty_output` tries first in this thread. Called by a worker that runs in a thread."""
-    _here.source = source
+    _thread_local.source = source

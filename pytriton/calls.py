@@ -191,7 +191,7 @@ def infer(
     try:
         answer = pending.wait(timeout_s)
         if answer is None:
-            raise _too_late(model, timeout_s)
+            raise _timeout_error(model, timeout_s)
         return _outputs(model, answer)
     finally:
         pending.cancel()
@@ -226,7 +226,7 @@ async def async_infer(
     try:
         answer = await asyncio.wait_for(pending.wait_async(), timeout_s)
     except asyncio.TimeoutError:
-        raise _too_late(model, timeout_s) from None
+        raise _timeout_error(model, timeout_s) from None
     finally:
         pending.cancel()
     return _outputs(model, answer)
@@ -257,7 +257,7 @@ class StreamCall:
     def __next__(self) -> dict[str, Array]:
         while not self._ended:
             answer = self._pending.wait(self._timeout_s)
-            outputs = self._taken(answer)
+            outputs = self._unwrap(answer)
             if outputs is not None:
                 return outputs
         raise StopIteration
@@ -272,7 +272,7 @@ class StreamCall:
             answer: Delivery | None = None
             with contextlib.suppress(asyncio.TimeoutError):
                 answer = await asyncio.wait_for(self._pending.wait_async(), self._timeout_s)
-            outputs = self._taken(answer)
+            outputs = self._unwrap(answer)
             if outputs is not None:
                 return outputs
         raise StopAsyncIteration
@@ -292,11 +292,11 @@ class StreamCall:
         if not self._ended:
             self.cancel()
 
-    def _taken(self, answer: Delivery | None) -> dict[str, Array] | None:
+    def _unwrap(self, answer: Delivery | None) -> dict[str, Array] | None:
         """Return the content of a response; None for an empty final response."""
         if answer is None:
             self.cancel()
-            raise _too_late(self._model, self._timeout_s)
+            raise _timeout_error(self._model, self._timeout_s)
         if answer.final:
             self.cancel()
         outputs = _outputs(self._model, answer)
@@ -374,7 +374,7 @@ def _outputs(model: str, answer: Delivery) -> dict[str, Array]:
     return answer.outputs
 
 
-def _too_late(model: str, timeout_s: float | None) -> CallTimeoutError:
+def _timeout_error(model: str, timeout_s: float | None) -> CallTimeoutError:
     return CallTimeoutError(
         f"call to model {model}: no response within {timeout_s:g} s (timeout_s)",
         model_name=model,

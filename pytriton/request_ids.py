@@ -38,7 +38,7 @@ class Server(Protocol):
 
 _bound: ContextVar[Optional[str]] = ContextVar("pytriton_request_id", default=None)
 #: `server` is set in a thread that serves a model.
-_here = threading.local()
+_thread_local = threading.local()
 _of_process: Optional[weakref.ref[Server]] = None
 
 
@@ -108,7 +108,7 @@ def serve(server: Server) -> None:
 
 def serve_in_thread(server: Server) -> None:
     """Set the model that this thread serves. Called by a worker that runs in a thread."""
-    _here.server = weakref.ref(server)
+    _thread_local.server = weakref.ref(server)
 
 
 def name_of(ref: Any) -> str:
@@ -118,5 +118,5 @@ def name_of(ref: Any) -> str:
 
 
 def _server() -> Optional[Server]:
-    found: Optional[weakref.ref[Server]] = getattr(_here, "server", _of_process)
+    found: Optional[weakref.ref[Server]] = getattr(_thread_local, "server", _of_process)
     return None if found is None else found()

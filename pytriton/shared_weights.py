@@ -19,13 +19,13 @@ __all__ = ["shared"]
 _FRAMEWORKS = ("numpy", "torch")
 
 
-class _Making(threading.local):
+class _Creation(threading.local):
     """The key of the data that this thread is currently creating."""
 
     label: str | None = None
 
 
-_making = _Making()
+_creation = _Creation()
 
 
 def shared(
@@ -83,9 +83,9 @@ def shared(
                 "pytriton.shared: a function requires a key that identifies the shared data, such as "
                 "key='resnet-50 v3'."
             )
-        return _made(_digest_of_key(key), str(key), source)
+        return _share(_digest_of_key(key), str(key), source)
     if key is not None:
-        return _made(_digest_of_key(key), str(key), lambda: source)
+        return _share(_digest_of_key(key), str(key), lambda: source)
     layout = Layout(source)
     content = hashlib.blake2b(digest_size=20)
     for piece in layout.pieces():
@@ -93,19 +93,19 @@ def shared(
     return trees.deserialize(segments.memory(content.hexdigest(), "arrays", layout.pieces))
 
 
-def _made(digest: str, label: str, make: Callable[[], Any]) -> Any:
-    if _making.label is not None:
+def _share(digest: str, label: str, make: Callable[[], Any]) -> Any:
+    if _creation.label is not None:
         raise PyTritonValidationError(
-            f"pytriton.shared: the function that creates {_making.label!r} itself shares {label!r}. Two workers "
+            f"pytriton.shared: the function that creates {_creation.label!r} itself shares {label!r}. Two workers "
             f"that each start with one of them would deadlock. Share {label!r} first, and use it in the function."
         )
 
     def pieces() -> Iterable[Buffer]:
-        _making.label = label
+        _creation.label = label
         try:
             return Layout(make()).pieces()
         finally:
-            _making.label = None
+            _creation.label = None
 
     return trees.deserialize(segments.memory(digest, label, pieces))
 

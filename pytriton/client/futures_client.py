@@ -165,13 +165,13 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
                 raise self._closed_error()
             return work()
         finally:
-            self._give_back()  # do this first: a callback of the future may submit the next request
+            self._release_slot()  # do this first: a callback of the future may submit the next request
 
     def _give_back_cancelled(self, future: Future[Any]) -> None:
         if future.cancelled():  # it never started
-            self._give_back()
+            self._release_slot()
 
-    def _give_back(self) -> None:
+    def _release_slot(self) -> None:
         with self._changed:
             self._count -= 1
             self._changed.notify_all()

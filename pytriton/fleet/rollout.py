@@ -109,7 +109,7 @@ class Rollout:
 
         def make(node: str, client: DaemonClient, report: Report) -> messages.ModelInfo:
             info = client.register_prepared(message, self._payloads, report).info()
-            self._lease.record_made(node)
+            self._lease.record_registered(node)
             return info
 
         change = Change(
@@ -194,7 +194,7 @@ class FleetLease:
         self._clients = clients
         self._model = model
         self._share = share
-        self._made: set[str] = set()
+        self._registered_nodes: set[str] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="fleet-lease")
 
@@ -212,18 +212,18 @@ class FleetLease:
         spec = msgspec.structs.replace(message.spec, lease=lease)
         return msgspec.structs.replace(message, spec=spec)
 
-    def record_made(self, node: str) -> None:
+    def record_registered(self, node: str) -> None:
         """Record that a node has the new version. From now on, losing it is an error."""
-        self._made.add(node)
+        self._registered_nodes.add(node)
 
     def lift_share(self) -> None:
         """Remove the limit on the share of requests that balancers send to nodes with the new version."""
         self._share = 0.0
-        ask_each({one: self._clients[one] for one in self._made}, self._renew_on)
+        ask_each({one: self._clients[one] for one in self._registered_nodes}, self._renew_on)
 
     def roll_back(self, node: str, client: DaemonClient) -> str:
         """Roll the registration back on one node. Return the outcome; "" if the node did not have it."""
-        self._made.discard(node)
+        self._registered_nodes.discard(node)
         try:
             client.end_lease(self._model, self.id, keep=False)
         except ModelNotFoundError:
@@ -270,7 +270,7 @@ class FleetLease:
         running: dict[str, Optional[Future[None]]] = dict.fromkeys(self._clients)
         pool = ThreadPoolExecutor(max(1, min(len(self._clients), MAX_AT_ONCE)))
         while not self._ended.wait(_RENEW_S):
-            for node in list(self._made):
+            for node in list(self._registered_nodes):
                 former = running[node]
                 if former is None or former.done():
                     running[node] = pool.submit(self._renew_on, node, self._clients[node])
@@ -280,7 +280,7 @@ class FleetLease:
         try:
             client.renew_lease(self._model, self.id, self._share)
         except ModelNotFoundError as error:
-            if node in self._made:
+            if node in self._registered_nodes:
                 self.lost[node] = error
         except PyTritonError:  # the node is down or slow; the confirmation will show the outcome
             return

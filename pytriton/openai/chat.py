@@ -107,16 +107,16 @@ class _Stream(_Answer):
 
     def end(self) -> str:
         """Return the events with the finish reason of each choice, and the usage if requested."""
-        said = []
+        events = []
         for choice in self.choices:
             fields = {} if choice.begun else self.nothing()
             shown = self.choice(choice.index, fields)
             shown["finish_reason"] = choice.finish_reason
-            said.append(f"{self._start}{json_text(shown)}]{self._tail}")
+            events.append(f"{self._start}{json_text(shown)}]{self._tail}")
         usage = self.counted.usage
         if self._includes_usage:
-            said.append(event({**self.head, "choices": [], "usage": usage_body(usage)}))
-        return body_text(usage, "".join(said))
+            events.append(event({**self.head, "choices": [], "usage": usage_body(usage)}))
+        return body_text(usage, "".join(events))
 
     def _around(self, index: int) -> tuple[str, str]:
         mark = "\x00"
@@ -189,7 +189,7 @@ class _Body(_Answer):
         choices = [
             {
                 "index": choice.index,
-                **self.said(choice),
+                **self.message_fields(choice),
                 "logprobs": choice.logprobs or None,
                 "finish_reason": choice.finish_reason,
             }
@@ -198,14 +198,14 @@ class _Body(_Answer):
         body = {**self.head, "choices": choices, "usage": usage_body(usage)}
         return body_text(usage, json_text(body))
 
-    def said(self, choice: Choice) -> dict[str, Any]:
+    def message_fields(self, choice: Choice) -> dict[str, Any]:
         raise NotImplementedError
 
 
 class _ChatBody(_Body):
     object = "chat.completion"
 
-    def said(self, choice: Choice) -> dict[str, Any]:
+    def message_fields(self, choice: Choice) -> dict[str, Any]:
         calls = choice.calls
         content = "".join(choice.content)
         message: dict[str, Any] = {
@@ -223,7 +223,7 @@ class _ChatBody(_Body):
 class _TextBody(_Body):
     object = "text_completion"
 
-    def said(self, choice: Choice) -> dict[str, Any]:
+    def message_fields(self, choice: Choice) -> dict[str, Any]:
         return {"text": "".join(choice.content)}
 
 

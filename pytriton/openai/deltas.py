@@ -164,12 +164,12 @@ def deltas_of(piece: Any) -> Iterator[Delta]:
 
 def _of_chunk(chunk: Mapping[str, Any]) -> Iterator[Delta]:
     for choice in chunk["choices"] or ():
-        said = choice.get("delta") or choice.get("message") or {}
+        message = choice.get("delta") or choice.get("message") or {}
         yield Delta(
-            content=_joined(said.get("content") if said else choice.get("text")),
-            reasoning=_joined(said.get("reasoning_content") or said.get("reasoning")),
-            refusal=said.get("refusal"),
-            tool_calls=tuple(map(_tool_call, range(10_000), said.get("tool_calls") or ())),
+            content=_joined(message.get("content") if message else choice.get("text")),
+            reasoning=_joined(message.get("reasoning_content") or message.get("reasoning")),
+            refusal=message.get("refusal"),
+            tool_calls=tuple(map(_tool_call, range(10_000), message.get("tool_calls") or ())),
             logprobs=choice.get("logprobs"),
             finish_reason=choice.get("finish_reason"),
             index=choice.get("index") or 0,
@@ -205,18 +205,18 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
     of_prompt = usage.get("prompt_tokens_details") or {}
     of_completion = usage.get("completion_tokens_details") or {}
     return Usage(
-        prompt_tokens=_counted(usage.get("prompt_tokens")),
-        completion_tokens=_counted(usage.get("completion_tokens")),
-        cached_tokens=_counted(of_prompt.get("cached_tokens")),
-        reasoning_tokens=_counted(of_completion.get("reasoning_tokens")),
+        prompt_tokens=_valid_count(usage.get("prompt_tokens")),
+        completion_tokens=_valid_count(usage.get("completion_tokens")),
+        cached_tokens=_valid_count(of_prompt.get("cached_tokens")),
+        reasoning_tokens=_valid_count(of_completion.get("reasoning_tokens")),
     )
 
 
-def _counted(said: Any) -> int:
+def _valid_count(count: Any) -> int:
     """Return another server's count; 0 if it is invalid, so that its response is passed on nevertheless."""
-    if isinstance(said, bool) or not isinstance(said, (int, float)) or not math.isfinite(said):
+    if isinstance(count, bool) or not isinstance(count, (int, float)) or not math.isfinite(count):
         return 0
-    return min(max(0, int(said)), _MAX_TOKENS)
+    return min(max(0, int(count)), _MAX_TOKENS)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def _parts(
         return
     parts: dict[int | None, dict[int, Any]] = {}
     for index, request in enumerate(requests):
-        asked = (request.parameters or {}).get(DIMENSIONS)
-        parts.setdefault(None if asked is None else int(asked), {})[index] = request
+        requested = (request.parameters or {}).get(DIMENSIONS)
+        parts.setdefault(None if requested is None else int(requested), {})[index] = request
     for dimensions, part in parts.items():
         yield part, {DIMENSIONS: dimensions}
 
@@ -103,7 +103,7 @@ def packed(text: Text) -> bytes:
     return _IDS + np.array(text, "<i4").tobytes()
 
 
-def _unpacked(value: Any) -> Text:
+def _decode_text(value: Any) -> Text:
     data = value if isinstance(value, bytes) else str(value).encode()
     if data[:1] != _IDS:
         return data.decode()
@@ -112,7 +112,7 @@ def _unpacked(value: Any) -> Text:
 
 
 def _texts(requests: Iterable[Any]) -> list[Text]:
-    return [_unpacked(value) for request in requests for value in request[INPUT].ravel()]
+    return [_decode_text(value) for request in requests for value in request[INPUT].ravel()]
 
 
 def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
@@ -126,14 +126,16 @@ def _split(requests: Iterable[Any], produced: Any) -> list[dict[str, Any]]:
         )
     tokens = np.zeros((len(vectors), 1), np.int32)
     if len(given.prompt_tokens):
-        said = np.asarray(given.prompt_tokens)
-        numbers = said.dtype.kind in "iu" and lost_by_cast(said, tokens.dtype) is None
-        if not numbers or said.shape != (len(vectors),) or (said < 0).any():
+        given_tokens = np.asarray(given.prompt_tokens)
+        numbers = (
+            given_tokens.dtype.kind in "iu" and lost_by_cast(given_tokens, tokens.dtype) is None
+        )
+        if not numbers or given_tokens.shape != (len(vectors),) or (given_tokens < 0).any():
             raise ValueError(
                 f"prompt_tokens must contain a non-negative integer for each of the {len(vectors)} texts, got "
                 f"{given.prompt_tokens!r:.200}"
             )
-        tokens[:, 0] = said
+        tokens[:, 0] = given_tokens
     results = []
     start = 0
     for count in counts:

@@ -85,9 +85,9 @@ def read(request: Any, kinds: list[str]) -> Invocation:
         ) from None
     if envelope.api not in kinds:
         raise APIError(f"This model serves {', '.join(kinds)}, not {envelope.api}.", 404)
-    asked, answer = _of_body(envelope)
+    parsed, answer = _of_body(envelope)
     begun = answer.begin()
-    return Invocation(asked, answer, begun and f"s{begun}", "s")
+    return Invocation(parsed, answer, begun and f"s{begun}", "s")
 
 
 def refusal(request: Any, error: APIError) -> str:

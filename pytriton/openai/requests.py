@@ -295,13 +295,15 @@ def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
         APIError: the body is invalid, or refers to data stored on OpenAI's servers
     """
     body = read_body(document, ResponsesBody)
-    asked = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
+    unsupported = [name for name in _KEPT_ELSEWHERE if document.get(name) is not None]
     if isinstance(document.get("prompt"), Mapping):
         # A prompt that is stored at OpenAI, with its variables.
-        asked.append("prompt")
-    if asked or body.background:
-        raise _not_kept(asked[0] if asked else "background")
-    messages = [] if body.instructions is None else [_said("system", body.instructions)]
+        unsupported.append("prompt")
+    if unsupported or body.background:
+        raise _not_kept(unsupported[0] if unsupported else "background")
+    messages = (
+        [] if body.instructions is None else [_instruction_message("system", body.instructions)]
+    )
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for index, item in enumerate(items):
         message = _message(item, f"input[{index}]")
@@ -377,7 +379,7 @@ def _checked(
     return message_of(body, raw, place, calls)
 
 
-def _said(role: str, text: str) -> Message:
+def _instruction_message(role: str, text: str) -> Message:
     return message_of(MessageBody(role, text), {"role": role, "content": text}, "instructions")  # type: ignore[arg-type]
 
 

@@ -104,13 +104,13 @@ class UsageCounter:
 
     def __init__(self) -> None:
         self._pieces = 0
-        self._said: Usage | None = None
+        self._reported: Usage | None = None
         self._before = Usage()
 
     def add(self, delta: Delta) -> None:
         """Count a piece, or use the usage that it reports."""
         if delta.usage is not None:
-            self._said = delta.usage
+            self._reported = delta.usage
         if delta.content or delta.reasoning or delta.tool_calls or delta.refusal:
             self._pieces += 1
 
@@ -122,13 +122,13 @@ class UsageCounter:
     def next_call(self) -> None:
         """Start counting another call."""
         self._before = self.usage
-        self._said = None
+        self._reported = None
         self._pieces = 0
 
     @property
     def usage(self) -> Usage:
         """The usage so far."""
-        last = self._said or Usage(completion_tokens=self._pieces)
+        last = self._reported or Usage(completion_tokens=self._pieces)
         return self._before.plus(last)
 
 

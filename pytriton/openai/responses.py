@@ -84,7 +84,7 @@ class _ResponseBody:
         self._counted = UsageCounter()
         self._choice = Choice(request.id, 0)
         self._items: list[_Item] = []
-        self._said: _Item | None = None  #: the current message or reasoning
+        self._current: _Item | None = None  #: the current message or reasoning
         self._calls: dict[int, _Item] = {}
         self._repeated = _repeated(request.body)
 
@@ -103,16 +103,16 @@ class _ResponseBody:
         """Add a piece."""
         self._counted.add(delta)
         self._choice.note_end(delta)
-        said = ""
+        output = ""
         if delta.reasoning:
-            said += self._put("reasoning", delta.reasoning)
+            output += self._put("reasoning", delta.reasoning)
         if delta.content:
-            said += self._put("message", delta.content)
+            output += self._put("message", delta.content)
         if delta.refusal:
-            said += self._put("refusal", delta.refusal)
+            output += self._put("refusal", delta.refusal)
         for call in delta.tool_calls:
-            said += self._call(call)
-        return said
+            output += self._call(call)
+        return output
 
     def add_text(self, text: str) -> str:
         """Add a piece that is only text."""
@@ -127,21 +127,21 @@ class _ResponseBody:
     # ── items ────────────────────────────────────────────────────────────────────────────────────
 
     def _put(self, kind: str, text: str) -> str:
-        said = ""
-        item = self._said
+        output = ""
+        item = self._current
         if item is None or item.kind != kind:
             fields: dict[str, Any] = (
                 {"id": self._item_id("rs"), "type": kind, "summary": []}
                 if kind == "reasoning"
                 else {"id": self._item_id("msg"), "type": "message", "role": "assistant"}
             )
-            said += self._open(kind, fields)
-            item = self._said = self._items[-1]
+            output += self._open(kind, fields)
+            item = self._current = self._items[-1]
         item.text.append(text)
-        return said + self._piece(item, text)
+        return output + self._piece(item, text)
 
     def _call(self, call: ToolCall) -> str:
-        said = ""
+        output = ""
         item = self._calls.get(call.index)
         if item is None:
             chunk = self._choice.call_chunk(call)
@@ -151,26 +151,26 @@ class _ResponseBody:
                 "call_id": chunk["id"],
                 "name": call.name or "",  # may arrive with a later piece
             }
-            said += self._open("function_call", fields)
+            output += self._open("function_call", fields)
             item = self._calls[call.index] = self._items[-1]
         elif not item.fields["name"]:
             item.fields["name"] = call.name or ""
         item.text.append(call.arguments)
-        return said + (self._piece(item, call.arguments) if call.arguments else "")
+        return output + (self._piece(item, call.arguments) if call.arguments else "")
 
     def _item_id(self, prefix: str) -> str:
         return f"{prefix}_{self._request.id.partition('_')[2]}{len(self._items)}"
 
     def _open(self, kind: str, fields: dict[str, Any]) -> str:
         """Begin an item. This ends the current message, but no call: pieces of calls may be interleaved."""
-        said = self._closed(self._said) if self._said else ""
-        self._said = None
+        output = self._closed(self._current) if self._current else ""
+        self._current = None
         self._items.append(_Item(len(self._items), kind, fields))
-        return said + self._opened(self._items[-1])
+        return output + self._opened(self._items[-1])
 
     def _close(self) -> str:
         """Close all open items."""
-        left = [*self._calls.values(), *([self._said] if self._said else [])]
+        left = [*self._calls.values(), *([self._current] if self._current else [])]
         return "".join(self._closed(item) for item in sorted(left, key=lambda item: item.index))
 
     def _opened(self, item: _Item) -> str:
@@ -218,20 +218,20 @@ class _ResponseStream(_ResponseBody):
     def end(self) -> str:
         """Return the events that close the open items and the response."""
         usage = self._counted.usage
-        said = self._close()
+        output = self._close()
         response = self._response(usage)
-        said += self._event(f"response.{response['status']}", response=response)
-        return body_text(usage, said)
+        output += self._event(f"response.{response['status']}", response=response)
+        return body_text(usage, output)
 
     def _opened(self, item: _Item) -> str:
-        said = self._event(
+        output = self._event(
             "response.output_item.added", output_index=item.index, item=item.shown(done=False)
         )
         if item.kind in ("message", "refusal"):
-            said += self._of(
+            output += self._of(
                 item, "response.content_part.added", content_index=0, part=item.part("")
             )
-        return said
+        return output
 
     def _piece(self, item: _Item, text: str) -> str:
         if item.kind == "function_call":
@@ -246,26 +246,26 @@ class _ResponseStream(_ResponseBody):
 
     def _closed(self, item: _Item) -> str:
         text = "".join(item.text)
-        said = ""
+        output = ""
         if item.kind == "function_call":
             name = item.fields["name"]
-            said = self._of(
+            output = self._of(
                 item, "response.function_call_arguments.done", arguments=text, name=name
             )
         elif item.kind == "reasoning":
-            said = self._of(item, "response.reasoning_text.done", content_index=0, text=text)
+            output = self._of(item, "response.reasoning_text.done", content_index=0, text=text)
         else:
-            said = (
+            output = (
                 self._of(item, "response.refusal.done", content_index=0, refusal=text)
                 if item.kind == "refusal"
                 else self._of(
                     item, "response.output_text.done", content_index=0, text=text, logprobs=[]
                 )
             )
-            said += self._of(
+            output += self._of(
                 item, "response.content_part.done", content_index=0, part=item.part(text)
             )
-        return said + self._event(
+        return output + self._event(
             "response.output_item.done", output_index=item.index, item=item.shown(done=True)
         )
 
@@ -274,8 +274,8 @@ class _ResponseStream(_ResponseBody):
 
     def _event(self, kind: str, **fields: Any) -> str:
         self._number += 1
-        said = {"type": kind, "sequence_number": self._number, **fields}
-        return f"event: {kind}\ndata: {json_text(said)}\n\n"
+        payload = {"type": kind, "sequence_number": self._number, **fields}
+        return f"event: {kind}\ndata: {json_text(payload)}\n\n"
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:

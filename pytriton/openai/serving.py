@@ -35,23 +35,23 @@ class Texts:
     def __call__(self, requests: list[Any]) -> Iterator[Results]:
         """Process a request. The list contains only one, because these models do not batch."""
         try:
-            yield from self._answering(read(requests[0], self.kinds))
+            yield from self._generate(read(requests[0], self.kinds))
         except APIError as error:
-            yield _said(refusal(requests[0], error))
+            yield _result_of(refusal(requests[0], error))
 
-    def _answering(self, asked: Invocation) -> Iterator[Results]:
-        if asked.begun:
-            yield _said(asked.begun)
-        for request, index in _calls(asked):
+    def _generate(self, invocation: Invocation) -> Iterator[Results]:
+        if invocation.begun:
+            yield _result_of(invocation.begun)
+        for request, index in _calls(invocation):
             produced = self.target(request)
             pieces = iter([produced]) if _is_whole(produced) else iter(produced)
             try:
                 for piece in pieces:
-                    yield _results(asked, _text(asked, piece, index))
+                    yield _results(invocation, _text(invocation, piece, index))
             finally:
                 if hasattr(pieces, "close"):
                     pieces.close()
-        yield _end(asked)
+        yield _end(invocation)
 
 
 class AsyncTexts:
@@ -64,31 +64,31 @@ class AsyncTexts:
     async def __call__(self, requests: list[Any]) -> AsyncGenerator[Results, None]:
         """Process a request."""
         try:
-            asked = read(requests[0], self.kinds)
-            if asked.begun:
-                yield _said(asked.begun)
-            buffer = ChunkCoalescer(_sender(asked), asyncio.get_running_loop().call_soon)
+            invocation = read(requests[0], self.kinds)
+            if invocation.begun:
+                yield _result_of(invocation.begun)
+            buffer = ChunkCoalescer(_sender(invocation), asyncio.get_running_loop().call_soon)
             try:
                 try:
-                    for request, index in _calls(asked):
+                    for request, index in _calls(invocation):
                         pieces = await self._pieces(request)
                         try:
                             async for piece in pieces:
-                                if not buffer.try_buffer(_text(asked, piece, index)):
-                                    yield _results(asked, buffer.drain())
+                                if not buffer.try_buffer(_text(invocation, piece, index)):
+                                    yield _results(invocation, buffer.drain())
                         finally:
                             if hasattr(pieces, "aclose"):
                                 await pieces.aclose()
                 except Exception:
                     text = buffer.drain()
                     if text:  # send the text that preceded an error first
-                        yield _results(asked, text)
+                        yield _results(invocation, text)
                     raise
-                yield _end(asked, buffer.drain())
+                yield _end(invocation, buffer.drain())
             finally:
                 buffer.close()
         except APIError as error:
-            yield _said(refusal(requests[0], error))
+            yield _result_of(refusal(requests[0], error))
 
     async def _pieces(self, request: ChatRequest | CompletionRequest) -> Any:
         produced = self.target(request)
@@ -110,21 +110,21 @@ def _is_whole(produced: Any) -> bool:
     return whole or not hasattr(produced, "__iter__")
 
 
-def _calls(asked: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
+def _calls(invocation: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
     """Yield the arguments of each call of the callable: a request, and the index of its only choice, or None.
 
     First comes the request itself. Then, for each choice that has received no piece, a request for that choice alone.
     """
-    yield asked.request, None
-    for index in asked.answer.unanswered():
-        asked.answer.next_call()
-        yield single_choice(asked.request, index), index
+    yield invocation.request, None
+    for index in invocation.answer.unanswered():
+        invocation.answer.next_call()
+        yield single_choice(invocation.request, index), index
 
 
-def _text(asked: Invocation, piece: Any, index: int | None) -> str:
+def _text(invocation: Invocation, piece: Any, index: int | None) -> str:
     if index is None and type(piece) is str:
-        return asked.answer.add_text(piece)
-    return "".join([asked.answer.add(_of_answer(delta, index)) for delta in deltas_of(piece)])
+        return invocation.answer.add_text(piece)
+    return "".join([invocation.answer.add(_of_answer(delta, index)) for delta in deltas_of(piece)])
 
 
 def _of_answer(delta: Delta, index: int | None) -> Delta:
@@ -141,31 +141,31 @@ def _of_answer(delta: Delta, index: int | None) -> Delta:
     return msgspec.structs.replace(delta, index=index)
 
 
-def _results(asked: Invocation, text: str) -> Results:
+def _results(invocation: Invocation, text: str) -> Results:
     if text:
-        return _said(asked.mark + text)
+        return _result_of(invocation.mark + text)
     # tritonserver notices that a client has disconnected only when it sends something.
-    return _said(asked.mark) if asked.is_keepalive_due() else _NOTHING
+    return _result_of(invocation.mark) if invocation.is_keepalive_due() else _NOTHING
 
 
-def _sender(asked: Invocation) -> Callable[[str], None] | None:
+def _sender(invocation: Invocation) -> Callable[[str], None] | None:
     """Return a function that sends a text without a `yield`; None if each piece must be a response of its own."""
     put = sending.get()
-    if put is None or not asked.mark:
+    if put is None or not invocation.mark:
         return None
-    return lambda text: put(_said(asked.mark + text))
+    return lambda text: put(_result_of(invocation.mark + text))
 
 
-def _end(asked: Invocation, text: str = "") -> Results:
+def _end(invocation: Invocation, text: str = "") -> Results:
     """Return the last results. `text` has been buffered and not sent yet."""
-    end = asked.answer.end()
+    end = invocation.answer.end()
     if end is None:
         return _NOTHING
     usage, line, rest = end.partition("\n")
-    return _said(f"{usage}{line}{text}{rest}" if text else end)
+    return _result_of(f"{usage}{line}{text}{rest}" if text else end)
 
 
-def _said(text: str) -> Results:
+def _result_of(text: str) -> Results:
     return OneText(OUTPUT, text.encode())
 
 

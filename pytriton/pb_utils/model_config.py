@@ -35,10 +35,10 @@ class ModelConfig:
         Raises:
             ValueError: the configuration sets a smaller value.
         """
-        said = self._config.get("max_batch_size", 0)
-        if said > max_batch_size:
+        existing = self._config.get("max_batch_size", 0)
+        if existing > max_batch_size:
             raise ValueError(
-                f"the configuration of model {self._name!r} sets max_batch_size {said}, but auto_complete_config "
+                f"the configuration of model {self._name!r} sets max_batch_size {existing}, but auto_complete_config "
                 f"sets {max_batch_size}"
             )
         self._config["max_batch_size"] = max_batch_size
@@ -66,8 +66,8 @@ class ModelConfig:
             if key != "decoupled":
                 raise ValueError(f"model_transaction_policy has no {key!r}, only 'decoupled'")
         wanted = transaction_policy_dict.get("decoupled", False)
-        said = self._config.get("model_transaction_policy", {}).get("decoupled")
-        if said and not wanted:
+        existing = self._config.get("model_transaction_policy", {}).get("decoupled")
+        if existing and not wanted:
             raise ValueError(
                 f"the configuration of model {self._name!r} declares it decoupled, but auto_complete_config does not"
             )
@@ -101,22 +101,22 @@ class ModelConfig:
             if key not in tensor:
                 raise ValueError(f"{side} {tensor!r:.200} of model {self._name!r} lacks {key!r}")
         entries: list[dict[str, Any]] = self._config.setdefault(side, [])
-        said: Optional[dict[str, Any]] = next(
+        existing: Optional[dict[str, Any]] = next(
             (entry for entry in entries if entry.get("name") == tensor["name"]), None
         )
-        if said is None:
+        if existing is None:
             entries.append({**tensor, "dims": list(tensor["dims"])})
             return
-        self._agree(side, said, tensor)
+        self._agree(side, existing, tensor)
 
-    def _agree(self, side: str, said: dict[str, Any], tensor: Mapping[str, Any]) -> None:
+    def _agree(self, side: str, existing: dict[str, Any], tensor: Mapping[str, Any]) -> None:
         unset = {"data_type": "TYPE_INVALID", "dims": [], "optional": False}
         for key, value in tensor.items():
             wanted = list(value) if key == "dims" else value
-            if said.get(key, unset.get(key)) == unset.get(key):
-                said[key] = wanted
-            elif said[key] != wanted:
+            if existing.get(key, unset.get(key)) == unset.get(key):
+                existing[key] = wanted
+            elif existing[key] != wanted:
                 raise ValueError(
-                    f"{side} {tensor['name']!r} of model {self._name!r} has {key} {said[key]!r} in the configuration "
+                    f"{side} {tensor['name']!r} of model {self._name!r} has {key} {existing[key]!r} in the configuration "
                     f"and {wanted!r} in auto_complete_config"
                 )

@@ -22,12 +22,12 @@ class DaemonThreads:
     """A pool of threads that are created on demand and reused.
 
     Args:
-        most: maximum number of threads
+        max_threads: maximum number of threads
         name: prefix of their names
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
         self._lock = threading.Lock()
         self._unfinished = 0
@@ -40,7 +40,7 @@ class DaemonThreads:
         """Queue `work` to be run in a thread, and return the future of its result."""
         future: Future[T] = Future()
         with self._lock:
-            if len(self._threads) <= self._unfinished and len(self._threads) < self._most:
+            if len(self._threads) <= self._unfinished and len(self._threads) < self._max_threads:
                 name = f"{self._name}_{len(self._threads)}"
                 thread = threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True)
                 thread.start()

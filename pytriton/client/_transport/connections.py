@@ -167,7 +167,7 @@ def _gevent() -> Any:
     def renew() -> None:
         # Call this first. Otherwise, the event loop of the forking thread waits forever.
         gevent.reinit()
-        for connection in list(_carried_over):
+        for connection in list(_inherited):
             connection.renew()
 
     os.register_at_fork(after_in_child=renew)
@@ -204,14 +204,14 @@ class _Http:
         # Use gevent's context: the standard one would block gevent's loop and its timers.
         if url.is_secure:
             self._context = (tls or TlsOptions()).context(importlib.import_module("gevent.ssl"))
-        self._mine = threading.local()
+        self._local = threading.local()
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
-        _carried_over.add(self)
+        _inherited.add(self)
 
     def renew(self) -> None:
         """Forget the parent's connections in a forked child: a response could reach either process."""
-        self._mine = threading.local()
+        self._local = threading.local()
         self._all = weakref.WeakSet()
         # A thread that does not exist in the child may hold the old one.
         self._lock = threading.Lock()
@@ -241,7 +241,7 @@ class _Http:
             timer.close()
 
     def _client(self) -> Any:
-        client = getattr(self._mine, "client", None)
+        client = getattr(self._local, "client", None)
         if client is None:
             hub = _gevent().get_hub()
             if sys.version_info[:2] == (3, 12) and not isinstance(hub.resolver, _Resolver):
@@ -253,25 +253,25 @@ class _Http:
                 ssl=self._context is not None,
                 ssl_context_factory=lambda: self._context,
             )
-            self._mine.client = client
+            self._local.client = client
             with self._lock:
                 self._all.add(client)
         return client
 
     def _drop(self, client: Any) -> None:
-        self._mine.client = None
+        self._local.client = None
         client.close()
 
     def close(self) -> None:
         with self._lock:
             clients, self._all = list(self._all), weakref.WeakSet()
-        self._mine = threading.local()
+        self._local = threading.local()
         for client in clients:
             client.close()
 
 
 #: Connections that forked children inherit.
-_carried_over: weakref.WeakSet[_Http] = weakref.WeakSet()
+_inherited: weakref.WeakSet[_Http] = weakref.WeakSet()
 
 
 class _AioHttp:

@@ -112,11 +112,11 @@ def describe(error: BaseException) -> CallFailed | None:
         return CallFailed(FailureKind.NO_HTTP, "the server there does not speak HTTP")
     message = getattr(error, "message", None)
     if callable(message) and hasattr(error, "status"):  # InferenceServerException
-        return _server_said(str(message()), str(error.status() or ""))
+        return _classify_response(str(message()), str(error.status() or ""))
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if callable(code) and callable(details):
         # gRPC's own exceptions, which tritonclient does not always wrap.
-        return _server_said(str(details()), str(code()))
+        return _classify_response(str(details()), str(code()))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (asyncio.TimeoutError, TimeoutError, socket.timeout)):
         return CallFailed(FailureKind.TIMEOUT, text)
@@ -129,7 +129,7 @@ def describe(error: BaseException) -> CallFailed | None:
     return None
 
 
-def _server_said(text: str, status: str) -> CallFailed:
+def _classify_response(text: str, status: str) -> CallFailed:
     lowered = text.lower()
     if status.endswith("DEADLINE_EXCEEDED"):
         return CallFailed(FailureKind.TIMEOUT, text)
@@ -204,8 +204,8 @@ def waiting_error(
         waited_s: time waited, in seconds
         advice: what the user can do
     """
-    said = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
-    message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {said}."
+    reasons = "; ".join(f"{url}: {problem.text}" for url, problem in problems)
+    message = f"Waiting for {what} to be ready timed out. After {waited_s:.3g} s: {reasons}."
     answered = any(
         problem.kind
         in (

@@ -48,7 +48,7 @@ class Balancers:
         self._complete = False
         self._leaving: dict[tuple[str, str], int] = {}
         #: Balancer -> the generation it has applied, and until when it is waited for.
-        self._asked: dict[str, tuple[int, float]] = {}
+        self._polls: dict[str, tuple[int, float]] = {}
 
     def publish(
         self,
@@ -138,8 +138,8 @@ class Balancers:
         now = self._clock()
         if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
             return frozenset()  # existing balancers may not have reported yet
-        self._asked = {name: one for name, one in self._asked.items() if now < one[1]}
-        slowest = min((done for done, _ in self._asked.values()), default=self._generation)
+        self._polls = {name: one for name, one in self._polls.items() if now < one[1]}
+        slowest = min((done for done, _ in self._polls.values()), default=self._generation)
         return frozenset(key for key, since in self._leaving.items() if slowest >= since)
 
     def answer(self, balancer: str, generation: int) -> tuple[int, bytes]:
@@ -154,7 +154,7 @@ class Balancers:
         done = generation if generation <= self._generation else -1
         fresh = done == self._generation
         # Record this even if it gets no state: its HAProxy still uses the state of a previous controller.
-        self._asked[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
+        self._polls[balancer] = done, self._clock() + (_BALANCER_S if fresh else _BUSY_S)
         # Ray has just restarted this controller, so the balancer's own state is better.
         if not self._complete:
             return -1, b""

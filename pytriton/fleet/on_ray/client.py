@@ -314,11 +314,11 @@ class RayFleetClient:
         reported = ""
         while True:
             done, served, wanted, error = self._ask("progress", name, request)
-            how_far, taken_back = self._ask("rollout", name)
+            how_far, rollback_reason = self._ask("rollout", name)
             late = time.monotonic() > deadline
-            if taken_back and (done or error or late):
+            if rollback_reason and (done or error or late):
                 raise CanaryError(
-                    f"Model {name!r}: the new version was rolled back: {taken_back}.",
+                    f"Model {name!r}: the new version was rolled back: {rollback_reason}.",
                     model_name=name,
                 )
             if error and not wanted:  # the controller rolls back a failed registration

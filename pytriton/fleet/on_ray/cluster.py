@@ -79,7 +79,7 @@ class Cluster:
         self._fleet = fleet
         self._settings: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
-        self._asked: dict[str, Any] = {}
+        self._pending_calls: dict[str, Any] = {}
         self._states: dict[str, DaemonState] = {}
         #: Node -> number of polls that it has missed.
         self._silent: Counter[str] = Counter()
@@ -131,14 +131,14 @@ class Cluster:
             self._dismissed[node] = self.ask(node, "stop")
 
     def _forget_dismissed(self) -> None:
-        for node in self._answered(self._dismissed, 0):
+        for node in self._take_results(self._dismissed, 0):
             if node in self._actors:
                 self._ray.kill(self._actors[node], no_restart=True)
                 self._forget(node)
 
     def _forget(self, node: str) -> None:
         del self._actors[node]
-        for one in (self._asked, self._states, self._dismissed, self.faults):
+        for one in (self._pending_calls, self._states, self._dismissed, self.faults):
             one.pop(node, None)
 
     def _nodes_with_actors(self) -> set[str]:
@@ -149,12 +149,12 @@ class Cluster:
     def poll_daemons(self) -> dict[str, DaemonState]:
         """Query the node actors and return the latest state of each daemon, without those that do not answer."""
         for node, actor in self._actors.items():
-            if node not in self._asked:
+            if node not in self._pending_calls:
                 known = self._states[node].key if node in self._states else ""
-                self._asked[node] = actor.report_state.remote(
+                self._pending_calls[node] = actor.report_state.remote(
                     known, self._settings.get("flags", [])
                 )
-        for node, (answer, error) in self._answered(self._asked, _ANSWER_S).items():
+        for node, (answer, error) in self._take_results(self._pending_calls, _ANSWER_S).items():
             try:
                 state = None if error else _parse_state(answer, self._states.get(node))
             except (msgspec.MsgspecError, AttributeError, TypeError, ValueError) as wrong:
@@ -168,7 +168,7 @@ class Cluster:
                 continue
             self.faults.pop(node, None)
             self._states[node] = state
-        self._silent = Counter({node: self._silent[node] + 1 for node in self._asked})
+        self._silent = Counter({node: self._silent[node] + 1 for node in self._pending_calls})
         for node, missed in self._silent.items():
             if missed > _MAX_SILENT_POLLS and self._states.pop(node, None) is not None:
                 self.faults[node] = "its actor or machine hangs"
@@ -193,14 +193,14 @@ class Cluster:
                     former[key] if late else self.ask(node, "canary_counters", model)
                 )
         found: dict[str, dict[str, CanaryCounters]] = {model: {} for model in models}
-        for (node, model), (seen, error) in self._answered(self._counted, _ANSWER_S).items():
+        for (node, model), (seen, error) in self._take_results(self._counted, _ANSWER_S).items():
             if not error:
                 found[model][node] = seen
         return found
 
     def discard_state(self, node: str) -> None:
         """Discard a node's state, because its models have changed, and query it again in the next poll."""
-        self._asked.pop(node, None)
+        self._pending_calls.pop(node, None)
         self._states.pop(node, None)
 
     def ask(self, node: str, method: str, *arguments: Any) -> Any:
@@ -221,13 +221,13 @@ class Cluster:
         """Call a method of all node actors and return the results of those that answer in time."""
         # A copy: nodes may leave during the calls, since clients call in their own threads.
         actors = dict(self._actors)
-        asked = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
-        answers = self._answered(asked, _ALL_S)
+        calls = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
+        answers = self._take_results(calls, _ALL_S)
         return {node: answer for node, (answer, error) in answers.items() if not error}
 
     def ended(self, references: Mapping[_Key, Any]) -> dict[_Key, str]:
         """Return the calls that have ended, each with its error; "": success."""
-        answers = self._answered(dict(references), 0)
+        answers = self._take_results(dict(references), 0)
         return {key: error for key, (_, error) in answers.items()}
 
     def hold(
@@ -285,9 +285,9 @@ class Cluster:
         """Stop all daemons and kill all actors, including those on nodes that have left the fleet."""
         beginning = f"fleet-{self._fleet}/"
         actors = self._named(f"{beginning}node-")
-        asked = [actor.stop.remote() for actor in actors]
-        if asked:
-            self._ray.wait(asked, num_returns=len(asked), timeout=120.0)
+        calls = [actor.stop.remote() for actor in actors]
+        if calls:
+            self._ray.wait(calls, num_returns=len(calls), timeout=120.0)
         for actor in [*actors, *self._named(beginning)]:
             self._ray.kill(actor, no_restart=True)
         self._actors.clear()
@@ -307,7 +307,7 @@ class Cluster:
                 missing.add(name)
             elif name not in self._where:
                 self._where[name] = actor.where.remote()
-        for name, (place, error) in self._answered(self._where, _HOLDER_S).items():
+        for name, (place, error) in self._take_results(self._where, _HOLDER_S).items():
             if error:
                 self.places.pop(name, None)
                 if isinstance(error, _ActorDied):
@@ -332,21 +332,21 @@ class Cluster:
         there = set(holders)
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
-    def _answered(self, asked: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
+    def _take_results(self, calls: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
         """Wait until all calls have ended, or up to the timeout.
 
-        Remove finished calls from `asked`; return key -> (result, error).
+        Remove finished calls from `calls`; return key -> (result, error).
 
         Only one call to Ray is made, because there may be thousands of calls. Calls that another thread has removed
         in the meantime, for example when a holder was released, are left out.
         """
-        waiting = dict(asked)
+        waiting = dict(calls)
         if not waiting:
             return {}
         done, _ = self._ray.wait(list(waiting.values()), num_returns=len(waiting), timeout=wait_s)
         ended = set(done)
         results = {key: self._result(one) for key, one in waiting.items() if one in ended}
-        return {key: one for key, one in results.items() if asked.pop(key, None) is not None}
+        return {key: one for key, one in results.items() if calls.pop(key, None) is not None}
 
     def _result(self, reference: Any) -> tuple[Any, str]:
         try:
@@ -421,7 +421,7 @@ class Members(NamedTuple):
 
 def members(
     alive: Collection[str],
-    most: Optional[int],
+    max_nodes: Optional[int],
     had: Collection[str],
     among: Collection[str] = (),
     draining: Collection[str] = (),
@@ -431,20 +431,20 @@ def members(
 
     Args:
         alive: live nodes
-        most: maximum number of nodes; None: all
+        max_nodes: maximum number of nodes; None: all
         had: nodes with an actor of the fleet
         among: previously chosen nodes
         draining: nodes that should serve nothing
         load: node -> number of instances placed there
     """
-    if most is None:
+    if max_nodes is None:
         return Members(sorted(alive), [])
     # A drained node that has left must not come back.
     may = [one for one in alive if one in had or one not in draining]
     may.sort(
         key=lambda one: (one in draining, one not in among, one not in had, -load.get(one, 0), one)
     )
-    return Members(sorted(may[:most]), sorted(one for one in may[most:] if one in had))
+    return Members(sorted(may[:max_nodes]), sorted(one for one in may[max_nodes:] if one in had))
 
 
 def nodes_to_clear(

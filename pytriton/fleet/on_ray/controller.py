@@ -141,7 +141,7 @@ class Controller:
             if request not in self._state.withdrawn:
                 self._state.withdrawn = [*self._state.withdrawn, request][-_WITHDRAWN:]
             model = self._state.models.get(name)
-            if model is None or model.request != request or model.taken_back:
+            if model is None or model.request != request or model.rollback_reason:
                 self._save()
                 return
             why = "the registration was cancelled"
@@ -184,7 +184,9 @@ class Controller:
         """Return the progress of a model's rollout, and why its last rollout was rolled back; "" if there is none."""
         with self._lock:
             model = self._state.models.get(name)
-            return self._rollouts.progress.get(name, ""), "" if model is None else model.taken_back
+            return self._rollouts.progress.get(
+                name, ""
+            ), "" if model is None else model.rollback_reason
 
     def scale(self, name: str, instances: int) -> bool:
         """Change a model's number of instances. Return False if there is no such model."""

@@ -60,7 +60,7 @@ class RegisteredModel(msgspec.Struct):
     #: no trace.
     older: Optional[Version] = None
     #: Why the last new version was rolled back; "" if it was not.
-    taken_back: str = ""
+    rollback_reason: str = ""
     #: ID of the request that registered this version.
     request: str = ""
     environment: bytes = b""

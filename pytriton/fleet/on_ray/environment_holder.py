@@ -19,7 +19,7 @@ class EnvironmentHolder:
 def surroundings() -> tuple[str, list[str], str, dict[str, str]]:
     """Return this process's interpreter, module search path, working directory and environment variables."""
     # Use a separate process, because Ray adds folders to the module search path of this one.
-    asked = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
-    shown = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
+    shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     search = [one for one in json.loads(shown.stdout) if one]
     return sys.executable, search, os.getcwd(), dict(os.environ)

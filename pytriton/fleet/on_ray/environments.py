@@ -218,10 +218,10 @@ def _run_in_environment(
         mark: value of the environment variable that identifies the environment
     """
     world = spec.world
-    said = runtime_env.get("env_vars") or {}
+    requested = runtime_env.get("env_vars") or {}
     new = {key: value for key, value in around.variables.items() if own.variables.get(key) != value}
     new = {key: value for key, value in rules.forwarded_variables(new).items() if not key.startswith(_OF_RAY)}  # fmt: skip
-    new.update((key, around.variables[key]) for key in said if key in around.variables)
+    new.update((key, around.variables[key]) for key in requested if key in around.variables)
     env = {**world.env, **new, VARIABLE: mark}
     python, search = world.python, world.sys_path
     if has_interpreter(runtime_env):

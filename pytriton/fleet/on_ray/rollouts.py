@@ -82,7 +82,7 @@ class Rollouts:
         """Restore the old version with its number of instances, and record the reason."""
         assert model.rolling is not None
         model.become(model.rolling.former)
-        model.rolling, model.taken_back = None, why
+        model.rolling, model.rollback_reason = None, why
         self.forget(name)
 
     def forget(self, name: str) -> None:

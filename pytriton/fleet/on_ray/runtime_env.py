@@ -92,8 +92,8 @@ def with_environment(
     if not has_interpreter(runtime_env):
         return planned
     spec = planned.message.spec
-    said = {key: value for key, value in select_variables(options.get("env")).items() if value}
-    env = {**rules.usable_variables(spec.world.env, own_interpreter=False), **said}
+    explicit = {key: value for key, value in select_variables(options.get("env")).items() if value}
+    env = {**rules.usable_variables(spec.world.env, own_interpreter=False), **explicit}
     first = [os.path.abspath(os.path.expanduser(one)) for one in options.get("sys_path") or ()]
     world = msgspec.structs.replace(spec.world, env=env, sys_path=first)
     message = msgspec.structs.replace(

@@ -138,7 +138,7 @@ def withdraw(model: RegisteredModel, why: str) -> None:
     before = model.previous
     assert before is not None
     model.become(before)
-    model.previous, model.older, model.taken_back = model.older, None, why
+    model.previous, model.older, model.rollback_reason = model.older, None, why
     _hold(model, before.resources)
 
 
