@@ -27,7 +27,7 @@ MAX_AT_ONCE = 64
 
 @dataclass
 class NodeAnswers(Generic[T]):
-    """The results of the nodes that answered and the errors of those that failed, by node, in the order of the nodes."""
+    """The results of the nodes that answered and the errors of those that failed, in the order of the nodes."""
 
     done: dict[str, T] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)

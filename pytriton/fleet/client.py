@@ -295,8 +295,7 @@ class FleetClient(Closeable):
         ]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON with `node`, sorted by
-        time.
+        """Return the most recent log lines of a model on all nodes, or of the daemons, as JSON with the field `node`.
 
         Raises:
             ModelNotFoundError: no node serves it.

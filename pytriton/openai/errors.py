@@ -86,7 +86,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _seconds_or_none(value: Any) -> float | None:
-    """Return a number of seconds that is valid in a header; None for other values, which other servers may have sent."""
+    """Return a number of seconds that is valid in a header; None for invalid values from other servers."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

@@ -241,7 +241,7 @@ def _as_daemon(work: Callable[[], T]) -> T:
 
 
 def stream_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return tritonclient's arguments for a streaming request, which request an empty final response to mark the end."""
+    """Return tritonclient's arguments for a streaming request that ends with an empty final response."""
     return {**arguments, "enable_empty_final_response": True}
 
 

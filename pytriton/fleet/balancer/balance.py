@@ -96,8 +96,9 @@ class Balancer:
         return found
 
     def _old_workers_are_idle(self) -> bool:
-        """Return True if old HAProxy workers have exited, or get no more requests because idle connections have
-        expired.
+        """Return True if old HAProxy workers get no more requests.
+
+        They have exited, or the idle connections of their clients have expired.
         """
         waited = self._clock() - self._changed_at
         return waited > KEEP_ALIVE_S + _LATE_S or len(self._haproxy.workers()) <= 1

@@ -22,7 +22,9 @@ _PACKED_REFUSAL = (
     "the balancer cannot read the name of the model in a compressed message, and no node serves all models: send the "
     "message without compression"
 )
-_UNNAMED_REFUSAL = "the balancer cannot find the name of the model at the beginning of the message, and no node serves all models"
+_UNNAMED_REFUSAL = (
+    "the balancer finds no model name at the start of the message, and no node serves all models"
+)
 #: Condition for a call whose messages name a model.
 _NAMES_MODEL = "{ path,url_dec -m beg /inference.GRPCInferenceService/Model }"
 _IS_STREAM = "{ var(txn.stream) -m bool }"

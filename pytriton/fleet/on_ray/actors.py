@@ -131,7 +131,7 @@ class NodeActor:
         return self._client
 
     def _adopt_daemon(self) -> Optional[DaemonClient]:
-        """Take over the daemon of a former Ray node on this machine, which still serves and holds the ports and GPUs."""
+        """Take over the daemon of a former Ray node on this machine, which still holds the ports and GPUs."""
         own = Path(self._runtime_dir)
         named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
         if not named.fullmatch(own.name):  # not created by `Cluster`, which names it after the node

@@ -258,8 +258,9 @@ class RayFleetClient:
         return [one.as_status() for one in self.nodes()]
 
     def logs(self, name: str | None = None, lines: int = 100) -> list[str]:
-        """Return the most recent log lines of a model on all nodes, or of the daemons: JSON with `node`, sorted by
-        time.
+        """Return the most recent log lines of a model on all nodes, or of the daemons.
+
+        They are JSON objects with the field `node`, sorted by time.
         """
         answers = self._ask("logs", name, lines)
         records = [with_node(line, node) for node, found in answers.items() for line in found]

@@ -201,7 +201,7 @@ class Controller:
         return True
 
     def unregister(self, name: str, request: str = "") -> bool:
-        """Unregister a model. Return False if there is no such model. A call with a repeated `request` has no effect."""
+        """Unregister a model. Return False if it does not exist. A call with a repeated `request` has no effect."""
         with self._lock:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:

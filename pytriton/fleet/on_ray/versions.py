@@ -143,7 +143,7 @@ def withdraw(model: RegisteredModel, why: str) -> None:
 
 
 def settle(model: RegisteredModel) -> bool:
-    """Discard the version that is kept only for a withdrawal, once the model is served. Return whether there was one."""
+    """Discard the version that is kept only for a withdrawal, once the model is served. Return whether it existed."""
     if model.rolling is not None or model.older is None:
         return False
     model.older = None

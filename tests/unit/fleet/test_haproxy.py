@@ -239,7 +239,7 @@ def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
         ask = partial(channel.unary_unary(_INFER), timeout=30)
         assert {ask(late) for _ in range(8)} == {b"a"}
     with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
-        with pytest.raises(grpc.RpcError, match="at the beginning of the message") as refused:
+        with pytest.raises(grpc.RpcError, match="at the start of the message") as refused:
             channel.unary_unary(_INFER)(late, timeout=30)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
