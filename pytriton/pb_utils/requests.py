@@ -151,8 +151,8 @@ class ResponseSender:
 
         Args:
             response: the response; a decoupled model may send any number of responses
-            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or after it. A model that is not
-                decoupled sends a single response, with this flag
+            flags: 0, or TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or after it. The only response of
+                a model that is not decoupled is always final
 
         Raises:
             TritonModelException: the final response has already been sent, or there is nothing to send.
