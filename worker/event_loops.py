@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from pytriton.worker.streams import ExecutionTimeout
+from pytriton.worker.fault_reports import ExecutionTimeout
 
 __all__ = ["close", "current", "new_event_loop", "run", "within_limit"]
 

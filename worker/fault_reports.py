@@ -52,6 +52,10 @@ _CANCELLED = (
 _MAX_TRACEBACK = 1 << 18
 
 
+class ExecutionTimeout(TimeoutError):
+    """A batch exceeded the model's `execution_timeout_s`; the text includes the limit."""
+
+
 def callable_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that count as a failure of the callable, for an `except`, which evaluates them only when something was raised.
 

@@ -111,11 +111,17 @@ def restore() -> Any:
     sys.meta_path.insert(0, _Finder())
     if inheritance.folder:
         from pytriton import pb_utils
-        from pytriton.worker.python_model.loader import make_package
 
         pb_utils.install()
         make_package(Path(inheritance.folder))
     return _definitions["__main__"].get
+
+
+def make_package(folder: Path) -> None:
+    """Make a model's version folder a package named after the version, so that its modules can import each other."""
+    package = types.ModuleType(folder.name)
+    package.__path__ = [str(folder)]
+    sys.modules[folder.name] = package
 
 
 def _with_main(modules: Sequence[MemoryModule]) -> list[MemoryModule]:

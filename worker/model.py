@@ -26,6 +26,7 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, awaited, synchronous
 from pytriton.worker.fault_reports import (
+    ExecutionTimeout,
     callable_errors,
     client_text,
     is_cancellation,
@@ -42,7 +43,7 @@ from pytriton.worker.inputs import (
 from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.request_log import Part, id_of, serving, trace_of
 from pytriton.worker.results import Output, RefusedRequest, ResultError, ResultWriter
-from pytriton.worker.streams import ExecutionTimeout, parts_of
+from pytriton.worker.streams import parts_of
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans, spans_of
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from pytriton.worker.fault_reports import (
     report_threads,
     traceback_of,
 )
+from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.memory_modules import establish
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.shutdown import EndSignal
-from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.user_metrics import watch
 from pytriton.worker.warmup import warm_up
 
@@ -72,8 +72,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
             return EXIT_LOAD_FAILED
         stats.loaded(*took_ns)
         own_metrics = watch(stats.user_metrics)
-        allowance = worker_limits.Allowance(load.spec)
-        loop = loop_of(model)(model, allowance, stats, control, worker, load.lane_path)
+        loop = create_loop(model, load.spec, stats, control, worker, load.lane_path)
         with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker, completion))
             model.watch_readiness(worker, endpoint)

@@ -12,7 +12,6 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.worker.fault_reports import callable_errors, client_text, reason
 from pytriton.worker.loop import Loop
-from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_log import Part
 from pytriton.worker.streams import BatchStream, Outbox, parts_of
 from pytriton.worker.tracing import NO_SPANS, spans_of
@@ -127,22 +126,3 @@ class StreamLoop(Loop):
                 self._schedule_memory_check()
             if error is not None and isinstance(reason(error), PyTritonUnrecoverableError):
                 self._give_up(client_text(error))
-
-
-def loop_of(model: WorkerModel) -> type[Loop]:
-    """Return the loop class that a model needs."""
-    if model.streams:
-        from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
-
-        return PythonStreamLoop
-    if not model.decoupled and model.asynchronous:
-        from pytriton.worker.async_loop import AsyncLoop
-
-        return AsyncLoop
-    if not model.decoupled:
-        return Loop
-    if model.asynchronous:
-        from pytriton.worker.async_stream_loop import AsyncStreamLoop
-
-        return AsyncStreamLoop
-    return StreamLoop

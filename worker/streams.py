@@ -37,7 +37,7 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.tensors import TextError
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.results import OneText
-from pytriton.worker.fault_reports import client_text, reason, report_error
+from pytriton.worker.fault_reports import ExecutionTimeout, client_text, reason, report_error
 from pytriton.worker.request_log import nbytes_of, trace_of, type_of
 from pytriton.worker.results import ResultError, ResultWriter
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
@@ -46,10 +46,6 @@ _PARTS = 32
 #: Per stream if there are many: a stream that waits for room must be woken, together with all others.
 _EACH = 8
 _BYTES = 8 << 20
-
-
-class ExecutionTimeout(TimeoutError):
-    """A batch exceeded the model's `execution_timeout_s`; the text includes the limit."""
 
 
 class Outbox:

@@ -22,10 +22,9 @@ from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
 from pytriton.worker.calls import WorkerCaller
 from pytriton.worker.fault_reports import client_text, report_error, report_to, traceback_of
+from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.warmup import warm_up
-from pytriton.worker.worker_limits import Allowance
 
 #: Maximum wait for the last messages to the dispatcher to leave this process.
 _FLUSH_S = 1.0
@@ -109,9 +108,8 @@ class WorkerThread:
             control.send(messages.WorkerFailed(worker, client_text(error), traceback_of(error)))
             return
         try:
-            allowance = Allowance(self._spec)
             lane_path = self._start.lane_path
-            loop = loop_of(model)(model, allowance, stats, control, worker, lane_path)
+            loop = create_loop(model, self._spec, stats, control, worker, lane_path)
             try:
                 with contextlib.closing(WorkerCaller(worker, model, lane_path)):
                     control.send(messages.WorkerReady(worker))

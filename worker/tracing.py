@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -28,7 +28,6 @@ from urllib.parse import unquote
 from pytriton._protocol.lanes.lane_messages import Batch
 from pytriton.proxy import telemetry
 from pytriton.proxy.types import Request
-from pytriton.worker.callables import Infer
 from pytriton.worker.fault_reports import client_text, report
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Spans:
         self._outer = outer
         self._attributes = {"triton.model_name": model, "pytriton.batch_requests": len(outer)}
 
-    def around(self, infer: Infer) -> Infer:
+    def around(self, infer: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap the callable so that each call has its spans."""
 
         def traced(requests: list[Request]) -> Any:

@@ -18,11 +18,10 @@ from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import Room
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
+from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
-from pytriton.worker.stream_loop import loop_of
 from pytriton.worker.thread import WorkerThread
-from pytriton.worker.worker_limits import Allowance
 
 
 class ServingWorker(NamedTuple):
@@ -93,7 +92,7 @@ def loop_with(
         contextlib.closing(ControlClient(dispatcher.rundir.control_endpoint)) as control,
         contextlib.closing(stats),
     ):
-        loop: Loop = loop_of(model)(model, Allowance(spec), stats, control, "w1", path)
+        loop = create_loop(model, spec, stats, control, "w1", path)
         raised: list[BaseException] = []
 
         def run() -> None:

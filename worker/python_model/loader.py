@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +14,7 @@ from pytriton import pb_utils
 from pytriton._protocol import messages
 from pytriton.pb_utils import host
 from pytriton.worker.callables import LoadError, load_object
+from pytriton.worker.memory_modules import make_package
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import LoadedPythonModel, instance_arguments
 from pytriton.worker.python_model.readiness import wait_ready
@@ -102,10 +102,3 @@ def model_class(folder: Path, file: str) -> Any:
     if not hasattr(module, "TritonPythonModel"):
         raise LoadError(f"{path} defines no class TritonPythonModel")
     return module.TritonPythonModel
-
-
-def make_package(folder: Path) -> None:
-    """Make a version's folder a package named after the version's number, so that its modules can import each other."""
-    package = types.ModuleType(folder.name)
-    package.__path__ = [str(folder)]
-    sys.modules[folder.name] = package

@@ -27,8 +27,9 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.event_loops import within_limit
+from pytriton.worker.fault_reports import ExecutionTimeout
 from pytriton.worker.results import ResultWriter
-from pytriton.worker.streams import BatchStream, ExecutionTimeout, Outbox, parts_of
+from pytriton.worker.streams import BatchStream, Outbox, parts_of
 
 
 class Writer:
