@@ -45,6 +45,13 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
+def run_in_background(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, object]) -> None:
+    """Start `work` as a task, and keep the task in `tasks` until it ends: asyncio holds tasks only weakly."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
 # ── A signal for tasks that wait for the next change of something ──
 
 

@@ -10,13 +10,14 @@ A batch that its worker had not accepted was never started. The proxy sends it t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.request_records import clean
 from pytriton._protocol.lanes.stats_page import StatsReading
 from pytriton._protocol.messages import Verdict
+from pytriton.dispatcher.runtime.tasks import run_in_background
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.model_counters import ModelCounters
@@ -149,7 +150,7 @@ class BatchRetry:
             with_id(what, clean(overdue.request_id)),
             numbers={"pid": worker.pid, "limit_s": limit_s},
         )
-        self._run_in_background(worker.end_hung(what))
+        run_in_background(self._background_tasks, worker.end_hung(what))
         if not taken:
             return Verdict("retry")
         if (
@@ -223,8 +224,3 @@ class BatchRetry:
         if worker.exited.done():
             return worker.describe_end()
         return f"worker {name} closed its lane"
-
-    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)

@@ -19,7 +19,7 @@ import re
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -29,6 +29,7 @@ import structlog
 from pytriton._protocol.fork_protocol import BEGUN, FORKS, GO, LARGEST, ForkAnswer, Order
 from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, kill_and_reap
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.runtime.tasks import run_in_background
 
 _log = structlog.get_logger(__name__)
 
@@ -264,7 +265,8 @@ class ForkServers:
         try:
             child, connection = await asyncio.shield(forking)
         except asyncio.CancelledError:
-            self._run_in_background(_stop_unwanted(forking))  # no caller wants the worker now
+            # No caller wants the worker now.
+            run_in_background(self._ending, _stop_unwanted(forking))
             raise
         # Do not await from here on until the worker is registered by name: it may say hello only then.
         with connection, contextlib.suppress(OSError):  # an exit is detected elsewhere
@@ -302,12 +304,7 @@ class ForkServers:
         """Remove and stop this fork server, unless it has been replaced already."""
         if self._servers.get(setup) is entry:
             del self._servers[setup]
-            self._run_in_background(_end(entry))
-
-    def _run_in_background(self, ending: Coroutine[None, None, object]) -> None:
-        task = asyncio.get_running_loop().create_task(ending)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+            run_in_background(self._ending, _end(entry))
 
 
 async def _end(entry: _Entry) -> None:

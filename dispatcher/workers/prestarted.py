@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, ItemsView
 
+from pytriton.dispatcher.runtime.tasks import run_in_background
 from pytriton.dispatcher.workers.memory_account import Account
 from pytriton.dispatcher.workers.worker import Worker
 
@@ -67,9 +68,7 @@ class PrestartedWorkers:
     def _on_exit(self, owner: Account, worker: Worker) -> None:
         """Clean up after a worker that exited unexpectedly, for example killed by the OOM killer."""
         if self._workers.get(owner) is worker:
-            task = asyncio.get_running_loop().create_task(self.drop(owner))
-            self._cleanup_tasks.add(task)
-            task.add_done_callback(self._cleanup_tasks.discard)
+            run_in_background(self._cleanup_tasks, self.drop(owner))
 
     async def drop(self, owner: Account) -> None:
         """Stop a model's prestarted worker, if it has one."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages import Verdict
+from pytriton.dispatcher.runtime.tasks import run_in_background
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers.instances import Instances
@@ -138,7 +139,8 @@ class ProxyRouter:
                 wake = self._suspension.resumes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
-                    self._run_in_background(self.balance())  # it may need more proxies
+                    # The worker may need more proxies.
+                    run_in_background(self._background_tasks, self.balance())
                     return messages.Attached(
                         worker.name, str(worker.lane_path), spec.execution_timeout_s
                     )
@@ -176,7 +178,7 @@ class ProxyRouter:
         """Forget a proxy that has exited, and its pending request."""
         self._requests.pop(proxy, None)
         self._forget(proxy)
-        self._run_in_background(self.balance())
+        run_in_background(self._background_tasks, self.balance())
 
     def forget_all(self) -> None:
         """Forget all proxies and their pending requests, because tritonserver has exited."""
@@ -217,11 +219,6 @@ class ProxyRouter:
         if not self._instances.own_versions:
             return True
         return other in self._workers and self._workers[other].version == self._workers[one].version
-
-    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
 
 
 class Routes:

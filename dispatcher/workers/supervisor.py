@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, cast
 
@@ -28,7 +28,7 @@ import structlog
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime.states import WITHOUT_WORKER, InstanceState, StateMachine
-from pytriton.dispatcher.runtime.tasks import uninterrupted
+from pytriton.dispatcher.runtime.tasks import run_in_background, uninterrupted
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.upgrade.snapshot import SupervisedState
@@ -170,7 +170,7 @@ class Supervisor:
                 numbers = {"took_s": self._since_start_s()}
                 self._events.emit(kinds.LOAD_FAILED, reason=failure.text, numbers=numbers)
                 if self.worker is not None and self.worker.alive:  # it is being replaced
-                    self._run_in_background(self.worker.stop(0))
+                    run_in_background(self._background_tasks, self.worker.stop(0))
                 if not self.first.done():
                     self._change(InstanceState.FAILED)
                     self.first.set_exception(failure)
@@ -204,7 +204,7 @@ class Supervisor:
                 # Imported only when needed: it imports psutil, which takes 10 ms.
                 from pytriton.dispatcher.workers.hard_limits import guard
 
-                self._run_in_background(guard(worker, limits, self._events))
+                run_in_background(self._background_tasks, guard(worker, limits, self._events))
 
     async def _wait_until_loaded(self, worker: Worker) -> None:
         """Wait until a started worker is ready. Stop the worker on any exception.
@@ -334,7 +334,7 @@ class Supervisor:
         self._restarts += 1
         await self._on_change(new.name)
         old.expect_exit("recycle")
-        self._run_in_background(old.end_after_batch())
+        run_in_background(self._background_tasks, old.end_after_batch())
 
     async def _start_replacement(self) -> Worker:
         worker = await self._start()
@@ -346,12 +346,6 @@ class Supervisor:
 
     def _since_start_s(self) -> float:
         return round(self._loop.time() - self._started_at, 3)
-
-    def _run_in_background(self, coroutine: Coroutine[None, None, None]) -> None:
-        """Run a coroutine in the background. Only `stop` waits for it."""
-        task = self._loop.create_task(coroutine)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
 
     def _change(self, new: InstanceState) -> None:
         old = self._machine.change(new)
