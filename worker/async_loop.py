@@ -16,7 +16,7 @@ from typing import Any
 from pytriton._protocol.lanes.arena import KEPT_S
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed
-from pytriton.worker.loop import Loop, Withdrawals
+from pytriton.worker.loop import Loop
 from pytriton.worker.model import Unrecoverable
 from pytriton.worker.request_log import Part, serving
 
@@ -32,19 +32,13 @@ class OnEventLoop(Loop):
         super().__init__(*arguments)
         #: Tasks in flight: a lane's batch, or a stream.
         self._tasks: dict[Any, asyncio.Task[Any]] = {}
-        self._withdrawals = Withdrawals()
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
         self._fatal: BaseException | None = None  #: an exception of a callable that ends the worker
-        self._end_fd = -1  #: the descriptor that signals when to end
 
     def run(self, end_fd: int) -> None:
         """Serve until the descriptor is readable, or the callable is unrecoverable. Finishes batches in flight."""
-        self._watch(self._listener.fileno(), self._accept)
-        self._watch(self._control.fileno, self._control_messages)
-        self._end_fd = end_fd
-        self._watch(end_fd, self._begin_shutdown)
-        self._control_messages()
+        self._start_watching(end_fd)
         self._events.run_until_complete(self._serve_all())
         self.close()
 
@@ -60,19 +54,6 @@ class OnEventLoop(Loop):
     def _retire(self) -> None:
         """Close the lanes without batches in flight."""
         raise NotImplementedError
-
-    def _idle_lanes(self) -> list[Lane]:
-        """Return the lanes without batches in flight."""
-        raise NotImplementedError
-
-    def _withdraw_one(self) -> None:
-        self._withdrawals.want(len(self._lanes))
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        """Close as many idle lanes as are to be withdrawn."""
-        for lane in self._withdrawals.due(self._idle_lanes()):
-            self._drop(lane)
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._events.add_reader(fd, handler)
@@ -95,8 +76,6 @@ class OnEventLoop(Loop):
 
     def _begin_shutdown(self) -> None:
         super()._begin_shutdown()
-        # It stays readable: if watched, it would keep a core busy as long as batches are in flight.
-        self._unwatch(self._end_fd)
         self._ended.set()
 
     def _give_up(self, text: str) -> None:
@@ -128,9 +107,6 @@ class AsyncLoop(OnEventLoop):
         return [lane for lane in self._lanes.values() if lane not in self._tasks]
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was assigned to this worker too late: it asks again
-            self._drop(lane)
-            return
         self._events.add_reader(lane.fileno(), self._serve, [lane])
         super()._welcome(lane)
 
@@ -241,5 +217,5 @@ class AsyncLoop(OnEventLoop):
         if self._stopping and lane.fileno() in self._lanes:
             self._drop(lane)
         if not self._finished():
-            self._withdraw()
+            self._close_withdrawn_lanes()
             self._resume()

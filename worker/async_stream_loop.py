@@ -130,7 +130,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
             self._drop(outbox.lane)
         elif not self._finished():
-            self._withdraw()
+            self._close_withdrawn_lanes()
 
     def _outcome(
         self, stream: BatchStream, task: asyncio.Task[BaseException | None]

@@ -16,7 +16,6 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,7 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER
 from pytriton.calls import Delivery, ModelCall
 from pytriton.exceptions import CallError
 from pytriton.worker.fault_reports import report_error
+from pytriton.worker.fork_hooks import call_in_forked_children
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_log import serving
 
@@ -72,7 +72,7 @@ class WorkerCaller:
         self._wires: list[Wire] = []
         self._ids = itertools.count(1)
         self._thread = threading.get_ident()
-        _let_go_in_children(self)
+        call_in_forked_children(self._close_inherited)
         calls.add_caller(self)
 
     def calls_for_this_thread(self) -> bool:
@@ -141,23 +141,11 @@ class WorkerCaller:
                     ]
         return [*chain, Link(self._model.name, self._worker if occupied and parts else "")]
 
-    def _let_go(self) -> None:
-        """Close sockets in a child forked by the callable, which would hide this worker's exit from the proxies."""
+    def _close_inherited(self) -> None:
+        """Close the sockets in a forked child: left open there, they would hide this worker's exit from the proxies."""
         self._listener.close()
         for wire in self._wires:
-            wire.let_go()
-
-
-def _let_go_in_children(caller: WorkerCaller) -> None:
-    """Register a fork hook. It lasts as long as the process, so it must not keep a closed caller alive."""
-    reference = weakref.ref(caller)
-
-    def let_go() -> None:
-        caller = reference()
-        if caller is not None:
-            caller._let_go()
-
-    os.register_at_fork(after_in_child=let_go)
+            wire.close_inherited()
 
 
 class _PendingAnswer:
@@ -365,8 +353,8 @@ class Wire:
         with contextlib.suppress(OSError):
             self._connection.hang_up()
 
-    def let_go(self) -> None:
-        """Close inherited descriptors in a forked child."""
+    def close_inherited(self) -> None:
+        """Close the connection's descriptors in a forked child."""
         self._connection.close_after_fork()
 
     def _take_back(self, number: int, slot: Slot) -> bool:

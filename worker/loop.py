@@ -17,7 +17,6 @@ import os
 import select
 import socket
 import time
-import weakref
 from collections.abc import Callable, Sequence
 
 from pytriton._protocol import linux, messages
@@ -27,6 +26,7 @@ from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilen
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, BatchFailed, BatchLent, Credit
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.fault_reports import report
+from pytriton.worker.fork_hooks import call_in_forked_children
 from pytriton.worker.model import Unrecoverable, WorkerModel
 from pytriton.worker.request_log import Answers, Part, RequestLog
 from pytriton.worker.shutdown import EndSignal
@@ -63,6 +63,8 @@ class Loop:
         self._stopping = False
         self._closed = False
         self._lanes: dict[int, Lane] = {}  #: the lane served last comes last
+        self._withdrawals = Withdrawals()
+        self._end_fd = -1  #: becomes readable when the worker must end
         self._poll = select.epoll()
         #: When to check lanes that hold much memory again, and how long until then; None: no lane does.
         self._memory_check_at: float | None = None
@@ -74,14 +76,11 @@ class Loop:
         self._listener.listen()
         self._listener.setblocking(False)
         self._lane_path = lane_path
-        _let_go_in_children(self)
+        call_in_forked_children(self._close_inherited)
 
     def run(self, end_fd: int) -> None:
         """Serve until the descriptor `end_fd` is readable, or the callable is unrecoverable."""
-        self._watch(self._listener.fileno(), self._accept)
-        self._watch(self._control.fileno, self._control_messages)
-        self._watch(end_fd, self._begin_shutdown)
-        self._control_messages()  # ZeroMQ's descriptor only reports changes: check once before waiting
+        self._start_watching(end_fd)
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
             awake, gone = [], []
@@ -121,6 +120,13 @@ class Loop:
     def _finished(self) -> bool:
         return self._stopping or self.unrecoverable
 
+    def _start_watching(self, end_fd: int) -> None:
+        self._end_fd = end_fd
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._control.fileno, self._control_messages)
+        self._watch(end_fd, self._begin_shutdown)
+        self._control_messages()  # ZeroMQ's descriptor only reports changes: check once before waiting
+
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
         self._poll.register(fd, select.EPOLLIN)
@@ -145,6 +151,9 @@ class Loop:
             return False
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
+        if self._finished():  # the proxy was assigned to this worker too late: it asks again
+            lane.close()
+            return True
         self._lanes[lane.fileno()] = lane
         lane.arena.on_change = self._count_arenas
         self._poll.register(lane.fileno(), select.EPOLLIN)
@@ -301,15 +310,25 @@ class Loop:
                 self._end_signal.set()
 
     def _withdraw_one(self) -> None:
-        if self._lanes:
-            self._drop(next(iter(self._lanes.values())))
+        self._withdrawals.want(len(self._lanes))
+        self._close_withdrawn_lanes()
+
+    def _close_withdrawn_lanes(self) -> None:
+        """Close as many idle lanes as the dispatcher has withdrawn."""
+        for lane in self._withdrawals.due(self._idle_lanes()):
+            self._drop(lane)
+
+    def _idle_lanes(self) -> list[Lane]:
+        """Return the lanes without batches in flight: here, all of them between two batches."""
+        return list(self._lanes.values())
 
     def _begin_shutdown(self) -> None:
         self._stats.mark_ending()
         self._stopping = True
+        self._unwatch(self._end_fd)  # it stays readable, and the loop may have to finish batches
 
-    def _let_go(self) -> None:
-        """Close all lanes in a child forked by the callable: open ones would hide the worker's exit from proxies."""
+    def _close_inherited(self) -> None:
+        """Close all lanes in a forked child: left open there, they would hide the worker's exit from the proxies."""
         for lane in self._lanes.values():
             lane.close()
         self._listener.close()
@@ -330,18 +349,6 @@ class Loop:
 
 def _requests(parts: Sequence[Part]) -> int:
     return sum([len(part.batch.requests) for part in parts])
-
-
-def _let_go_in_children(loop: Loop) -> None:
-    """Register a fork hook that closes lanes. It lasts as long as the process, so it must not keep a closed loop alive."""
-    reference = weakref.ref(loop)
-
-    def let_go() -> None:
-        loop = reference()
-        if loop is not None:
-            loop._let_go()
-
-    os.register_at_fork(after_in_child=let_go)
 
 
 class Withdrawals:

@@ -26,7 +26,6 @@ from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, awaited, synchronous
 from pytriton.worker.fault_reports import (
-    ExecutionTimeout,
     callable_errors,
     client_text,
     is_cancellation,
@@ -42,7 +41,7 @@ from pytriton.worker.inputs import (
 )
 from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.request_log import Part, id_of, serving, trace_of
-from pytriton.worker.results import Output, RefusedRequest, ResultError, ResultWriter
+from pytriton.worker.results import Output, RefusedRequest, ResultError, ResultWriter, failure_kind
 from pytriton.worker.streams import parts_of
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans, spans_of
 
@@ -435,7 +434,7 @@ class WorkerModel:
         """
         error = self._recoverable(raised, parts)
         if requests == 1 or not self._retries or isinstance(error, ResultError):
-            return self._failed(parts, error, _failure_of(error))
+            return self._failed(parts, error, failure_kind(error))
         what = f"its callable failed for {requests} requests at once; each is retried alone"
         report_error(error, what, [part.batch for part in parts])
         return None
@@ -512,7 +511,7 @@ class WorkerModel:
         ]
         for place, error in refused:
             text = client_text(error)
-            self.on_failed(_failure_of(error), 1, error)
+            self.on_failed(failure_kind(error), 1, error)
             ids.setdefault(text, []).append(id_at(batch, place))
         for one in refused:
             of_text = ids.pop(client_text(one.error), None)
@@ -530,15 +529,6 @@ class Unrecoverable(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-
-
-def _failure_of(error: BaseException) -> str:
-    """Return the kind of a call's exception, one of stats_page.FAILURES."""
-    if isinstance(error, ExecutionTimeout):
-        return "timeout"
-    if isinstance(error, TextError):
-        return "input"
-    return "result" if isinstance(error, ResultError) else "callable"
 
 
 async def _collected(produced: Any) -> list[Any]:

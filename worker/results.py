@@ -15,12 +15,15 @@ import numpy as np
 from pytriton._protocol import linux
 from pytriton._protocol.errors import shown
 from pytriton._protocol.lanes import tensors
+from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import OWN, RequestRef, ResponseRef, TensorRef
-from pytriton._protocol.lanes.tensors import Array
+from pytriton._protocol.lanes.tensors import Array, TextError
 from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
+from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.results import OneText, Pieces
 from pytriton.proxy.types import Request
+from pytriton.worker.fault_reports import ExecutionTimeout, reason
 from pytriton.worker.output_buffers import OutputBuffers
 
 #: The default name of an input.
@@ -48,6 +51,17 @@ class RowError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+def failure_kind(error: BaseException) -> str:
+    """Classify the exception that failed a call or a stream as one of stats_page.FAILURES."""
+    if isinstance(reason(error), PyTritonUnrecoverableError):
+        return "unrecoverable"
+    if isinstance(error, ExecutionTimeout):
+        return "timeout"
+    if isinstance(error, TextError):
+        return "input"
+    return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
 
 
 class RefusedRequest(NamedTuple):

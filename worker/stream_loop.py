@@ -27,9 +27,6 @@ class StreamLoop(Loop):
         self._outboxes: dict[Lane, Outbox] = {}
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was assigned to this worker too late: it asks again
-            self._drop(lane)
-            return
         try:
             self._outboxes[lane] = self._outbox(lane)
         except (LaneClosed, LaneError) as error:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytriton._protocol.errors import with_id
-from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
@@ -34,12 +33,11 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton._protocol.lanes.tensors import TextError
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.results import OneText
-from pytriton.worker.fault_reports import ExecutionTimeout, client_text, reason, report_error
+from pytriton.worker.fault_reports import client_text, reason, report_error
 from pytriton.worker.request_log import nbytes_of, trace_of, type_of
-from pytriton.worker.results import ResultError, ResultWriter
+from pytriton.worker.results import ResultWriter, failure_kind
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
@@ -248,7 +246,7 @@ class BatchStream:
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
-            self.failure, self.error = _failure_of(error), type_of(error)
+            self.failure, self.error = failure_kind(error), type_of(error)
             self._stats.failed(self.failure, len(self._requests))
             report_error(error, batches=[self.batch])
             end = BatchFailed(self.id, client_text(error))
@@ -288,17 +286,6 @@ class BatchStream:
         request_id = id_at(self.batch, index)
         report_error(error, ids=[request_id])
         return ResponseRef([], with_id(client_text(error), request_id))
-
-
-def _failure_of(error: BaseException) -> str:
-    """Return the kind of the exception that ended a stream, one of stats_page.FAILURES."""
-    if isinstance(reason(error), PyTritonUnrecoverableError):
-        return "unrecoverable"
-    if isinstance(error, ExecutionTimeout):
-        return "timeout"
-    if isinstance(error, TextError):
-        return "input"
-    return "result" if isinstance(error, (ResultError, ArenaError)) else "callable"
 
 
 def parts_of(produced: Any) -> Any:

@@ -45,7 +45,7 @@ from pytriton._protocol.parameters import HANDLE_PARAMETER
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.pb_utils import host
 from pytriton.worker.fault_reports import callable_errors, client_text, reason, report, report_error
-from pytriton.worker.loop import Loop, Withdrawals
+from pytriton.worker.loop import Loop
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import (
     ANSWERED,
@@ -87,17 +87,12 @@ class PythonStreamLoop(Loop):
         self._events_thread: threading.Thread | None = None
         self._fatal: Future[None] = Future()  #: an exception of a coroutine that ends the worker
         self._closing = False
-        self._end_fd = -1  #: the descriptor that signals when to end
-        self._withdrawals = Withdrawals()
         #: Ends the lanes' thread.
         self._woken, self._waker = socket.socketpair()
 
     def run(self, end_fd: int) -> None:
         """Serve until the descriptor is readable, or the model is unrecoverable. Finishes batches in flight."""
-        self._watch(self._listener.fileno(), self._accept)
-        self._watch(self._control.fileno, self._control_messages)
-        self._end_fd = end_fd
-        self._watch(end_fd, self._begin_shutdown)
+        self._start_watching(end_fd)
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
         if isinstance(metrics, WorkerHost):
@@ -143,8 +138,6 @@ class PythonStreamLoop(Loop):
             self._end_with(error)
 
     def _serve_until_over(self) -> None:
-        with self.changed:
-            self._control_messages()
         while not self._closing:
             awake = [fd for fd, _ in self._poll.poll(self._idle_s)]
             with self.changed:
@@ -162,16 +155,12 @@ class PythonStreamLoop(Loop):
 
     def _begin_shutdown(self) -> None:
         super()._begin_shutdown()
-        self._unwatch(self._end_fd)
         for lane, outbox in list(self._outboxes.items()):
             if not outbox.retire():
                 self._drop(lane)
         self._jobs.put(None)
 
     def _welcome(self, lane: Lane) -> None:
-        if self._finished():  # the proxy was assigned to this worker too late: it asks again
-            self._drop(lane)
-            return
         try:
             self._outboxes[lane] = Outbox(lane, _AT_ONCE)
         except (LaneClosed, LaneError) as error:
@@ -179,14 +168,8 @@ class PythonStreamLoop(Loop):
             return
         self._send_metrics()
 
-    def _withdraw_one(self) -> None:
-        self._withdrawals.want(len(self._lanes))
-        self._withdraw()
-
-    def _withdraw(self) -> None:
-        idle = [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
-        for lane in self._withdrawals.due(idle):
-            self._drop(lane)
+    def _idle_lanes(self) -> list[Lane]:
+        return [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         super()._drop(lane, error)
@@ -374,7 +357,7 @@ class PythonStreamLoop(Loop):
             if self._stopping and not self._streams:
                 self._jobs.put(None)
             if not self._finished():
-                self._withdraw()
+                self._close_withdrawn_lanes()
             self.changed.notify_all()
 
 
