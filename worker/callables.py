@@ -1,4 +1,4 @@
-"""Turns a pickled payload into a function from a list of requests to a list of responses."""
+"""Loads the registered callable, and checks that it can be served."""
 
 from __future__ import annotations
 
@@ -21,30 +21,18 @@ Infer = Callable[[Any], Any]
 
 
 class LoadError(Exception):
-    """The payload cannot be turned into a callable; the text says why."""
+    """The registered object cannot be loaded or served; the text says why."""
 
 
-def load_callable(payload: bytes, spec: messages.ModelSpec) -> Infer:
-    """Unpickle a payload and return the callable to serve, as the registrant created it.
-
-    A factory is called here, in the worker; a class counts as a factory.
+def create_callable(loaded: Any, spec: messages.ModelSpec) -> Infer:
+    """Return the callable to serve: the registered object, or what it returns if it is a factory or a class.
 
     Raises:
-        LoadError: another Python version pickled it by value, or it is not callable.
-        Exception: anything that unpickling or the factory raises.
-    """
-    return made(load_object(payload, spec), spec)
-
-
-def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
-    """Return the callable to serve. Calls the registered object if it is a factory or a class.
-
-    Raises:
-        LoadError: it is not callable.
+        LoadError: the result is not callable, or does not accept the model's inputs.
         Exception: anything that the factory raises.
     """
     if spec.factory or inspect.isclass(loaded):
-        loaded = _make(loaded)
+        loaded = _call_factory(loaded)
     if not callable(loaded):
         raise LoadError(
             f"model {spec.name}: the registered object returned {with_article(type(loaded).__name__)}, which is not "
@@ -56,51 +44,45 @@ def made(loaded: Any, spec: messages.ModelSpec) -> Infer:
     return loaded  # type: ignore[no-any-return]
 
 
-def _make(factory: Callable[[], Any]) -> Any:
-    """Call a factory. An asynchronous one, or a class of asynchronous callables, runs on the event loop that serves
-    them.
+def _call_factory(factory: Callable[[], Any]) -> Any:
+    """Call a factory: on the worker's event loop if it, or the class's `__call__`, is asynchronous.
 
-    So it can start tasks and open sessions. A plain function is called without a loop: it may run its own.
+    There, it can start tasks and open sessions. A plain function is called without a loop, because it may run its own.
     """
     target: Any = factory
     while hasattr(target, "__wrapped__") or isinstance(target, functools.partial):
         target = target.func if isinstance(target, functools.partial) else target.__wrapped__
     call = inspect.getattr_static(target, "__call__", None) if inspect.isclass(target) else target
     if callable(call) and kind_of(call) in ASYNCHRONOUS:
-        from pytriton.worker import event_loops
-
-        return event_loops.run(_made_by(factory))
-    loaded = factory()
-    return _result(loaded) if inspect.iscoroutine(loaded) else loaded
+        return _run_on_event_loop(_create(factory))
+    created = factory()
+    return _run_on_event_loop(created) if inspect.iscoroutine(created) else created
 
 
-async def _made_by(factory: Callable[[], Any]) -> Any:
-    made = factory()
-    return await made if inspect.isawaitable(made) else made
+async def _create(factory: Callable[[], Any]) -> Any:
+    created = factory()
+    return await created if inspect.isawaitable(created) else created
 
 
-def _result(awaitable: Any) -> Any:
-    from pytriton.worker import event_loops
+def _run_on_event_loop(awaitable: Any) -> Any:
+    from pytriton.worker import (
+        event_loops,  # few callables need asyncio, and importing it takes 30 ms
+    )
 
     return event_loops.run(awaitable)
 
 
-def run_check(payload: bytes, spec: messages.ModelSpec, infer: Infer) -> None:
+def run_check(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
     """Call the registrant's check with the loaded callable.
 
     Raises:
         LoadError: the check returned False.
-        Exception: anything that the check raises: the callable must not serve.
+        Exception: anything that the check raises; the callable must not be served.
     """
-    checked(load_object(payload, spec), spec, infer)
-
-
-def checked(check: Callable[[Infer], Any], spec: messages.ModelSpec, infer: Infer) -> None:
-    """Call a check with the loaded callable. Raises the same exceptions as `run_check`."""
-    said = check(infer)
-    if inspect.iscoroutine(said):
-        said = _result(said)
-    if said is False:
+    result = check(infer)
+    if inspect.iscoroutine(result):
+        result = _run_on_event_loop(result)
+    if result is False:
         raise LoadError(f"model {spec.name}: check= returned False")
 
 
@@ -108,7 +90,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
     """Unpickle a payload.
 
     Raises:
-        LoadError: another Python version pickled it by value.
+        LoadError: it contains code that another Python version pickled by value.
         Exception: anything that unpickling raises.
     """
     header, _ = unpack(payload)
@@ -119,14 +101,14 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
             f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]}, but its worker runs Python "
             f"{'.'.join(ours)}: code pickled by value needs the same minor version. Put the callable "
             "into a module that the worker can import, or let python= name an interpreter of that version."
-            + _way_to(header.folders)
+            + _sys_path_hint(header.folders)
         )
     project_modules.use(header.sources)
     project_modules.show(header.lines)
     return load_payload(payload)
 
 
-def _way_to(folders: list[str]) -> str:
+def _sys_path_hint(folders: list[str]) -> str:
     if not folders:
         return ""
     return (
@@ -140,20 +122,20 @@ _DECOUPLED = "To answer piece by piece, register it with config=ModelConfig(deco
 
 
 def synchronous(infer: Infer) -> Infer:
-    """Return a generator function as a plain one; any other callable unchanged."""
+    """Wrap a generator function so that it returns its only result; return any other callable unchanged."""
     if kind_of(infer) is Kind.GENERATOR:
-        return lambda requests: _only_of(list(infer(requests)))
+        return lambda requests: _only_result(list(infer(requests)))
     return infer
 
 
 async def awaited(produced: Any) -> Any:
-    """Await the answer of an asynchronous callable that answers once. For a generator, return its only result."""
+    """Await the result of an asynchronous callable; for an asynchronous generator, return its only result."""
     if hasattr(produced, "__aiter__"):
-        return _only_of([item async for item in produced])
+        return _only_result([item async for item in produced])
     return await produced
 
 
-def _only_of(items: list[Any]) -> Any:
+def _only_result(items: list[Any]) -> Any:
     if len(items) != 1:
         raise ValueError(
             f"the callable yielded {len(items)} times; a model that is not decoupled answers exactly once. {_DECOUPLED}"

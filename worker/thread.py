@@ -95,33 +95,25 @@ class WorkerThread:
             self._end_writer.close()
 
     def _serve(self, control: ControlClient) -> None:
+        worker, lane_path = self._start.worker, self._start.lane_path
         stats_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
         with contextlib.closing(WorkerStatsPage(stats_fd)) as stats:
-            self._serve_with(control, stats)
-
-    def _serve_with(self, control: ControlClient, stats: WorkerStatsPage) -> None:
-        worker = self._start.worker
-        control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
-        try:
-            model = self._loaded(stats)
-        except BaseException as error:
-            control.send(messages.WorkerFailed(worker, client_text(error), traceback_of(error)))
-            return
-        try:
-            lane_path = self._start.lane_path
-            loop = create_loop(model, self._spec, stats, control, worker, lane_path)
+            control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
             try:
-                with contextlib.closing(WorkerCaller(worker, model, lane_path)):
-                    control.send(messages.WorkerReady(worker))
-                    loop.run(self._end_reader.fileno())
-                if loop.unable is not None:
-                    raise RuntimeError(loop.unable)
-            finally:
-                loop.close()
-        finally:
-            model.close()
+                model = self._load_model(stats)
+            except BaseException as error:
+                control.send(messages.WorkerFailed(worker, client_text(error), traceback_of(error)))
+                return
+            with contextlib.closing(model):
+                loop = create_loop(model, self._spec, stats, control, worker, lane_path)
+                with contextlib.closing(loop):
+                    with contextlib.closing(WorkerCaller(worker, model, lane_path)):
+                        control.send(messages.WorkerReady(worker))
+                        loop.run(self._end_reader.fileno())
+                    if loop.unable is not None:
+                        raise RuntimeError(loop.unable)
 
-    def _loaded(self, stats: WorkerStatsPage) -> WorkerModel:
+    def _load_model(self, stats: WorkerStatsPage) -> WorkerModel:
         began_ns = time.monotonic_ns()
         model = WorkerModel(self._spec, self._load(), own_process=False)
         loaded_ns = time.monotonic_ns()

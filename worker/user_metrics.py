@@ -100,8 +100,8 @@ class UserMetricsThread:
                 report("its metrics do not fit")  # `collected` sees to it that they have
 
 
-def watch(pages: UserMetricsPages | None) -> UserMetricsThread | None:
-    """Start and return the thread that updates the pages; None if there can be no metrics."""
+def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsThread | None:
+    """Start and return the thread that updates the pages; None if the callable can have no metrics."""
     if pages is None or not _can_be_imported():
         return None
     try:

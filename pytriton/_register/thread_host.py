@@ -35,7 +35,7 @@ from pytriton._protocol import control, messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton._register.message import RegistrationPlan
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.worker.callables import checked, made
+from pytriton.worker.callables import create_callable, run_check
 from pytriton.worker.thread import Load, WorkerThread
 
 _logger = logging.getLogger("pytriton._register.thread_host")
@@ -223,9 +223,9 @@ def _loads(planned: RegistrationPlan) -> Callable[[int], Load]:
     targets, check, spec = planned.targets, planned.check, planned.message.spec
 
     def load(target: Any) -> Any:
-        infer = made(target, spec)
+        infer = create_callable(target, spec)
         if check is not None:
-            checked(check, spec, infer)
+            run_check(check, spec, infer)
         return infer
 
     return lambda instance: partial(load, targets[instance if len(targets) > 1 else 0])

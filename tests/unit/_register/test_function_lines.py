@@ -18,7 +18,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.payload import unpack
 from pytriton._register.environment import WorkerModules, capture_environment
 from pytriton._register.pickling import pack_callable
-from pytriton.worker.callables import load_callable
+from pytriton.worker.callables import load_object
 from pytriton.worker.fault_reports import traceback_of
 
 TEXT = """
@@ -68,7 +68,7 @@ def payload_of(infer: Callable[..., Any]) -> bytes:
 def loaded(payload: bytes) -> Any:
     """Load a callable as a process does that knows no lines yet."""
     linecache.clearcache()
-    return load_callable(
+    return load_object(
         payload, messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     )
 

@@ -19,7 +19,7 @@ from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTrit
 from pytriton.limits import Limits
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.run_options import count_instances, device_list
-from pytriton.worker.callables import LoadError, made
+from pytriton.worker.callables import LoadError, create_callable
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")
 
@@ -206,7 +206,7 @@ def test_a_factory_is_not_called_with_requests() -> None:
 def test_a_factory_s_result_is_checked_in_the_worker() -> None:
     message, _ = ready(lambda: _named, model_name="m", factory=True)
     with pytest.raises(LoadError, match=r"model m: _named.*inputs by name"):
-        made(lambda: _named, message.spec)
+        create_callable(lambda: _named, message.spec)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -23,7 +23,7 @@ from pytriton._register.environment import WorkerModules, capture_environment
 from pytriton._register.pickling import pack_callable
 from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
-from pytriton.worker.callables import LoadError, load_callable
+from pytriton.worker.callables import LoadError, load_object
 
 #: A registrant: makes `target`, registers nothing, writes what would be sent.
 PRELUDE = """
@@ -386,8 +386,8 @@ def test_the_error_names_modules_that_another_python_lacks(
     other = pack(msgspec.structs.replace(header, python_version=(3, 8)), bytes(pickled))
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     with pytest.raises(LoadError) as caught:
-        load_callable(other, spec)
+        load_object(other, spec)
     assert f"register(..., sys_path=['{tmp_path}'])" in str(caught.value)
     without = pack(Header((3, 8), by_reference=False), bytes(pickled))
     with pytest.raises(LoadError, match=r"of that version\.$"):
-        load_callable(without, spec)
+        load_object(without, spec)

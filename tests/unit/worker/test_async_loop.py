@@ -132,7 +132,7 @@ def test_set_up_warm_up_and_calls_share_a_loop(
     loaded: list[Any] = []
 
     def load() -> Any:
-        loaded.append(callables.made(made, spec))
+        loaded.append(callables.create_callable(made, spec))
         return loaded[0]
 
     with worker_of(load, spec, dispatcher, loads=True) as worker, lanes_to(worker, 1) as lanes:
@@ -151,10 +151,10 @@ def test_a_check_may_be_asynchronous(said: bool) -> None:
 
     try:
         if said:
-            callables.checked(check, spec_of(decoupled=False), infer)
+            callables.run_check(check, spec_of(decoupled=False), infer)
         else:
             with pytest.raises(callables.LoadError, match="check= returned False"):
-                callables.checked(check, spec_of(decoupled=False), infer)
+                callables.run_check(check, spec_of(decoupled=False), infer)
     finally:
         event_loops.close()
 
@@ -167,7 +167,9 @@ def test_a_plain_factory_may_run_a_loop_of_its_own() -> None:
         weights = asyncio.run(fetched())
         return lambda requests: weights
 
-    assert callables.made(factory, spec_of(decoupled=False, factory=True))([]) == "weights"
+    assert (
+        callables.create_callable(factory, spec_of(decoupled=False, factory=True))([]) == "weights"
+    )
 
 
 class Kept:

@@ -33,7 +33,7 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.log_lines import MAX_LINE_LENGTH, decoded
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.worker.callables import awaited, load_callable
+from pytriton.worker.callables import awaited, load_object
 from pytriton.worker.fault_reports import (
     callable_errors,
     is_cancellation,
@@ -159,7 +159,7 @@ def test_a_decorator_that_has_travelled_is_not_in_it() -> None:
 def test_a_fault_of_ours_keeps_its_frames() -> None:
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     with pytest.raises(ValueError, match="payload") as caught:
-        load_callable(b"none", spec)
+        load_object(b"none", spec)
     own = caught.value
     assert own.__traceback__ is not None
     files = _files(own.with_traceback(own.__traceback__.tb_next))

@@ -24,7 +24,7 @@ from pytriton._protocol.lanes.user_metrics import (
 )
 from pytriton._protocol.lanes.user_series import Checked, checked
 from pytriton.worker import user_metrics
-from pytriton.worker.user_metrics import collected, watch
+from pytriton.worker.user_metrics import collected, export_user_metrics
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_pages_follow_the_registry_and_the_end_writes_a_last_time(
     library: CollectorRegistry, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = Counter("seen", "Things.", registry=library)
-    thread = watch(pages)
+    thread = export_user_metrics(pages)
     assert thread is not None
 
     def reported() -> float:
@@ -172,7 +172,7 @@ def test_a_failing_collector_is_reported_once_and_keeps_known_values(
             raise RuntimeError("of the user's own")
 
     Counter("seen", "Things.", registry=library)
-    thread = watch(pages)
+    thread = export_user_metrics(pages)
     assert thread is not None
     try:
         eventually(lambda: pages.read() != b"", "nothing was written")
@@ -194,7 +194,7 @@ def test_a_worker_that_may_have_no_more_threads_serves_without(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert watch(pages) is None
+    assert export_user_metrics(pages) is None
     assert "are not exported: can't start" in capfd.readouterr().err
 
 
@@ -202,5 +202,5 @@ def test_without_the_library_there_is_no_thread(
     pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_metrics, "_LIBRARY", "not_installed_anywhere")
-    assert watch(pages) is None
-    assert watch(None) is None
+    assert export_user_metrics(pages) is None
+    assert export_user_metrics(None) is None
