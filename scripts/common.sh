@@ -1,16 +1,16 @@
-# Sourced by the scripts in this folder and in tools/: finds a Python, makes the environment they share.
+# Sourced by the scripts in this folder and in tools/. Finds a Python, and creates the environment that they share.
 #
-# ROOT is the checkout. After `ensure_venv`, VENV is a virtual environment with pytriton-daemon installed from the
-# checkout (editable) and its `dev` extra, or another one: `ensure_venv demo`. It is made once per Python version, in
-# .venv/, and brought up to date when pyproject.toml changes; otherwise `ensure_venv` returns at once. The developers'
-# environment has what the others have, and is taken in their place where it is there.
-# Environment: PYTHON names the interpreter to use instead of the first suitable one on PATH.
+# ROOT is the checkout. `ensure_venv` sets VENV to a virtual environment with pytriton-daemon, installed from the checkout
+# (editable), and its `dev` extra; `ensure_venv demo` uses another extra. It is created once per Python version, in .venv/,
+# and updated when pyproject.toml changes; otherwise `ensure_venv` returns at once. The `dev` environment contains the
+# packages of all extras, so it is used instead of the others if it exists.
+# Environment: PYTHON  the interpreter to use instead of the first suitable one on PATH
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=
 
-# Many images set this. What is installed has its bytecode; a checkout has it once it was written, and a daemon of one
-# that may not write it compiles all modules at each start.
+# Many container images set this. A daemon that runs from a checkout and may not write bytecode would compile all modules
+# at each start.
 unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '[%s] %s\n' "$(basename "$0")" "$*"; }
@@ -20,7 +20,7 @@ die() {
   exit 1
 }
 
-# Prints "3.11 /usr/bin/python3.11" when $1 is a Python 3.9 or newer that can install packages.
+# Prints "3.11 /usr/bin/python3.11" if $1 is Python 3.9 or newer and can install packages.
 probe_python() {
   "$1" - 2>/dev/null <<'PY'
 import importlib.util, sys
@@ -34,7 +34,7 @@ find_python() {
   local candidate
   if [ -n "${PYTHON:-}" ]; then
     probe_python "$PYTHON" ||
-      die "PYTHON=$PYTHON does not work: it must be Python 3.9 or newer, with pip. Unset it, or name another."
+      die "PYTHON=$PYTHON does not work: it must be Python 3.9 or newer, with pip. Unset it, or set another interpreter."
     return
   fi
   for candidate in python3.11 python3.12 python3.10 python3; do
@@ -44,36 +44,36 @@ find_python() {
     "Install one, or name it: PYTHON=/path/to/python $0"
 }
 
-# make_venv PYTHON FOLDER: with venv, or, where the system's Python comes without it, with virtualenv.
+# make_venv PYTHON FOLDER: creates a virtual environment with venv or, if the system's Python lacks it, with virtualenv.
 make_venv() {
   rm -rf "$2"
   if "$1" -m venv "$2" >/dev/null 2>&1; then return; fi
   rm -rf "$2"
-  say "this Python cannot make virtual environments by itself; fetching virtualenv"
+  say "this Python has no venv; downloading virtualenv"
   "$1" -m pip install --quiet --disable-pip-version-check --target "$2.virtualenv" virtualenv ||
-    die "could not fetch virtualenv (above); install your system's python3-venv package and try again"
-  PYTHONPATH="$2.virtualenv" "$1" -m virtualenv --quiet "$2" || die "virtualenv failed (above)"
+    die "could not download virtualenv (see above); install your system's python3-venv package and try again"
+  PYTHONPATH="$2.virtualenv" "$1" -m virtualenv --quiet "$2" || die "virtualenv failed (see above)"
   rm -rf "$2.virtualenv"
 }
 
-# Runs pip in the environment: one line per package that it fetches, everything in a log, its end on failure. Modules are
-# compiled when they are imported: most never are, and to compile them all takes as long as the rest.
+# Runs pip in the environment. Prints a line per package that it downloads and, on failure, the end of its log. Modules are
+# compiled on import instead: most are never imported, and compiling all of them would double the time.
 pip_install() {
   local log="$VENV/pip.log"
   if ! "$VENV/bin/python" -m pip install --no-compile --disable-pip-version-check --progress-bar off "$@" 2>&1 |
     tee "$log" |
     sed -un -E 's#^ *(Downloading|Using cached) ([^ ]*/)?([^ /]+\.(whl|tar\.gz)).*#    \3#p'; then
     tail -n 30 "$log" >&2
-    die "pip could not install the packages (its last lines are above, all of it in $log)"
+    die "pip could not install the packages (its last lines are above; the full log is $log)"
   fi
 }
 
-# What pip leaves in an environment to find the checkout imports half of the standard library in every interpreter, which
-# doubles its start, and a run of the tests starts two thousand. This finds `pytriton` by the same folder, and nothing else.
+# Replaces the hook with which pip makes the checkout importable. That hook imports half of the standard library in every
+# interpreter, which doubles its start time, and a test run starts two thousand. This one only finds `pytriton`.
 find_checkout_fast() {
   local pth
   pth=$(echo "$VENV"/lib/python*/site-packages/__editable__.pytriton_daemon-*.pth)
-  [ -f "$pth" ] || die "pip has left no $pth: setuptools names it otherwise now; see find_checkout_fast in scripts/common.sh"
+  [ -f "$pth" ] || die "pip has not created $pth; setuptools may have renamed it. Adapt find_checkout_fast in scripts/common.sh."
   cat >"$pth" <<PTH
 import sys, _frozen_importlib_external as e; sys.meta_path.append(type("Checkout", (), {"find_spec": staticmethod(lambda name, path=None, target=None, find=e.PathFinder.find_spec: find(name, [r"""$ROOT"""]) if name == "pytriton" else None)}))
 PTH
@@ -90,19 +90,19 @@ ensure_venv() {
   fi
   VENV=$ROOT/.venv/$folder stamp=$ROOT/.venv/$folder/stamp
   mkdir -p "$ROOT/.venv"
-  # One at a time: a demo and a test run may start together. The lock ends with the subshell's descriptor.
+  # Lock, because a demo and a test run may start together. The lock ends with the subshell's descriptor.
   exec 9>"$ROOT/.venv/lock"
   if command -v flock >/dev/null; then flock 9; fi
   if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
-    # An environment does not survive moving its folder or exchanging its Python; all else pip brings up to date.
+    # Recreate the environment if its folder was moved or its Python replaced. pip handles all other changes.
     if ! grep -qsF "$ROOT $python " "$stamp"; then
-      say "making a virtual environment with Python $version in .venv/$folder"
+      say "creating a virtual environment with Python $version in .venv/$folder"
       make_venv "$python" "$VENV"
     fi
     say "installing packages (a minute or two the first time)"
-    # The pip that comes with a Python may be years old, and take twice as long.
+    # The pip bundled with Python may be years old, and take twice as long.
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip 2>"$VENV/pip.log" ||
-      say "pip stays as this Python has it: $(tail -n 1 "$VENV/pip.log")"
+      say "could not upgrade pip: $(tail -n 1 "$VENV/pip.log")"
     pip_install --upgrade --upgrade-strategy only-if-needed -e "$ROOT[$extra]"
     find_checkout_fast
     printf '%s\n' "$key" >"$stamp"
@@ -111,7 +111,8 @@ ensure_venv() {
   exec 9>&-
 }
 
-# The environment of the scripts that run Ray, with what else they name: Ray is large, and nothing else needs it.
+# Creates the environment of the scripts that run Ray, with the extra packages in the arguments. It is separate because Ray
+# is large, and nothing else needs it.
 ensure_fleet_venv() {
   local found stamp key
   VENV=$ROOT/.venv/fleet stamp=$ROOT/.venv/fleet/stamp
@@ -128,7 +129,7 @@ ensure_fleet_venv() {
   printf '%s\n' "$key" >"$stamp"
 }
 
-# Runs a command in a network namespace of its own where that is possible: Ray listens on every address.
+# Runs a command in its own network namespace if possible, because Ray listens on every address.
 run_apart() {
   local how apart=()
   for how in "unshare --net" "unshare --net --map-root-user"; do
