@@ -1,7 +1,7 @@
-"""The Python proxy: the part that runs inside tritonserver, in the Python backend's stub process.
+"""The Python proxy: runs in a stub process of tritonserver's Python backend, one per model instance.
 
-tritonserver starts one per model instance when the dispatcher loads the model. The proxy asks the
-dispatcher for a lane (Attach), then sends each batch over it and returns the answer.
+It gets the address of a worker from the dispatcher (`Attach`), connects a lane to it, sends each batch over the lane,
+and returns the answer to tritonserver. It imports only `pytriton._protocol` and what the stub provides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attachment of a proxy to a worker: asks the dispatcher for a worker, and for a verdict when the worker is lost."""
+"""A proxy's requests to the dispatcher: for a worker, and for a verdict about a batch of a lost or hung worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from pytriton.proxy_backend.python_proxy.calls import ProxyCalls
 
 
 class Attachment:
-    """A proxy's registration at the dispatcher, and its lane while it has one. Not thread-safe."""
+    """A proxy's attachment to a worker, with the lane while there is one. Not thread-safe.
+
+    Attributes:
+        lane: the lane to the worker; None if there is none
+        worker: the name of the worker
+        avoid: workers that the next one must differ from, because they wait for the current batch
+        execution_timeout_s: the model's time limit for a batch, or None
+        tracing: whether tritonserver traces requests with OpenTelemetry
+        calls: the calls to other models that this proxy makes for the worker
+    """
 
     def __init__(
         self,
@@ -25,7 +34,6 @@ class Attachment:
         version: int = 0,
     ) -> None:
         self.lane: Lane | None = None
-        #: Workers that wait for the current batch and so cannot serve it.
         self.avoid: list[str] = []
         self.execution_timeout_s: float | None = None
         self.tracing = False
@@ -38,12 +46,12 @@ class Attachment:
         self.worker = ""
 
     def attach(self) -> Lane:
-        """Return the lane for a batch; without one, ask for workers until a connection to one succeeds.
+        """Return the lane for a batch. Without one, ask for a worker, repeatedly until a connection succeeds.
 
-        A worker may end between the dispatcher's answer and the connection.
+        A worker may exit between the dispatcher's answer and the connection.
 
         Raises:
-            RemoteFailure: there will be no worker; the text is for the client.
+            RemoteFailure: no worker will become available; the text is for the client.
         """
         lane = self._attach(batch=True)
         if lane is None:
@@ -51,10 +59,10 @@ class Attachment:
         return lane
 
     def attach_early(self) -> Lane | None:
-        """Attach before there is a batch; return None if the model is suspended until there is one.
+        """Attach before there is a batch. Return None if the model is suspended until there is one.
 
         Raises:
-            RemoteFailure: there will be no worker.
+            RemoteFailure: no worker will become available.
         """
         return self._attach(batch=False)
 
@@ -75,33 +83,33 @@ class Attachment:
             self.tracing = attached.tracing
         return self.lane
 
-    def part(self) -> Attachment:
-        """Move the lane of a retiring worker to a new attachment, and return that.
-
-        It is used and dropped like this one, but needs no `close`.
-        """
-        parted = copy.copy(self)
-        parted._retire_calls = self.calls.part()
+    def detach_lane(self) -> Attachment:
+        """Move the lane, whose worker is retiring, to a new attachment and return that. It needs no `close`."""
+        detached = copy.copy(self)
+        detached._retire_calls = self.calls.detach()
         self.lane = None
-        return parted
+        return detached
 
     def drop(self) -> None:
-        """Close the lane."""
+        """Close the lane, and make no more calls for its worker."""
         if self.lane is not None:
             self.lane.close()
             self.lane = None
             self._retire_calls()
 
     def judge_loss(self, **loss: Any) -> messages.Verdict:
-        """Return the verdict about the batch of a lost worker; `loss` has the fields of LaneLost."""
+        """Ask the dispatcher whether to retry the batch of a lost worker. `loss` has the fields of `LaneLost`."""
         return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
     def judge_overdue(
         self, *, taken: bool, since: float | None = None, **loss: Any
     ) -> messages.Verdict:
-        """Return the verdict about a batch that has taken too long; `loss` has the fields of BatchOverdue.
+        """Ask the dispatcher about a batch that has taken too long.
 
-        `since`: when this was first asked after the worker had read the batch (`time.monotonic`).
+        Args:
+            taken: whether the worker has read the batch
+            since: when this was first asked after the worker had read the batch (`time.monotonic`), or None
+            loss: further fields of `BatchOverdue`
         """
         taken_ms = round((time.monotonic() - since) * 1000) if taken and since is not None else 0
         question = messages.BatchOverdue(
@@ -110,7 +118,7 @@ class Attachment:
         return self._ask(question)
 
     def close(self) -> None:
-        """Close the lane and the calls' connection, and send Detach to the dispatcher."""
+        """Close the lane, wait for the calls in flight, and send `Detach` to the dispatcher."""
         self.drop()
         self.calls.end()
         self._control.send(messages.Detach(self._registration, self._instance))
@@ -128,8 +136,8 @@ class Attachment:
         ask = messages.Attach(
             self._registration, self._instance, os.getpid(), lost, avoid, self._version, batch
         )
-        # No time-out: the dispatcher answers as soon as there is a worker or it has given up,
-        # and this process ends with the dispatcher.
+        # No timeout: the dispatcher answers as soon as there is a worker or it has given up, and this process exits with
+        # the dispatcher.
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
             raise LaneError(f"the dispatcher answered Attach with {type(answer).__name__}")

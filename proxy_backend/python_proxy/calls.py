@@ -1,14 +1,13 @@
-"""Calls to other models, made for the worker by the stub: `pb_utils.InferenceRequest(...).exec()`.
+"""Calls to other models, which the proxy makes for its worker through the stub: `pb_utils.InferenceRequest(...).exec()`.
 
     worker ──▶ _Wire.run (a thread per connection) ──▶ _make (a thread per call in flight) ──▶ Triton
 
-The stub (seen in Triton 2.51) lets any thread make calls at any time from `initialize`'s end to
-`finalize`, many at once, whether or not `execute` waits. The stub copies inputs to Triton's memory. Outputs
-are in memory that the stub shares with tritonserver; the worker reads them there, and the proxy keeps the
-stub's response until then.
+The stub (seen in Triton 2.51) lets any thread make calls between `initialize` and `finalize`, many at once and
+independently of `execute`. It copies inputs to Triton's memory. Outputs are in memory that it shares with tritonserver.
+The worker reads them there, and the proxy keeps the stub's response until the worker has done so.
 
-A proxy that gets another worker, or ends, *retires* its connection: calls in flight are answered, and
-the worker makes new ones through its other proxies.
+A proxy that gets another worker, or exits, *retires* its connection: calls in flight are answered, and the worker makes
+new calls through its other proxies.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ from pytriton._protocol.lanes.lane_messages import TensorRef
 from pytriton._protocol.messages import sendable
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend.python_proxy import chains, stub, translate
-from pytriton.proxy_backend.python_proxy.chains import refused, sealed
+from pytriton.proxy_backend.python_proxy.chains import refusal_of, seal_chain
 from pytriton.proxy_backend.python_proxy.translate import Regions, Translator
 
-#: Calls that one proxy makes at once; more wait. Each takes one of 32 threads that tritonserver has for the
-#: stub, and without a free one, this model cannot send answers either (seen in 2.51).
+#: Maximum number of calls that one proxy makes at once; more calls wait. Each takes one of the 32 threads that
+#: tritonserver has for the stub. Without a free one, the model could not send answers either (seen in 2.51).
 _AT_ONCE = 24
-#: The maximum number of unread answers of one call.
+#: Maximum number of unread answers of one call.
 _UNREAD = 8
-#: Seconds that calls in flight, and cancelled calls, get when the model is unloaded.
+#: Maximum time, in seconds, that unloading the model waits for calls in flight, and then for cancelled calls.
 _END_S = 30.0
 _DROPPED_S = 2.0
-#: Intervals in seconds for checking waiting calls, and for reporting them to the dispatcher.
+#: Intervals in seconds at which waiting calls are checked, and reported to the dispatcher.
 _TICK_S = 1.0
 _REPORT_INTERVAL_S = 10.0
 
 
 class ProxyCalls:
-    """All calls that a proxy makes."""
+    """The calls to other models that a proxy makes for its workers."""
 
     def __init__(self, translator: Translator, control_endpoint: str) -> None:
         self._translator = translator
@@ -76,10 +75,12 @@ class ProxyCalls:
     def serve(self, lane_path: str) -> None:
         """Make the calls of the worker that listens for lanes at `lane_path`, until `retire`."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.setblocking(False)  # a full backlog: the worker has other proxies for its calls
+        connection.setblocking(
+            False
+        )  # do not wait for a full backlog: the worker then has enough other proxies
         try:
             connection.connect(socket_path(lane_path))
-        except OSError:  # it is about to end, which its lane reports, too
+        except OSError:  # the worker is about to exit, which its lane will show
             connection.close()
             return
         connection.setblocking(True)
@@ -91,15 +92,15 @@ class ProxyCalls:
         )
 
     def retire(self) -> None:
-        """Make no new calls for the current worker."""
+        """Accept no more calls from the current worker. Calls in flight are still answered."""
         wire, self._wire = self._wire, None
         self._retired = [one for one in self._retired if one.alive]
         if wire is not None:
             wire.retire()
             self._retired.append(wire)
 
-    def part(self) -> Callable[[], None]:
-        """Detach the current worker's calls, and return a function that retires them."""
+    def detach(self) -> Callable[[], None]:
+        """Detach the current worker's connection, and return a function that retires it later."""
         wire, self._wire = self._wire, None
         self._retired = [one for one in self._retired if one.alive]
         if wire is None:
@@ -108,7 +109,7 @@ class ProxyCalls:
         return wire.retire
 
     def end(self) -> None:
-        """Retire, and wait for the calls in flight."""
+        """Retire the connection, and wait for the calls in flight for a limited time."""
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
@@ -116,7 +117,7 @@ class ProxyCalls:
 
 
 class _Threads:
-    """A pool of threads that make calls. Unlike an executor's, they do not delay the process's exit."""
+    """Pool of threads that make calls. Unlike those of an executor, they do not delay the process's exit."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -125,10 +126,10 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], None], *, may_wait: bool) -> bool:
-        """Run `work` in a thread, a new one if none is idle.
+        """Run `work` in an idle thread, or in a new one up to the limit.
 
         Returns:
-            False: all threads are busy, and the work may not wait.
+            False if all threads are busy and `work` may not wait, otherwise True.
         """
         with self._guard:
             if self._unfinished >= _AT_ONCE and not may_wait:
@@ -156,7 +157,16 @@ class _Threads:
 
 
 class CallInFlight:
-    """A call in flight. `kept` holds the memory of each answer that the worker has not read."""
+    """A call in flight.
+
+    Attributes:
+        call: the worker's message
+        begun_at: when it arrived (`time.monotonic`)
+        dropped: whether it was cancelled, so that no more answers are wanted
+        ended: whether the last answer was sent
+        handle: the call's handle, for a decoupled model
+        kept: the answers that the worker has not read, each with the function that releases its memory
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -168,31 +178,31 @@ class CallInFlight:
         self._room = threading.Semaphore(_UNREAD)
 
     def wait_for_room(self) -> None:
-        """Wait until the worker has read enough of its answers."""
+        """Wait until fewer than `_UNREAD` answers are unread."""
         self._room.acquire()
 
     def read(self) -> Answer:
-        """Release the oldest answer, which the worker has read, and return it."""
+        """Release and return the oldest unread answer, because the worker has read it."""
         answer, release = self.kept.popleft()
         release()
         self._room.release()
         return answer
 
     def drop(self) -> None:
-        """Cancel the call: close its handle and send no more answers."""
+        """Cancel the call: close its handle, and send no more answers."""
         self.dropped = True
         self.handle.close()
         self._room.release()
 
     def forget(self) -> None:
-        """Cancel the call and release all its answers: the worker is gone."""
+        """Cancel the call and release all its answers, because the worker is gone."""
         self.drop()
         while self.kept:
             self.read()
 
 
 class _Wire:
-    """The connection to one worker, and the calls received on it."""
+    """Connection to one worker, and the calls received on it."""
 
     def __init__(
         self,
@@ -210,7 +220,7 @@ class _Wire:
         self._calls: dict[int, CallInFlight] = {}
         self._heard_of = False
         self._checked_at = self._reported_at = 0.0
-        #: Models that the dispatcher already knows the worker waits for.
+        #: The models that the worker waits for, as last reported to the dispatcher.
         self._reported: list[str] = []
         self._worker = ""
         self._retired = False
@@ -219,24 +229,24 @@ class _Wire:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection still has a reader: the worker may wait for answers."""
+        """Whether the connection is open, so that the worker may wait for answers."""
         return self._reader.is_alive()
 
     def retire(self) -> None:
-        """Take no new calls."""
+        """Accept no more calls."""
         with self._lock:
             self._retired = True
             heard_of = self._heard_of
         try:
-            if heard_of:  # the worker closes the connection after reading all its answers
+            if heard_of:  # the worker closes the connection when it has read all its answers
                 self._connection.send(Retiring())
             else:
                 self._connection.stop_receiving()
         except (LaneClosed, OSError):
-            return  # it is already gone
+            return  # the worker is already gone
 
     def end(self, timeout_s: float) -> None:
-        """Wait until the worker has all its answers, for at most this time."""
+        """Wait until the worker has read all its answers, for at most `timeout_s`."""
         self._reader.join(timeout_s)
 
     # ── the reader ───────────────────────────────────────────────────────────────────────────────
@@ -255,7 +265,7 @@ class _Wire:
         except LaneClosed:
             pass
         except (LaneError, ArenaError) as error:
-            pb_utils.Logger.log_error(f"a worker broke the protocol, its calls fail: {error}")
+            pb_utils.Logger.log_error(f"a worker broke the protocol, so its calls fail: {error}")
         with self._lock:
             calls, self._calls = self._calls, {}
             for under in calls.values():
@@ -270,13 +280,13 @@ class _Wire:
             with self._lock:
                 under = self._calls.get(message.id)
                 if under is None or not under.kept:
-                    raise LaneError("the worker reported an answer as read that it was not sent")
+                    raise LaneError("the worker acknowledged an answer that was not sent")
                 if under.read().final:
                     del self._calls[message.id]
         elif isinstance(message, CallCancelled):
             under = self._calls.get(message.id)
             if under is not None:
-                under.handle.close()  # its model detects that the caller no longer waits
+                under.handle.close()  # the called model detects that the caller no longer waits
         elif isinstance(message, CallDropped):
             under = self._calls.get(message.id)
             if under is not None:
@@ -286,7 +296,7 @@ class _Wire:
             raise LaneError(f"the worker sent an unexpected message: {message!r:.100}")
 
     def _check_waiting(self) -> None:
-        """Fail the calls that have waited for a while and can never be answered."""
+        """Report the calls that have waited for more than `_TICK_S`, and fail those that can never be answered."""
         self._checked_at = now = time.monotonic()
         with self._lock:
             waiting = [
@@ -304,7 +314,7 @@ class _Wire:
         ):
             return
         self._reported, self._reported_at = models, now
-        stuck = chains.stuck(self._worker, models, self._endpoint)
+        stuck = chains.report_waiting(self._worker, models, self._endpoint)
         for under in waiting:
             if under.call.model in stuck.models:
                 under.drop()
@@ -318,9 +328,9 @@ class _Wire:
             moved = self._retired
             self._calls[call.id] = under
         if moved:
-            self._answer(under, Answer(call.id, [], True, "this proxy goes elsewhere", MOVED))
+            self._answer(under, Answer(call.id, [], True, "this proxy is retiring", MOVED))
         elif not self._threads.run(partial(self._make, call, under), may_wait=len(call.chain) == 1):
-            # A call that occupies a thread may wait for this one: an earlier call of its chain.
+            # An earlier call of this chain occupies a thread, and waits for this call.
             text = f"{_AT_ONCE} calls are in flight already, so this one, which is part of a call chain, cannot be made"
             self._answer(under, Answer(call.id, [], True, text, "UNAVAILABLE"))
 
@@ -340,7 +350,9 @@ class _Wire:
         self, under: CallInFlight, answer: Answer, release: Callable[[], None] = lambda: None
     ) -> None:
         with self._lock:
-            wanted = not under.ended and answer.id in self._calls  # otherwise the worker is gone
+            wanted = (
+                not under.ended and answer.id in self._calls
+            )  # else it was dropped, or the worker is gone
             if wanted:
                 under.ended = answer.final
                 under.kept.append((answer, release))
@@ -350,19 +362,19 @@ class _Wire:
         try:
             self._connection.send(answer)
         except LaneClosed:
-            return  # the reader detects it, too
+            return  # the reader detects the closed connection, too
 
 
-# ── one call through the stub: its tensors, its request, its answers and their errors ────────────────
+# ── one call through the stub: tensors, request, answers, and errors ─────────────────────────────────
 #
-# The stub (Triton 2.51) passes on the text of an error but never its code. So the code is derived from the text here, if
-# Triton wrote it. An iterator of a decoupled call never ends after an error (seen in 2.51), so an error counts as its end.
+# The stub (Triton 2.51) forwards the text of an error but not its code, so the code of Triton's own errors is derived from
+# their text. The iterator of a decoupled call never ends after an error (seen in 2.51), so an error counts as the end.
 
 Release = Callable[[], None]
 
 
 class Executor:
-    """Makes the calls received on one connection. Thread-safe."""
+    """Makes the calls that a worker requests on one connection. Thread-safe."""
 
     def __init__(
         self,
@@ -380,12 +392,12 @@ class Executor:
         self._announced: dict[str, int] = {}
 
     def answers(self, call: Call, under: CallInFlight) -> Iterator[tuple[Answer, Release]]:
-        """Make a call; yield its answers, each with a function to call when the worker has read it.
+        """Make a call. Yield its answers, each with a function to call when the worker has read it.
 
         Raises:
-            LaneError, ArenaError: the worker's descriptors are wrong, or there is no memory.
+            LaneError, ArenaError: a reference of the worker's is invalid, or there is not enough memory.
         """
-        refusal = refused(call, self._endpoint)
+        refusal = refusal_of(call, self._endpoint)
         if refusal is not None:
             yield Answer(call.id, [], True, refusal, "UNAVAILABLE"), _nothing
             return
@@ -397,10 +409,10 @@ class Executor:
         for response in responses:
             failed = response.has_error()
             if not failed and not response.output_tensors():
-                continue  # the stub's end marker; ours is below
+                continue  # the stub's marker of the end; we send our own below
             under.wait_for_room()
             if under.dropped:
-                if hasattr(responses, "cancel"):  # later than 2.51
+                if hasattr(responses, "cancel"):  # only after Triton 2.51
                     responses.cancel()
                 break
             yield self._answer(call, response, final=failed)
@@ -420,7 +432,7 @@ class Executor:
         parameters = json.loads(call.parameters)
         if handle is not None:
             parameters[HANDLE_PARAMETER] = handle
-        parameters[CHAIN_PARAMETER] = sealed(call.chain)
+        parameters[CHAIN_PARAMETER] = seal_chain(call.chain)
         return pb_utils.InferenceRequest(
             model_name=call.model,
             model_version=call.version,
@@ -435,9 +447,9 @@ class Executor:
 
     def _answer(self, call: Call, response: Any, *, final: bool) -> tuple[Answer, Release]:
         if response.has_error():
-            text, code = explained(call, response.error())
+            text, code = describe_error(call, response.error())
             return Answer(call.id, [], True, text, code), _nothing
-        kept = _Kept(self._slots, response)
+        kept = _AnswerMemory(self._slots, response)
         try:
             outputs = [self._output(tensor, kept) for tensor in response.output_tensors()]
         except BaseException:
@@ -447,7 +459,7 @@ class Executor:
         parameters = response.parameters() if hasattr(response, "parameters") else ""
         return Answer(call.id, outputs, final, parameters=parameters), kept.release
 
-    def _output(self, tensor: Any, kept: _Kept) -> TensorRef:
+    def _output(self, tensor: Any, kept: _AnswerMemory) -> TensorRef:
         name = tensor.name()
         place = stub.place_of(tensor)
         if place is None:
@@ -473,8 +485,8 @@ class Executor:
         return slot.reference(tensors.write(slot, name, datatype, np.from_dlpack(tensor), dtype))
 
 
-class _Kept:
-    """Keeps the memory of one answer alive."""
+class _AnswerMemory:
+    """The memory of one answer, kept until the worker has read it."""
 
     def __init__(self, slots: Slots, response: Any) -> None:
         self.tensors = [response]
@@ -482,13 +494,13 @@ class _Kept:
         self._slot: Slot | None = None
 
     def slot(self) -> Slot:
-        """Return our own memory for outputs that are not in Triton's."""
+        """Return the proxy's own memory for outputs that are not in Triton's shared memory."""
         if self._slot is None:
             self._slot = self._slots.take()
         return self._slot
 
     def release(self) -> None:
-        """Release the memory: the worker has read the answer."""
+        """Release the memory, because the worker has read the answer."""
         self.tensors.clear()
         if self._slot is not None:
             self._slots.give_back(self._slot)
@@ -499,27 +511,28 @@ def _nothing() -> None:
     pass
 
 
-def _says_unserved(text: str) -> bool:
-    """Return whether an error means an unknown or unready model: 2.51 has one text for both, later cores have two.
+def _is_unserved(text: str) -> bool:
+    """Return True if an error text means that a model is unknown or not ready.
 
-    The stub replaces all codes with INTERNAL, so only the text distinguishes them.
+    Triton 2.51 has one text for both, and later versions have two. The stub replaces all codes with INTERNAL, so only the
+    text shows this.
     """
     plain = text.rstrip(".'").lower()
     unknown = "unknown model" in plain or "failed to find" in plain
     return unknown or plain.endswith(("is not ready", "is not found", "no available versions"))
 
 
-def explained(call: Call, error: Any) -> tuple[str, str]:
-    """Return the text of a response's error and the name of its code."""
+def describe_error(call: Call, error: Any) -> tuple[str, str]:
+    """Return the text for the caller of a response's error, and the name of the error code."""
     text = error.message().strip()
     code = translate.code_name(error)
     prefix = f"Model {call.model} - Error when running inference: "
     if not text.startswith(prefix):
-        return sendable(text), code  # the model's own error
+        return sendable(text), code  # from the called model itself
     text = text[len(prefix) :].strip()
     if text.count("'") % 2:  # the stub leaves an unmatched quotation mark
         text = text.rstrip("'")
-    if _says_unserved(text):
+    if _is_unserved(text):
         version = f" version {call.version}" if call.version >= 0 else ""
         return f"model {call.model}{version} is not served here, or is not ready", "NOT_FOUND"
     if "decoupled transaction policy" in text:

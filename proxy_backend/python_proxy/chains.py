@@ -1,15 +1,15 @@
-"""The call chain, which detects circular calls, and the call handle, which detects cancelled calls.
+"""Call chains, which detect circular calls, and call handles, which report cancelled calls and late errors.
 
-A worker's request carries its chain: the models that wait for it, and their workers. The proxy refuses a
-call that comes back to a model if all workers of that model wait in the chain, which it asks the dispatcher.
-Otherwise the call must reach another worker, so the proxy of a waiting worker passes the batch to another
-one (`Circular`).
+A call contains its chain: the models that wait for its answer, and their workers. When a call returns to a model of the
+chain, the proxy asks the dispatcher whether all workers of that model are waiting in the chain, and refuses the call if
+they are. Otherwise, a worker that is not waiting must serve the call, so the proxy of a waiting worker passes the batch
+to another worker (`Circular`).
 
-A call of a decoupled model also names a *handle*: anonymous memory of the proxy that made the call, as
-"process:descriptor:token". When the call is cancelled, or that process ends, the descriptor is closed, which the called
-model's proxy detects in /proc. If the stream ends with an error, that proxy writes the error to the handle.
-Triton 2.51 itself cannot notify a model that a call was cancelled, and it drops an error that comes after
-answers (the caller waits forever if that is the last response).
+A call to a decoupled model also contains the name of a *handle*, "process:descriptor:token". The handle is anonymous
+memory of the calling proxy, which closes the descriptor when the call is cancelled; it is also closed when that process
+exits. The called model's proxy detects this in /proc. If the stream ends with an error, that proxy writes the error to
+the handle. Triton 2.51 itself cannot notify a model that a call was cancelled. It also drops an error that follows
+responses, so that the caller would wait forever.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.lane_messages import RequestRef
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER, NO_CHAIN_PARAMETER
 
-#: The maximum number of models that wait for each other.
-_MAX_DEEP = 16
+#: Maximum length of a call chain.
+_MAX_DEPTH = 16
 _ASK_S = 10.0
 _HANDLE = "pytriton-call-handle"
 _KEY = os.environ.get(KEY_VARIABLE, "").encode()
 _TOKEN_BYTES = 32
 
 
-def sealed(chain: Sequence[Link]) -> str:
-    """Return a chain in the form of a request parameter."""
+def seal_chain(chain: Sequence[Link]) -> str:
+    """Encode a chain for a request parameter, sealed with the daemon's key so that clients cannot forge it."""
     return encode_chain(chain, _KEY)
 
 
 class Circular(Exception):
-    """The proxy's worker cannot serve the batch, because it waits for it, like the workers in `waiting`."""
+    """The proxy's worker cannot serve a batch, because it waits for the batch itself. `waiting` lists all such workers."""
 
     def __init__(self, waiting: list[str]) -> None:
         super().__init__(
@@ -60,15 +60,17 @@ class Circular(Exception):
 
 
 def check_chain(requests: list[RequestRef], worker: str) -> None:
-    """Check that a worker can serve a batch, and rename parameters that are not a chain we sealed.
+    """Check that a worker can serve a batch. Rename chain parameters that are not sealed with the daemon's key.
 
     Raises:
         Circular: the worker waits for the batch.
     """
     for index, request in enumerate(requests):
-        if len(request.parameters) > 2:  # few have any, and this runs for every batch
+        if len(request.parameters) > 2:  # most requests have none, and this runs for every batch
             chain = decode_chain(request.parameters, _KEY)
-            if not chain and CHAIN_PARAMETER in request.parameters:  # the worker would pass it on
+            if (
+                not chain and CHAIN_PARAMETER in request.parameters
+            ):  # else the worker would pass it on in its calls
                 renamed = request.parameters.replace(CHAIN_PARAMETER, NO_CHAIN_PARAMETER)
                 requests[index] = msgspec.structs.replace(request, parameters=renamed)
             waiting = {link.worker for link in chain}
@@ -76,11 +78,11 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
                 raise Circular(sorted(waiting - {""}))
 
 
-def refused(call: Call, control_endpoint: str) -> str | None:
-    """Return why a call must not be made; None if it may be made."""
+def refusal_of(call: Call, control_endpoint: str) -> str | None:
+    """Return why a call must be refused; None if it may be made."""
     models = [link.model for link in call.chain]
-    if len(models) > _MAX_DEEP:
-        return f"calls are nested more than {_MAX_DEEP} deep: {' → '.join([*models, call.model])}"
+    if len(models) > _MAX_DEPTH:
+        return f"calls are nested more than {_MAX_DEPTH} deep: {' → '.join([*models, call.model])}"
     if not any(link.model == call.model and link.worker for link in call.chain):
         return None
     workers = [link.worker for link in call.chain if link.worker]
@@ -89,12 +91,12 @@ def refused(call: Call, control_endpoint: str) -> str | None:
             question = messages.MayCall(call.model, models, workers)
             verdict = control.ask(question, timeout_s=_ASK_S)
     except (RemoteFailure, ControlTimeout):
-        return None  # the dispatcher is ending: Triton then refuses the call
+        return None  # the dispatcher is shutting down, and Triton will refuse the call
     return verdict.text if isinstance(verdict, messages.Verdict) and verdict.text else None
 
 
-def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Report to the dispatcher which models a worker waits for; return those that can never answer."""
+def report_waiting(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
+    """Report the models that a worker waits for to the dispatcher. Return those that can never answer."""
     try:
         with closing(ControlClient(control_endpoint)) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
@@ -105,7 +107,7 @@ def stuck(worker: str, models: list[str], control_endpoint: str) -> messages.Stu
 
 
 class Handle:
-    """Indicates whether the caller still waits for a call. Allocates nothing until it has a name."""
+    """The calling proxy's handle of a call: open while the caller waits. Allocates nothing until `name` is called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,19 +115,19 @@ class Handle:
         self._closed = False
 
     def name(self) -> str:
-        """Create the handle if needed, and return its name for `has_closed` in another process of the same user."""
+        """Create the handle, and return its name for the called model's proxy. Return "" if the handle is closed."""
         with self._lock:
             if self._closed:
                 return ""
-            token = secrets.token_hex(_TOKEN_BYTES // 2)  # so that clients cannot guess it
+            token = secrets.token_hex(_TOKEN_BYTES // 2)  # prevents clients from guessing the name
             self._fd = linux.memfd_create(_HANDLE)
-            # A seal against writing would keep the model from writing its failure.
+            # Not sealed against writing, because the called model's proxy may write an error.
             linux.seal_against_shrinking(self._fd)
             os.write(self._fd, token.encode())
             return f"{os.getpid()}:{self._fd}:{token}"
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the text and code name of the error that the model ended with; None without an error."""
+        """Return the text and the code of the error with which the model ended the stream; None without an error."""
         with self._lock:
             if self._fd is None:
                 return None
@@ -136,7 +138,7 @@ class Handle:
         return text, code
 
     def close(self) -> None:
-        """Close the handle: the caller no longer waits."""
+        """Close the handle, because the caller no longer waits."""
         with self._lock:
             self._closed = True
             if self._fd is not None:
@@ -145,25 +147,25 @@ class Handle:
 
 
 def handles(requests: Sequence[RequestRef]) -> list[str]:
-    """Return the name of each request's handle, "" for a request without one; [] if no request has one."""
+    """Return the handle name of each request, "" for a request without a handle. Return [] if no request has one."""
     if not any(HANDLE_PARAMETER in request.parameters for request in requests):
         return []
-    return [_handle(request.parameters) for request in requests]
+    return [_handle_name(request.parameters) for request in requests]
 
 
 def has_closed(handle: str) -> bool:
-    """Return whether a handle was closed; False for ""."""
+    """Return True if the handle of this name is closed. Return False for the name ""."""
     if not handle:
         return False
-    fd = _opened(handle)
+    fd = _open_handle(handle)
     if fd is not None:
         os.close(fd)
     return fd is None
 
 
 def write_failure(handle: str, text: str, code: str) -> bool:
-    """Write a model's error to the caller's handle; return False if there is no handle to write to."""
-    fd = _opened(handle) if handle else None
+    """Write a model's error to the caller's handle. Return False if there is no open handle."""
+    fd = _open_handle(handle) if handle else None
     if fd is None:
         return False
     try:
@@ -175,8 +177,8 @@ def write_failure(handle: str, text: str, code: str) -> bool:
     return True
 
 
-def _opened(handle: str) -> int | None:
-    """Open a handle; return None if it was closed, or a client made up the name."""
+def _open_handle(handle: str) -> int | None:
+    """Open the handle of this name. Return None if it is closed, or a client invented the name."""
     process, _, rest = handle.partition(":")
     number, _, token = rest.partition(":")
     if not (process.isdecimal() and number.isdecimal()):
@@ -194,7 +196,7 @@ def _opened(handle: str) -> int | None:
     return fd
 
 
-def _handle(parameters: str) -> str:
+def _handle_name(parameters: str) -> str:
     try:
         value = msgspec.json.decode(parameters).get(HANDLE_PARAMETER, "")
     except (msgspec.DecodeError, AttributeError):

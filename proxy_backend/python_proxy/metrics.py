@@ -1,7 +1,6 @@
-"""Custom metrics: what a model in a worker observes appears on tritonserver's /metrics.
+"""Custom metrics: exports the metrics of a model in a worker on tritonserver's /metrics.
 
-The stub owns Triton's metrics. They survive a worker, so a counter keeps its value when
-another worker takes over.
+The metrics belong to the stub and outlive a worker, so a counter keeps its value when another worker takes over.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _CHANGES = ("increment", "set", "observe")
 
 
 class CustomMetrics:
-    """The metrics that one proxy has made for its model."""
+    """The metrics that one proxy has created for its model."""
 
     def __init__(self) -> None:
         self._families: dict[str, Any] = {}
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
     def apply(self, message: Metrics) -> None:
-        """Apply the changes; a change that Triton refuses is only logged."""
+        """Apply the changes of metrics in a message. Log the changes that Triton rejects."""
         for update in message.updates:
             try:
                 self._apply(update)
@@ -60,7 +59,7 @@ class CustomMetrics:
         return self._metrics[key]
 
     def _delete(self, update: MetricUpdate) -> None:
-        """Let a metric go, and with the last one of a family the family."""
+        """Delete a metric, and its family if it was the last metric of the family."""
         self._metrics.pop(_key(update), None)
         if all(family != update.family for family, _ in self._metrics):
             self._families.pop(update.family, None)

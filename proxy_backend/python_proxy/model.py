@@ -1,9 +1,9 @@
-"""The model that tritonserver loads in place of a user's: it passes batches to a worker, and returns the answers.
+"""The model that tritonserver loads in place of the user's. It passes batches to a worker, and returns the answers.
 
-Each instance of a registered model has an instance of it, in a separate process (a python backend stub). It asks
-the dispatcher once for a lane and keeps it (attachment.py); when the lane ends, it asks again. A batch that the worker
-had not read by then goes to the next worker unchanged; about a batch that it had read, the dispatcher decides
-(`Verdict`). streams.py serves decoupled models.
+For each instance of a registered model, a stub process of the python backend runs an instance of this one. It gets a
+lane through the dispatcher and keeps it (attachment.py) until the lane is closed; then it asks for another one. A batch
+that the worker had not read by then goes to the next worker unchanged. If the worker had read it, the dispatcher decides
+whether to retry it (`Verdict`). streams.py handles decoupled models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ from pytriton.proxy_backend.python_proxy.translate import Regions, trace_of
 
 
 class Overdue(Exception):
-    """A batch has run too long. `verdict`: the dispatcher's decision; `taken`: the hanging worker has read it."""
+    """A batch has taken too long.
+
+    Attributes:
+        verdict: the dispatcher's decision about the batch
+        taken: whether the hung worker had read the batch
+    """
 
     def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
         super().__init__(verdict.text)
@@ -55,10 +60,10 @@ class Overdue(Exception):
 
 
 class TritonPythonModel:
-    """The interface that Triton's python backend calls: initialize, execute, finalize."""
+    """The class that Triton's python backend instantiates and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Attach to a worker; the model becomes ready when its proxies have all attached."""
+        """Attach to a worker. The model becomes ready when all its proxies have attached."""
         config = json.loads(args["model_config"])
         _make_regions_private()
         self._name = args["model_name"]
@@ -66,7 +71,7 @@ class TritonPythonModel:
         self._stand_in: str | None = stand_in and stand_in["string_value"]
         if self._stand_in is not None:
             return
-        # Triton may briefly have two instances of one name: when it changes their number or replaces one.
+        # Triton may briefly have two instances of one name, while it changes their number or replaces one.
         instance = f"{args['model_instance_name']}:{os.getpid()}"
         python_model = config["parameters"].get(PYTHON_MODEL_PARAMETER, {}).get("string_value")
         self._details = python_model is not None
@@ -103,9 +108,9 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(failure.text) from failure
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer one batch; return when a worker has answered it, or it has failed.
+        """Answer a batch.
 
-        For a decoupled model, return when a worker has begun it: answers go through response senders.
+        For a decoupled model, return None when a worker has begun the batch; response senders send the answers.
         """
         if self._stand_in is not None:
             return [translate.unavailable(self._stand_in) for _ in requests]
@@ -115,7 +120,7 @@ class TritonPythonModel:
         try:
             return self._execute(requests)
         except (UnicodeDecodeError, translate.WrongSequenceId) as error:
-            # Nothing was sent, so nothing is served twice.
+            # Nothing was sent to a worker yet.
             return self._execute_readable(requests, error)
 
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -129,7 +134,7 @@ class TritonPythonModel:
     def _try(
         self, batch: Sequence[Any], requests: Sequence[Any], attempts: BatchAttempts
     ) -> list[Any]:
-        """Let a worker serve the requests being tried; return an empty list if they have to be retried."""
+        """Send the requests of this attempt to a worker. Return their responses, or [] if they must be tried again."""
         self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
@@ -171,7 +176,7 @@ class TritonPythonModel:
     def _failures(
         self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
     ) -> list[Any]:
-        """Fail the requests being tried, or all remaining ones if `whole`; each error names its request."""
+        """Fail the requests of this attempt, or all remaining ones if `whole`. Each error contains the request's id."""
         first = attempts.done
         left = batch[first : first + attempts.answered(failed=True, whole=whole)]
         return [
@@ -185,18 +190,18 @@ class TritonPythonModel:
         return {**attempts.facts(), "request_id": id_at(sent, 0) if sent and alone else ""}
 
     def _name_of(self, request: Any, place: int) -> str:
-        """Return the id of a request by its index among those being tried; "" if it has none."""
+        """Return the id of a request, given its index in this attempt; "" if it has none."""
         sent = self._sent
         if sent is not None and place < len(sent.requests):
             return id_at(sent, place)
         return given_id(self._translator.without_inputs(request))
 
     def _execute_readable(self, requests: Sequence[Any], error: ValueError) -> list[Any]:
-        """Answer a batch in which some requests have invalid UTF-8 or wrong ids: only those fail."""
+        """Answer a batch in which some requests have invalid UTF-8 or a wrong sequence id. Only those fail."""
         refusals = self._translator.refusals(requests)
         readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
         if len(readable) == len(requests):
-            raise error  # another error
+            raise error  # it has another cause
         answers = iter(self._execute(readable) if readable else ())
         return [
             next(answers) if text is None else translate.refused(self._named(text, request))
@@ -207,7 +212,7 @@ class TritonPythonModel:
         return with_id(text, given_id(self._translator.without_inputs(request)))
 
     def finalize(self) -> None:
-        """Detach from the worker."""
+        """Detach from the worker and from the dispatcher."""
         if self._stand_in is not None:
             return
         if self._streams is not None:
@@ -217,12 +222,12 @@ class TritonPythonModel:
     def _exchange(
         self, requests: Sequence[Any], lane: Lane, trace: BatchTrace | None, attempts: BatchAttempts
     ) -> BatchDone | BatchFailed:
-        """Pass the batch to the worker and return its answers.
+        """Send the batch to the worker, and return the answer.
 
         Raises:
-            LaneClosed: the lane ended first.
+            LaneClosed: the lane was closed before the answer arrived.
             Overdue: the batch has taken too long.
-            Circular: the worker waits for this very batch.
+            Circular: the worker itself waits for this batch.
         """
         self._taken_since = None
         self._batch_id += 1
@@ -255,7 +260,7 @@ class TritonPythonModel:
         *,
         lasting: bool,
     ) -> list[Any]:
-        """Return the stub's form of the answers; `lasting`: another batch is sent before they are returned."""
+        """Convert the answers to responses of the stub. `lasting`: another batch may be sent before they are returned."""
         self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):
             return [self._failure(answer.text, place) for place in range(len(requests))]
@@ -271,7 +276,7 @@ class TritonPythonModel:
         return self._translator.responses(answer.responses, lane)
 
     def _failure(self, text: str, place: int) -> Any:
-        """Return the error of a callable; of a model.py, in Triton's wording."""
+        """Return the error response to a request. The error of a model.py keeps Triton's wording, without the id."""
         if self._details or self._sent is None:
             return translate.failure(text)
         return translate.failure(with_id(text, id_at(self._sent, place)))
@@ -283,7 +288,7 @@ class TritonPythonModel:
         return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> None:
-        """Ask the dispatcher about an overdue batch, and extend the wait if it permits.
+        """Ask the dispatcher about an overdue batch, and extend the timeout if the dispatcher allows it.
 
         Raises:
             Overdue: the dispatcher considers the worker hung.
@@ -323,19 +328,19 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Restrict this process's shared memory to its user, in case the daemon could not do that."""
+    """Restrict access to this process's shared memory to its user, in case the daemon could not do that."""
     for path in Regions().paths():
         os.chmod(path, 0o600)
 
 
 # ── the attempts to serve a batch ────────────────────────────────────────────────────────────────────
 #
-# First all its requests together; after a worker was lost with them, individually:
+# First, all requests are tried together. If a worker is lost with them, they are tried individually:
 #
-#     requests   [ answered … | tried now | … not yet tried individually ]
-#                 0           done        end                            count
+#     requests   [ answered … | this attempt | … not yet tried individually ]
+#                 0           done           end                            count
 #
-# One of the requests may have ended the worker, or may make it hang. Retried individually, that request fails alone.
+# One of the requests may crash or hang the worker. Tried individually, only that request fails.
 
 
 @dataclass
@@ -343,11 +348,11 @@ class BatchAttempts:
     """The progress of a batch of `count` requests.
 
     Attributes:
-        done: number of answered requests, from the first on.
-        end: the requests from `done` to here are being tried.
-        apart: each request is tried individually.
-        losses: workers that were lost with the requests being tried.
-        in_row: individually tried requests that lost a worker since the last answer.
+        done: number of requests answered so far, in order.
+        end: end of this attempt, which starts at `done`.
+        apart: whether the requests are tried individually.
+        losses: number of workers lost with the requests of this attempt.
+        in_row: number of individually tried requests in a row that lost a worker.
         taken_ns: when tritonserver passed the batch to the backend (CLOCK_MONOTONIC).
     """
 
@@ -363,23 +368,25 @@ class BatchAttempts:
         self.end = self.count
 
     def next(self) -> slice | None:
-        """Return the requests to try now; None when all have been answered."""
+        """Return the slice of requests to try now; None when all are answered."""
         if self.done == self.count:
             return None
-        if self.done == self.end:  # the next one individually: it was lost with the others once
+        if (
+            self.done == self.end
+        ):  # try the next request individually; one worker was lost with it before
             self.end += 1
             self.losses = 1
         return slice(self.done, self.end)
 
     def answered(self, *, failed: bool = False, whole: bool = False) -> int:
-        """Mark the requests that were tried, or all remaining ones if `whole`, as answered; return their number."""
+        """Count the requests of this attempt, or all remaining ones if `whole`, as answered. Return their number."""
         if not failed:
             self.in_row = 0
         before, self.done = self.done, self.count if whole else self.end
         return self.done - before
 
     def lost(self, verdict: messages.Verdict) -> bool:
-        """Apply the verdict about requests that lost a worker; return whether they are retried."""
+        """Apply the verdict about an attempt that lost a worker. Return True if its requests are tried again."""
         self.in_row += self.apart
         if verdict.action == "fail":
             return False
@@ -388,6 +395,6 @@ class BatchAttempts:
         return True
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for the dispatcher's verdict about the requests that were tried."""
+        """Return the fields of `LaneLost` and `BatchOverdue` that describe this attempt."""
         in_row = self.in_row + 1 if self.apart else 0
         return {"losses": self.losses, "requests": self.end - self.done, "in_row": in_row}

@@ -1,10 +1,9 @@
-"""A lane of a decoupled model: its batches in flight, and the thread that passes their answers on.
+"""The proxy's end of a lane of a decoupled model: its batches in flight, and the thread that forwards their answers.
 
-While a batch is in flight, the reader checks for disconnected clients (`StreamWatch`), and notifies the worker. An
-idle reader just waits.
+While batches are in flight, the thread also checks for disconnected clients (`StreamWatch`), and notifies the worker.
 
-A worker that retires answers the batches that it has begun, and accepts no more (`Room(0)`). The reader then continues
-with them, and the next batch uses another lane.
+A retiring worker finishes the batches it has, and accepts no more (`Room(0)`). The thread keeps forwarding their
+answers, and the next batch uses another lane.
 """
 
 from __future__ import annotations
@@ -48,21 +47,21 @@ from pytriton.proxy_backend.python_proxy.attachment import Attachment
 from pytriton.proxy_backend.python_proxy.chains import has_closed, write_failure
 from pytriton.proxy_backend.python_proxy.metrics import CustomMetrics
 
-#: Seconds that the reader gets to finish its batches when this process ends.
+#: Maximum time, in seconds, that unloading the model waits for the reader thread.
 _END_S = 10.0
 
 
 class StreamLane:
-    """One lane; its thread runs from construction on.
+    """One lane, with a reader thread that runs from construction on.
 
     Args:
-        name: the model's
-        attachment: has the lane
-        translator: of the model
+        name: the model's name
+        attachment: the attachment that has the lane
+        translator: translates the model's batches
         metrics: the model's custom metrics
-        changed: guards the fields not private to the reader, the attachment, and sending on the lane
-        until_returned: a batch is not final before `BatchReturned`
-        left: called with the lock held when no more batches can be sent: the lane is lost, or its worker retires
+        changed: lock for the fields shared with the reader, for the attachment, and for sending on the lane
+        until_returned: whether a batch can be retried until `BatchReturned`
+        left: called with the lock held when the lane accepts no more batches, because it is lost or its worker retires
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class StreamLane:
         self.attachment = attachment
         self.flights: dict[int, Flight] = {}
         self.room = 0
-        self.fault: str | None = None  #: how it ended, if the worker broke the protocol
+        self.fault: str | None = None  #: how the worker broke the protocol, if that ended the lane
         self._name = name
         self._translator = translator
         self._metrics = metrics
@@ -95,37 +94,38 @@ class StreamLane:
         self._reader.start()
 
     def end(self) -> None:
-        """Shut the connection down, and wait for the reader's end for a limited time.
+        """Shut the connection down, and wait for the reader thread for a limited time.
 
         tritonserver (2.51) accepts no answers from a stub that it ends while streams are in flight, for example when a
-        client reloads the model with fewer instances: the reader then waits in `pb_utils`, and ends with this process.
+        client reloads the model with fewer instances. The reader then blocks in `pb_utils` until this process exits.
         """
         with self._changed:
-            # Otherwise its worker has ended, and the reader has closed it.
-            if self.attachment.lane is self.lane:
+            if (
+                self.attachment.lane is self.lane
+            ):  # else the worker has exited, and the reader has closed the lane
                 self.lane.hang_up()
         self._reader.join(_END_S)
 
     def _read(self) -> None:
         try:
             unread = self._read_to_end()
-            if unread:  # reported once, and before the data the worker has sent
+            if unread:  # the lane reports this once, before the data that the worker sent
                 self._read_to_end()
-        except Exception as error:  # also what pb_utils raises
+        except Exception as error:  # including those that pb_utils raises
             self._lost(text=f"model {self._name}: {error}")
         else:
             self._lost(unread=unread or self._credits.was_reset)
 
     def _read_to_end(self) -> bool:
-        """Handle the worker's messages until it is gone; return whether it has left something unread."""
+        """Handle the worker's messages until it is gone. Return True if it has left messages unread."""
         try:
             while True:
                 try:
                     self._handle(self.lane.receive())
-                    # Also if the worker sends without a pause.
+                    # Check also while the worker sends without a pause.
                     check = bool(self.flights) and self._watch.is_due
                 except LaneSilent:
-                    self._credits.give()  # the worker may wait for it
+                    self._credits.give()  # the worker may be waiting for credit
                     check = True
                 if check:
                     self._watch.check(self.lane, self.flights)
@@ -150,7 +150,7 @@ class StreamLane:
             raise LaneError(f"the worker sent an unexpected message: {message!r:.100}")
         flight = self.flights[message.id]
         if isinstance(message, BatchBegun):
-            if flight.begun:  # it could begin again forever
+            if flight.begun:  # else a worker could restart the time limit forever
                 raise LaneError(f"the worker reported twice that batch {message.id} has begun")
             self._has_begun(flight)
         elif isinstance(message, BatchPart):
@@ -165,14 +165,14 @@ class StreamLane:
     def _has_room(self, batches: int) -> None:
         with self._changed:
             retires = batches == 0 and self.room > 0
-            if batches < 1 and not retires:  # otherwise its batches would wait forever
+            if batches < 1 and not retires:  # batches would wait forever
                 raise LaneError(f"the worker announced room for {batches} batches")
             self.room = batches
             if retires and not self.flights:
                 self.lane.hang_up()
             elif retires and not self._retires:
                 self._retires = True
-                self.attachment = self._watch.attachment = self.attachment.part()
+                self.attachment = self._watch.attachment = self.attachment.detach_lane()
                 self._left(self)
             self._changed.notify_all()
 
@@ -185,7 +185,9 @@ class StreamLane:
     def _pass_on(self, *parts: BatchPart | PartRef) -> None:
         for part in parts:
             flight = self.flights.get(part.id)
-            if flight is None or not flight.begun:  # it would be retried after an answer was given
+            if (
+                flight is None or not flight.begun
+            ):  # it could be retried although an answer was sent
                 raise LaneError(f"the worker answered batch {part.id}, which has not begun")
             self._pass_part_on(flight, part)
         self._credits.take(len(parts))
@@ -212,7 +214,7 @@ class StreamLane:
             flight.end()
         try:
             self._credits.give()
-        finally:  # in any case, this batch has been answered
+        finally:  # even if that fails, this batch has been answered
             with self._changed:
                 flight.begun = True
                 del self.flights[message.id]
@@ -223,9 +225,11 @@ class StreamLane:
                 self._changed.notify_all()
 
     def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
-        """Handle the end of the lane: fail the batches that had begun, and send the others again if permitted.
+        """Handle the end of the lane: fail the batches that cannot be retried, and let the others be sent again.
 
-        `text`: how the worker broke the protocol.
+        Args:
+            unread: whether the worker left messages unread, so that batches it had not begun can be sent again without asking
+            text: how the worker broke the protocol, if it did
         """
         with self._changed:
             broken = text
@@ -242,11 +246,11 @@ class StreamLane:
                 text = verdict.text or f"model {self._name}: its worker is lost"
             for flight in waiting:
                 if not unread or flight.begun:
-                    flight.has_lost_worker(self._judge, None if failed else text)
+                    flight.judge_retry(self._judge, None if failed else text)
                 if flight.failure is None:
                     flight.reset_for_retry()
                 else:
-                    flight.begun = True  # as far as execute is concerned
+                    flight.begun = True  # so that `execute` stops waiting for it
                     failed.append(flight)
             self.attachment.drop()
             self.fault = broken
@@ -258,27 +262,27 @@ class StreamLane:
             flight.end(translate.unavailable, why)
 
     def _judge(self, **loss: Any) -> messages.Verdict:
-        """Return the verdict about the batch of a lost worker."""
+        """Ask the dispatcher whether to retry the batch of a lost worker."""
         try:
             return self.attachment.judge_loss(**loss)
         except RemoteFailure as failure:
             return messages.Verdict("fail", failure.text, whole=True)
 
 
-# ── a batch in flight: its response senders, its losses, and whether it may be retried ───────────────
+# ── a batch in flight: response senders, lost workers, and whether it can be retried ─────────────────
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Flight:
-    """A batch in flight: the senders of its requests, and which of their clients have disconnected."""
+    """A batch in flight: the response senders of its requests, and its progress."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
-        #: None: its last answer has been sent.
+        #: The response senders of its requests; None in place of one whose last response has been sent.
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
-        self.sent: Batch | None = None  #: as sent to a worker
-        self.names: list[str] = []  #: its requests' ids, for an error before it is sent
+        self.sent: Batch | None = None  #: the message as it was sent to a worker
+        self.names: list[str] = []  #: the requests' ids, for errors before the batch is sent
         self.taken_ns = time.monotonic_ns()
         self.cancelled: set[int] = set()
         self.begun = False
@@ -287,16 +291,16 @@ class Flight:
         self.overdue_at: float | None = None
         self.overdue_since: float | None = None
         self.losses = 0
-        #: How many earlier requests of its batch, retried individually, lost a worker in a row.
+        #: Number of preceding requests of the batch, in a row, that lost a worker when retried individually.
         self.in_row = 0
-        self.whole = False  #: those after it are not retried
-        self.answered = False  #: a client of it has received something
-        self.failure: str | None = None  #: why it is not retried when its lane ends
-        #: The handles of requests from other models; each indicates whether its caller still waits.
+        self.whole = False  #: whether the following requests fail, too, without a retry
+        self.answered = False  #: whether a client has received a response
+        self.failure: str | None = None  #: why it fails instead of being retried when its lane ends
+        #: The handles of requests that other models made, which show whether their callers still wait.
         self.waiting: list[str] = []
 
-    def alone(self, index: int, in_row: int) -> Flight:
-        """Return one request as a batch of its own, after a worker was lost with all of them."""
+    def split_off(self, index: int, in_row: int) -> Flight:
+        """Return a batch of one request of this batch, for a retry after a worker was lost with all of them."""
         one = Flight(())
         one.senders = [self.senders[index]]
         one.losses = 1
@@ -305,7 +309,7 @@ class Flight:
         return one
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for the dispatcher's verdict about the batch."""
+        """Return the fields of `LaneLost` and `BatchOverdue` that describe this batch."""
         return {
             "losses": self.losses,
             "requests": len(self.senders),
@@ -314,15 +318,15 @@ class Flight:
         }
 
     def is_final(self, until_returned: bool) -> bool:
-        """Return whether the batch cannot be retried: Triton has its requests back, or an answer has been sent.
+        """Return True if the batch cannot be retried, because Triton has its requests back, or an answer was sent.
 
-        `until_returned`: Triton gets the requests back at `BatchReturned`, not when the batch begins.
+        With `until_returned`, Triton gets the requests back on `BatchReturned`, otherwise when the batch begins.
         """
         waits = until_returned and not self.returned and not self.answered
         return self.begun and not waits
 
-    def has_lost_worker(self, judge: Callable[..., Verdict], broken: str | None) -> None:
-        """Ask `judge` whether to retry the batch. `broken`: how the worker broke the protocol with it."""
+    def judge_retry(self, judge: Callable[..., Verdict], broken: str | None) -> None:
+        """Ask `judge` whether to retry the batch after a loss. Do not retry it if the worker broke the protocol (`broken`)."""
         self.failure = self.failure or broken
         if self.failure is not None:
             return
@@ -334,16 +338,16 @@ class Flight:
             self.whole = verdict.whole
 
     def has_begun(self, limit_s: float | None) -> None:
-        """Note that the worker has begun the batch, and start its time limit."""
+        """Record that the worker has begun the batch, and start its time limit."""
         self.begun = True
         self.overdue_at = None if limit_s is None else time.monotonic() + limit_s
         self.overdue_since = None
 
     def has_returned(self, reschedule: list[int]) -> None:
-        """Note that the model's `execute` has returned, and that Triton queues these requests again.
+        """Record that the model's `execute` has returned, and that Triton queues the requests in `reschedule` again.
 
         Raises:
-            LaneError: there are no such requests.
+            LaneError: an index in `reschedule` is out of range.
         """
         if any(not 0 <= index < len(self.senders) for index in reschedule):
             raise LaneError(f"the worker asked to reschedule requests {reschedule!r:.100}")
@@ -353,20 +357,20 @@ class Flight:
         self.returned = True
 
     def reset_for_retry(self) -> None:
-        """Reset the batch for another try, as if it had never been sent."""
+        """Reset the batch, so that it can be sent again."""
         self.begun = False
         self.overdue_at = None
         self.cancelled.clear()
 
     def refuse(self, texts: Sequence[str | None]) -> None:
-        """Answer each request that has a text with that error, and remove it from the batch."""
+        """Fail each request that has an error text, and remove it from the batch."""
         for sender, text in zip(self.senders, texts):
             if text is not None:
                 sender.send(translate.refused(text), flags=_FINAL)
         self.senders = [one for one, text in zip(self.senders, texts) if text is None]
 
-    def gone(self, index: int) -> bool:
-        """Return whether the client of a request, or the model that made it, has disconnected."""
+    def is_gone(self, index: int) -> bool:
+        """Return True if the client of a request has disconnected, or the model that made it no longer waits."""
         waiting = self.waiting[index] if self.waiting else ""
         return self.senders[index].is_cancelled() or has_closed(waiting)
 
@@ -377,7 +381,13 @@ class Flight:
         *,
         named: bool = True,
     ) -> None:
-        """End the stream of each request, with an error if there is one; `named`: it ends with the request's id."""
+        """End the stream of each unfinished request.
+
+        Args:
+            make_response: creates an error response from a text; None ends the streams without an error
+            text: the error text
+            named: whether to append the request's id to the text
+        """
         for index, sender in enumerate(self.senders):
             if sender is None:
                 continue
@@ -395,12 +405,12 @@ class Flight:
         return self.names[index] if index < len(self.names) else ""
 
     def _write_failure(self, index: int, error: Any) -> bool:
-        """Write an error to the handle of the model that made the request; return False if there is none."""
+        """Write an error to the handle of the calling model. Return False if the request has no open handle."""
         waiting = self.waiting[index] if self.waiting else ""
         return write_failure(waiting, error.message(), translate.code_name(error))
 
     def send(self, index: int, response: Any, *, final: bool) -> None:
-        """Pass an answer on; None is the end of the stream without an answer."""
+        """Send a response to a request and, with `final`, the end of its stream. A response of None sends only the end."""
         sender = self.senders[index]
         if sender is None:
             raise LaneError("the worker answered a request that it had already completed")
@@ -415,23 +425,20 @@ class Flight:
             self.senders[index] = None
 
 
-# ── credits: the memory that the worker may use again. Sent only when the worker may wait for it ─────
+# ── credits: acknowledge parts, so that the worker may reuse their memory ────────────────────────────
 
-#: How many parts, and bytes of them, are credited at once; and the arena fill level at which the worker waits: it
-#: sends nothing more, and empties the arena, only after everything was credited.
+#: A credit is sent for this many parts or bytes, or when the worker's arena is full to this level. At that level, the
+#: worker sends nothing more until all parts are credited, and it can empty the arena.
 _PARTS = 8
 _BYTES = 1 << 19
 _FULL = (8 << 20) - (1 << 16)
 
 
 class Credits:
-    """The parts of one lane that have been passed on, and for which no credit has been sent.
-
-    `lock` guards sending on the lane.
-    """
+    """The parts of one lane that have been forwarded, but not yet credited. `lock` guards sending on the lane."""
 
     def __init__(self, lane: Lane, lock: threading.Condition) -> None:
-        #: Whether the worker has left something unread; receiving does not report it again.
+        #: Whether sending showed that the worker has left messages unread. Receiving does not report this again.
         self.was_reset = False
         self._lane = lane
         self._lock = lock
@@ -441,14 +448,14 @@ class Credits:
         self._reached = 0
 
     def read(self, response: ResponseRef) -> None:
-        """Record that a response has been passed on."""
+        """Record that a response has been forwarded."""
         for output in response.outputs:
             if output.memory == ARENA:
                 self._reached = output.offset + output.nbytes
                 self._bytes += output.nbytes
 
     def take(self, parts: int) -> None:
-        """Record that this many parts have been passed on; send the credit for several at once.
+        """Record that this many parts have been forwarded. Send a credit if enough have accumulated.
 
         Raises:
             LaneError: the worker does not read.
@@ -458,7 +465,7 @@ class Credits:
             self.give()
 
     def give(self) -> None:
-        """Send the credit for all parts that have been passed on, if there are any.
+        """Send the credit for all forwarded parts, if there are any.
 
         Raises:
             LaneError: the worker does not read.
@@ -468,27 +475,27 @@ class Credits:
         try:
             with self._lock:
                 self._lane.send(Credit(self._parts))
-        except LaneClosed as end:  # it may have answered before it ended: its answers count
+        except LaneClosed as end:  # the worker may have sent answers before it exited: read on
             self.was_reset |= isinstance(end.__cause__, ConnectionResetError)
         self._parts = self._bytes = 0
 
 
-# ── periodic checks: which clients have disconnected, and which batches take too long ────────────────
+# ── periodic checks for disconnected clients and for batches that take too long ──────────────────────
 #
-# A disconnected client is detected by asking its sender, which costs a message to tritonserver. So the check runs every
-# `TICK_S`, and only while a batch is in flight.
+# Only the response sender knows whether its client has disconnected, and asking it costs a message to tritonserver. So the
+# check runs every `TICK_S`, and only while a batch is in flight.
 
-#: Seconds between two checks.
+#: Interval between two checks, in seconds.
 TICK_S = 0.25
 
 
 class StreamWatch:
-    """Checks the batches in flight of one proxy.
+    """Checks the batches in flight on one lane.
 
     Args:
         attachment: asks the dispatcher about batches that take too long
-        lock: guards the attachment, and sending on the lane
-        until_returned: a batch is not final before `BatchReturned`
+        lock: lock for the attachment, and for sending on the lane
+        until_returned: whether a batch can be retried until `BatchReturned`
     """
 
     def __init__(
@@ -505,13 +512,13 @@ class StreamWatch:
         return time.monotonic() - self._checked_at > TICK_S
 
     def check(self, lane: Lane, flights: Mapping[int, Flight]) -> None:
-        """Notify the worker of disconnected clients, and check for batches that have taken too long."""
+        """Notify the worker of disconnected clients, and ask the dispatcher about batches that take too long."""
         self._checked_at = now = time.monotonic()
         for number, flight in list(flights.items()):
             for index, sender in enumerate(flight.senders):
                 if sender is None or index in flight.cancelled:
                     continue
-                if flight.gone(index):
+                if flight.is_gone(index):
                     flight.cancelled.add(index)
                     with self._lock:
                         lane.send(Cancel(number, index))
@@ -528,6 +535,6 @@ class StreamWatch:
         if verdict.action == "wait":
             flight.overdue_at = now + verdict.wait_s
             return
-        flight.overdue_at = None  # the worker is about to be ended, and the lane with it
+        flight.overdue_at = None  # the dispatcher stops the worker, which closes the lane
         if verdict.action == "fail" and not final:
             flight.failure, flight.whole = verdict.text, verdict.whole

@@ -1,11 +1,11 @@
-"""Decoupled models: tritonserver gets answers to a request while the worker produces more.
+"""Decoupled models in the Python proxy: tritonserver gets responses while the worker produces more.
 
-    execute ──▶ begin: Batch ──▶ worker          one thread sends a batch and waits until it has begun
-    reader ◀── BatchBegun, BatchPart…, BatchDone    another passes answers on through response senders (stream_lane.py)
+    execute ──▶ begin: Batch ──▶ worker             one thread sends a batch, and waits until the worker has begun it
+    reader ◀── BatchBegun, BatchPart…, BatchDone    another thread forwards responses to response senders (stream_lane.py)
 
-A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one
-that had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and
-whose `execute` has not returned. Requests that lost a worker together are retried individually (`Flight.alone`).
+If a worker is lost, a batch that it had begun fails, because clients may have received responses. A batch that it had
+not begun goes to the next worker. So does a batch of a Triton Python model without responses so far whose `execute` has
+not returned. If several requests lost a worker together, they are retried individually (`Flight.split_off`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
 class Streams:
-    """The batches in flight of one proxy of a decoupled model."""
+    """The batches of one proxy of a decoupled model, and its lanes."""
 
     def __init__(
         self,
@@ -44,24 +44,31 @@ class Streams:
         *,
         until_returned: bool = False,
     ) -> None:
-        """`until_returned`: a batch holds back the next one until `BatchReturned`, not just `BatchBegun`."""
+        """Create it without a lane.
+
+        Args:
+            name: the model's name
+            attachment: requests workers from the dispatcher
+            translator: translates the model's batches
+            until_returned: whether the next batch waits for `BatchReturned` instead of `BatchBegun`
+        """
         self._name = name
         self._until_returned = until_returned
         self._metrics = CustomMetrics()
         self._attachment = attachment
         self._translator = translator
-        #: Guards all below, the attachment, and the lanes' fields as documented there.
+        #: Lock for everything below, for the attachment, and for the fields of lanes that `StreamLane` documents.
         self._changed = threading.Condition()
         self._lane: StreamLane | None = None
-        self._parted: list[StreamLane] = []  #: lanes whose workers retired, with batches in flight
+        self._parted: list[StreamLane] = []  #: lanes of retiring workers with batches in flight
         self._batch_id = 0
-        self._fault: str | None = None  #: how the last lane ended, if it broke the protocol
+        self._fault: str | None = None  #: how the last lane's worker broke the protocol, if it did
 
     def attach(self) -> None:
-        """Get a lane unless there is one.
+        """Get a lane if there is none.
 
         Raises:
-            RemoteFailure: there will be no worker.
+            RemoteFailure: no worker will become available.
         """
         with self._changed:
             if self._lane is not None:
@@ -73,7 +80,7 @@ class Streams:
         """Get a lane before there is a batch, unless the model is suspended.
 
         Raises:
-            RemoteFailure: there will be no worker.
+            RemoteFailure: no worker will become available.
         """
         with self._changed:
             if self._attachment.attach_early() is not None:
@@ -91,7 +98,7 @@ class Streams:
         )
 
     def _leave(self, lane: StreamLane) -> None:
-        """Send nothing more over a lane. The caller holds the lock."""
+        """Stop sending batches over a lane. The caller must hold the lock."""
         self._parted = [one for one in self._parted if one is not lane]
         if self._lane is not lane:
             return
@@ -102,16 +109,16 @@ class Streams:
         self._fault = lane.fault
 
     def begin(self, requests: Sequence[Any]) -> None:
-        """Pass a batch to a worker; return when it has begun, or has been answered with an error."""
+        """Send a batch to a worker. Return when the worker has begun it, or it has failed."""
         flight = Flight(requests)
         try:
             self._begin(flight, requests)
         except (UnicodeDecodeError, translate.WrongSequenceId):
-            # Nothing was sent: only the requests with invalid UTF-8 or a wrong id fail.
+            # Nothing was sent yet. Only the requests with invalid UTF-8 or a wrong sequence id fail.
             refusals = self._translator.refusals(requests)
             readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
             if len(readable) == len(requests):
-                raise  # another error
+                raise  # it has another cause
             names = self._names(requests)
             flight.refuse([text and with_id(text, name) for text, name in zip(refusals, names)])
             if readable:
@@ -123,7 +130,7 @@ class Streams:
         try:
             while not self._begun(flight, requests):
                 if flight.losses and len(requests) > 1:
-                    self._begin_apart(flight, requests)
+                    self._begin_individually(flight, requests)
                     return
             for index in flight.reschedule:
                 requests[index].set_release_flags(_RESCHEDULE)
@@ -135,23 +142,23 @@ class Streams:
             flight.end(translate.unavailable, f"model {self._name}: {error}")
 
     def _names(self, requests: Sequence[Any]) -> list[str]:
-        """Return the ids given to requests; "" for a request without one."""
+        """Return the id of each request, "" for a request without an id."""
         return [given_id(self._translator.without_inputs(request)) for request in requests]
 
-    def _begin_apart(self, flight: Flight, requests: Sequence[Any]) -> None:
-        """Begin each request individually, after a worker was lost with all of them."""
+    def _begin_individually(self, flight: Flight, requests: Sequence[Any]) -> None:
+        """Send each request individually, after a worker was lost with all of them."""
         in_row = 0
         for index, request in enumerate(requests):
-            one = flight.alone(index, in_row)
+            one = flight.split_off(index, in_row)
             self._begin(one, [request])
             in_row = in_row + 1 if one.failure is not None else 0
-            flight.senders[index] = None  # `one` owns it now
+            flight.senders[index] = None  # `one` uses the sender now
             if one.whole:
                 flight.end(translate.unavailable, one.failure or "")
                 return
 
     def end(self) -> None:
-        """Close all lanes; all batches have been answered."""
+        """Close all lanes. The model is being unloaded."""
         with self._changed:
             lanes = [*self._parted, *([self._lane] if self._lane is not None else [])]
         for lane in lanes:
@@ -160,7 +167,7 @@ class Streams:
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
     def _begun(self, flight: Flight, requests: Sequence[Any]) -> bool:
-        """Send a batch when there is room and wait until it has begun; return False if the lane was lost before."""
+        """Send a batch when there is room, and wait until the worker has begun it. Return False if the lane was lost first."""
         self.attach()
         with self._changed:
             on = self._lane
@@ -169,7 +176,9 @@ class Streams:
             lane, flights = on.lane, on.flights
             self._batch_id += 1
             number = self._batch_id
-            flights[number] = flight  # first: the reader may receive its answer immediately
+            flights[number] = (
+                flight  # before sending, because the reader may receive the answer at once
+            )
             try:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
@@ -179,7 +188,7 @@ class Streams:
                 lane.send(flight.sent)
             except LaneClosed:
                 del flights[number]
-                # The reader detects its end, too, and releases it.
+                # The reader detects the closed lane, too, and drops it.
                 self._changed.wait_for(lambda: self._lane is not on)
                 return False
             except Exception:
@@ -190,20 +199,22 @@ class Streams:
                 self._translator.inputs_read(lane)
             if self._until_returned:
                 self._changed.wait_for(lambda: number not in flights or flight.returned)
-            # If it has not begun: the lane was lost, and nothing was answered.
+            # If it has not begun, the lane was lost, and no response was sent.
             return flight.begun
 
     def _has_room(self, flight: Flight, lane: StreamLane) -> bool:
-        """Wait until the worker has room for a batch; return False if the lane was lost. The caller holds the lock.
+        """Wait until the worker has room for a batch. Return False if the lane was lost. The caller must hold the lock.
 
         Raises:
-            LaneError: the worker broke the protocol; the next lane would end in the same way, forever.
+            LaneError: the worker broke the protocol. Retrying on another lane could fail the same way forever.
         """
 
         def there_is() -> bool:
             return self._lane is not lane or len(lane.flights) < lane.room
 
-        while lane.room and not there_is():  # batches in flight have their own limits
+        while (
+            lane.room and not there_is()
+        ):  # no timeout, since batches in flight have their own time limits
             self._changed.wait()
         self._wait_until(there_is, flight, lane, sent=False)
         if self._lane is lane:
@@ -215,7 +226,7 @@ class Streams:
     def _wait_until(
         self, condition: Callable[[], bool], flight: Flight, lane: StreamLane, *, sent: bool
     ) -> None:
-        """Wait for the worker to begin; if that is overdue, ask the dispatcher. The caller holds the lock."""
+        """Wait until `condition` holds. If that takes too long, ask the dispatcher. The caller must hold the lock."""
         wait_s = self._attachment.execution_timeout_s
         since: float | None = None
         while not self._changed.wait_for(condition, wait_s):
@@ -223,5 +234,5 @@ class Streams:
             verdict = lane.attachment.judge_overdue(taken=taken, since=since, final=True)
             since = since or time.monotonic() if taken else None
             wait_s = verdict.wait_s if verdict.action == "wait" else None
-            if verdict.action == "fail":  # the worker is about to be ended, and the lane with it
+            if verdict.action == "fail":  # the dispatcher stops the worker, which closes the lane
                 flight.failure = verdict.text

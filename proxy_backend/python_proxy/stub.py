@@ -1,22 +1,20 @@
-"""Additions to the python backend's stub: raw BYTES tensors, BF16, and safe release of iterators.
+"""Additions to the python backend's stub: raw BYTES tensors, BF16 tensors, and safe release of response iterators.
 
-BYTES. The stub turns every BYTES tensor into an object array, and back, by calling two functions of
-the module `triton_python_backend_utils` which loop over the elements. We replace them with
-our own, which pass the serialized bytes unchanged. If a stub does not call them, `as_numpy` returns an
-object array as usual, and we encode it.
+BYTES. The stub converts every BYTES tensor to an object array, and back, by calling two functions of the module
+`triton_python_backend_utils` that loop over the elements. We replace them with functions that pass the serialized bytes
+unchanged. If a stub does not call them, `as_numpy` returns an object array as usual, and we encode it.
 
-DLPack. An input's address is read from its capsule: that costs half as much as making an array of it.
-numpy does not support BF16, so outputs of that type are passed as a capsule of 16-bit words
-whose type code was changed to bfloat16. (DLPack 0.8, `dlpack.h`: data at byte 0 of the DLTensor, type
-code at byte 20.) The stub gives a consumed capsule a destructor that always fails (seen in Triton
-2.51), so the destructor is removed; by then, the tensor itself owns the memory.
+DLPack. An input's address is read from its DLPack capsule, which costs half as much as creating an array. numpy does not
+support BF16, so an output of that type is passed as a capsule of 16-bit words whose type code was changed to bfloat16.
+(DLPack 0.8, `dlpack.h`: the data pointer is at byte 0 of the DLTensor, the type code at byte 20.) The stub gives a
+consumed capsule a destructor that always fails (seen in Triton 2.51), so we remove the destructor. By then, the tensor
+itself owns the memory.
 
-Streams of other models. When an iterator over their answers has ended, a thread of the stub drops its reference
-without Python's lock. If it was the last reference, that frees the answers' arrays without the lock, which ends the
-process ("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called
-model's stub waits for it forever. So we hold the iterator until no other reference is left. (pybind11's
-`simple_value_holder`, behind the object's head: an address and a std::shared_ptr. libstdc++: the number of owners,
-behind a pointer.)
+Streams of other models. When an iterator over their responses has ended, a thread of the stub drops its reference without
+holding the GIL. If that is the last reference, freeing the responses' arrays aborts the process
+("PyThreadState_Get: the function must be called with the GIL held", seen in Triton 2.51), and the called model's stub
+waits for it forever. So we hold the iterator until no other reference is left. (Behind the object's head, pybind11's
+`simple_value_holder` has an address and a std::shared_ptr. libstdc++ keeps the number of owners behind a pointer.)
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _DLPACK_TYPES = {
     (_BFLOAT_CODE, 16): "BF16",
 }
 
-#: Interval between checks of an iterator's owners, and how long it is held at most, in seconds.
+#: Interval between checks of an iterator's owners, and the maximum time for which it is held, in seconds.
 _POLL_INTERVAL_S = 0.001
 _HELD_S = 30.0
 _HELD: deque[tuple[float, Any]] = deque()
@@ -65,7 +63,7 @@ _set_destructor.argtypes = [ctypes.py_object, ctypes.c_void_p]
 
 # Not NDArray: from numpy 2.5 on it is an alias (PEP 695), which cannot be subclassed.
 class _Serialized(np.ndarray[Any, np.dtype[Any]]):
-    """A BYTES tensor still serialized, as a flat uint8 array; the stub calls reshape on it."""
+    """A BYTES tensor in serialized form, as a flat uint8 array. Ignores `reshape`, which the stub calls."""
 
     def reshape(self, *shape: Any, **options: Any) -> _Serialized:
         return self
@@ -73,27 +71,27 @@ class _Serialized(np.ndarray[Any, np.dtype[Any]]):
 
 @lru_cache(maxsize=256)
 def _placeholder(shape: tuple[int, ...]) -> Array:
-    """Return an object array of this shape without allocating its elements, which takes long."""
+    """Return an object array of this shape without allocating its elements, which would take long."""
     return np.broadcast_to(np.array(None, object), shape)
 
 
 class BytesTensors:
-    """Raw access to BYTES tensors. One per process: it changes the stub's module."""
+    """Raw access to BYTES tensors. Create only one per process, since it patches the stub's module."""
 
     def __init__(self) -> None:
         self._outgoing: bytes | memoryview | None = None
-        self._making = threading.Lock()  #: calls to other models make tensors in their own threads
+        self._making = threading.Lock()  #: calls to other models create tensors in other threads
         self._serialize = pb_utils.serialize_byte_tensor
         pb_utils.deserialize_bytes_tensor = self._keep_serialized
         pb_utils.serialize_byte_tensor = self._take_outgoing
 
     def serialized(self, tensor: Any) -> Array | None:
-        """Return a tensor's bytes as uint8, or None if this stub has already decoded them."""
+        """Return a tensor's serialized bytes as uint8, or None if this stub has already decoded them."""
         array: Array = tensor.as_numpy()
         return array.view(np.ndarray) if isinstance(array, _Serialized) else None
 
     def make(self, name: str, shape: list[int], data: memoryview) -> Any | None:
-        """Return a pb_utils.Tensor of serialized bytes, or None if this stub needs an object array."""
+        """Create a pb_utils.Tensor from serialized bytes. Return None if this stub needs an object array."""
         with self._making:
             self._outgoing = data
             tensor = pb_utils.Tensor(name, _placeholder(tuple(shape)))
@@ -108,13 +106,12 @@ class BytesTensors:
         if self._outgoing is None:
             return self._serialize(array)
         data, self._outgoing = self._outgoing, None
-        # The stub converts b"" to one byte, so an empty tensor gets the result of its own
-        # function.
+        # The stub would convert b"" to one byte, so an empty tensor gets the result of the original function.
         return bytes(data) if data else self._serialize(array)
 
 
 class _Capsule:
-    """Passes one DLPack capsule to the stub through the DLPack protocol."""
+    """Wrapper that passes one DLPack capsule to the stub through the DLPack protocol."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -127,17 +124,17 @@ class _Capsule:
 
 
 def address_of(tensor: Any) -> int:
-    """Return the address of a numeric tensor's data in this process: the first field of its DLTensor."""
+    """Return the address of a numeric tensor's data in this process, from its DLTensor."""
     capsule = tensor.__dlpack__()
     address: int = _word_at(_get_pointer(capsule, _DLTENSOR)).value
     return address
 
 
 def place_of(tensor: Any) -> tuple[str, int] | None:
-    """Return a tensor's datatype and the address of its data; None for BYTES, which DLPack does not support."""
+    """Return a tensor's datatype and the address of its data. Return None for BYTES, which DLPack does not support."""
     try:
         capsule = tensor.__dlpack__()
-    except Exception as error:  # the stub has its own error type for this
+    except Exception as error:  # the stub raises its own error type
         if "string" in str(error).lower():
             return None
         raise
@@ -148,7 +145,7 @@ def place_of(tensor: Any) -> tuple[str, int] | None:
 
 
 def bf16_tensor(name: str, words: Array) -> Any:
-    """Return a pb_utils.Tensor of type BF16 from 16-bit words; `words` must be writable (DLPack's demand)."""
+    """Create a pb_utils.Tensor of type BF16 from 16-bit words. DLPack requires `words` to be writable."""
     capsule = words.__dlpack__()
     pointer = _get_pointer(capsule, _DLTENSOR)
     ctypes.c_uint8.from_address(pointer + _TYPE_CODE_OFFSET).value = _BFLOAT_CODE
@@ -160,7 +157,7 @@ def bf16_tensor(name: str, words: Array) -> Any:
 def hold_until_last_owner(iterator: Any) -> None:
     """Wait until the caller holds the last reference to an iterator that has ended.
 
-    If the owners cannot be counted, hold it here for a while.
+    If the owners cannot be counted, keep a reference for `_HELD_S`.
     """
     now = time.monotonic()
     while _owners(iterator) > 1 and time.monotonic() < now + _HELD_S:
@@ -172,7 +169,7 @@ def hold_until_last_owner(iterator: Any) -> None:
 
 
 def _owners(iterator: Any) -> int:
-    """Return the number of owners of the C++ object behind a pybind11 object; 0 if its layout is unknown."""
+    """Return the number of owners of the C++ object in a pybind11 object; 0 if the object's layout is unknown."""
     if type(iterator).__basicsize__ < _HEAD + 3 * _POINTER:
         return 0
     value, held, counts = (ctypes.c_size_t * 3).from_address(id(iterator) + _HEAD)

@@ -1,7 +1,7 @@
-"""Translate between the stub's requests and responses (pb_utils) and lane messages.
+"""Translation between the stub's requests and responses (pb_utils) and lane messages.
 
-Inputs stay where Triton put them: only their location is sent. Outputs are read where the worker put
-them; Triton copies them after `execute` has returned, before the next batch can overwrite them.
+Inputs stay where Triton put them, and only references to them are sent. Outputs are read where the worker put them.
+Triton copies them after `execute` has returned, before the next batch can overwrite them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.parameters import VERSION_PARAMETER
 from pytriton.proxy_backend.python_proxy import stub
 
-#: The mapping of the last input: addresses [start, end), the value to subtract to get the file offset, and its
-#: number on the lane. An empty mapping:
+#: No mapping, in the form of `_last`: addresses [start, end), the value to subtract from an address to get the file
+#: offset, and the file's number on the lane.
 _NOWHERE = (0, 0, 0, 0)
-#: The maximum size that tritonserver sends over gRPC, for which it makes a copy. It refuses larger ones before.
+#: Maximum size of a gRPC message, which tritonserver copies. It rejects larger ones before that.
 _MAX_BY_GRPC = (1 << 31) - 1
-#: The codes of pb_utils.TritonError; later versions may have more.
+#: The error codes of pb_utils.TritonError. Later versions of Triton may have more.
 _CODES = (
     "UNKNOWN",
     "INTERNAL",
@@ -49,15 +49,22 @@ _CODES = (
 
 
 class WrongSequenceId(ValueError):
-    """A request of a batch has a sequence id that its model's control input cannot hold."""
+    """A request has a sequence id that the model's control input cannot represent."""
 
 
 class Translator:
-    """Translates the batches of one instance of `model` for one lane at a time.
+    """Translates the batches of one instance of a model, for one lane at a time.
 
-    `datatypes` maps the model's input names to Triton's datatypes ("FP32"). `version`: for a model with several, the
-    version to add to the parameters of each request. With `details`, requests carry the fields that only a Triton
-    Python model uses. `batching`: shapes have a batch axis.
+    Args:
+        model: the model's name
+        datatypes: input name -> Triton's datatype, such as "FP32"
+        version: the version to add to the parameters of each request; None if the model has only one
+        details: whether requests include the fields that only Triton Python models use
+        batching: whether shapes have a batch axis
+        max_sequence_id: the maximum that the control input for the sequence id can represent; None without such an input
+
+    Attributes:
+        lasting: whether translated answers must outlive the next message on the lane
     """
 
     def __init__(
@@ -73,7 +80,6 @@ class Translator:
         self._model = model
         self._max_sequence_id = max_sequence_id
         self._batching = batching
-        #: Whether translated answers must outlive the lane's next message.
         self.lasting = False
         self._version = version
         self._datatypes = datatypes
@@ -84,16 +90,21 @@ class Translator:
         self._regions = Regions()
         self._bytes = stub.BytesTensors()
         self._announced: dict[str, int] = {}
-        self._unlooked = 0  #: bytes of tensors since the last check of available memory
+        self._unchecked = 0  #: bytes of output tensors since the last check of available memory
         self._last = _NOWHERE
 
     def forget_lane(self) -> None:
-        """Announce all regions again: the next batch goes over another lane."""
+        """Forget which regions are announced, because the next batch goes over another lane."""
         self._announced.clear()
         self._last = _NOWHERE
 
     def requests(self, requests: Sequence[Any], lane: Lane) -> list[RequestRef]:
-        """Return the lane's form of a batch; tensors outside of Triton's memory are copied into the lane's arena."""
+        """Convert a batch for the lane. BYTES tensors are copied into the lane's arena; others stay in Triton's memory.
+
+        Raises:
+            WrongSequenceId: a request has an invalid sequence id.
+            UnicodeDecodeError: a text of a request is not valid UTF-8.
+        """
         lane.arena.reset()
         if self._max_sequence_id is not None:
             for request in requests:
@@ -112,19 +123,19 @@ class Translator:
         ]
 
     def without_inputs(self, request: Any) -> RequestRef:
-        """Return the fields that identify a request that has not been sent."""
+        """Convert only the fields of a request from which its id can be derived, for errors before it is sent."""
         details = RequestDetails(trace=_trace_context(request)) if self._details else None
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
     def rows(self, refs: Sequence[RequestRef]) -> int:
-        """Count the rows of a batch; a request without a batch axis is one."""
+        """Count the rows of a batch. A request without inputs, or of a model without a batch axis, counts as one row."""
         if not self._batching:
             return len(refs)
         shapes = [ref.inputs[0].shape if ref.inputs else None for ref in refs]
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return for each request an error if it has a text that is not valid UTF-8 or a wrong sequence id, else None."""
+        """Return an error text for each request with invalid UTF-8 or a wrong sequence id, and None for each other one."""
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
@@ -143,9 +154,9 @@ class Translator:
         return self._wrong_sequence_id(request)
 
     def _wrong_sequence_id(self, request: Any) -> str | None:
-        """Return an error if a sequence's id does not fit the control input that takes it as a number.
+        """Return an error text if a sequence id does not fit into the numeric control input for it, else None.
 
-        The core (2.51) would write uninitialised or truncated bytes to that input.
+        Triton's core (2.51) would write uninitialized or truncated bytes to that input.
         """
         if self._max_sequence_id is None:
             return None
@@ -163,9 +174,9 @@ class Translator:
         return None
 
     def inputs_read(self, lane: Lane) -> None:
-        """Return the memory of inputs that the worker has read, if they took much: no later event would do so.
+        """Release the arena memory of inputs that the worker has read, if it is large.
 
-        This is rare: only strings are copied, other tensors stay where Triton put them.
+        That is rare, because only BYTES tensors are copied into the arena.
         """
         if lane.arena.large:
             lane.arena.reset()
@@ -176,17 +187,17 @@ class Translator:
         return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
-        """Return the stub's form of a batch's answers."""
+        """Convert the responses to a batch to responses of the stub."""
         return [self.response(response, lane) for response in responses]
 
     def response(self, response: ResponseRef, lane: Lane) -> Any:
-        """Return the stub's form of one answer."""
+        """Convert one response to a response of the stub."""
         details = response.details
         if response.error is not None:
             return failure(response.error, details and error_code(details.code))
         try:
             outputs = [self.tensor(ref, lane) for ref in response.outputs]
-        except NoMemoryLeft as error:  # there may be enough for other responses
+        except NoMemoryLeft as error:  # there may be enough memory for other responses
             return unavailable(str(error))
         if details is not None and details.parameters and self._has_parameters:
             return pb_utils.InferenceResponse(outputs, parameters=json.loads(details.parameters))
@@ -237,17 +248,17 @@ class Translator:
         return number
 
     def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
-        """Copy one of the stub's BYTES tensors to the arena, and return its reference."""
+        """Copy a BYTES tensor of the stub into the arena, and return a reference to it."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
-        """Return the stub's form of a worker's tensor."""
-        self._unlooked += max(0, ref.nbytes)
-        if self._unlooked >= MIN_SWEEP_BYTES:
-            self._unlooked = 0
+        """Convert a worker's tensor to a tensor of the stub."""
+        self._unchecked += max(0, ref.nbytes)
+        if self._unchecked >= MIN_SWEEP_BYTES:
+            self._unchecked = 0
             _check_memory(ref)
         if ref.datatype == "BYTES":
             data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
@@ -268,10 +279,10 @@ class Translator:
 
 
 def _check_memory(ref: TensorRef) -> None:
-    """Check that there is memory for a tensor: for the stub's copy, tritonserver's, and the message over gRPC.
+    """Check that there is enough memory for a tensor: for the copies of the stub, tritonserver, and a gRPC message.
 
     Raises:
-        NoMemoryLeft: there is not enough. tritonserver's gRPC frontend would not report that, but end the process.
+        NoMemoryLeft: there is not enough memory. tritonserver's gRPC frontend would abort the process in that case.
     """
     try:
         refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MAX_BY_GRPC))
@@ -282,35 +293,35 @@ def _check_memory(ref: TensorRef) -> None:
 
 
 def error_code(name: str) -> Any | None:
-    """Return pb_utils.TritonError's code of this name; None for one that this tritonserver lacks."""
+    """Return the code of this name in pb_utils.TritonError; None if this version of Triton lacks it."""
     return getattr(pb_utils.TritonError, name, None) if name.isupper() else None
 
 
 def failure(text: str, code: Any | None = None) -> Any:
-    """Return a response that carries an error; `code` is one of pb_utils.TritonError's (default INTERNAL)."""
+    """Create an error response. `code` is a code of pb_utils.TritonError; None stands for INTERNAL."""
     error = pb_utils.TritonError(text) if code is None else pb_utils.TritonError(text, code)
     return pb_utils.InferenceResponse(output_tensors=[], error=error)
 
 
 def refused(text: str) -> Any:
-    """Return the error response to a wrong request: the status is INVALID_ARG."""
+    """Create the error response to an invalid request, with the code INVALID_ARG."""
     return failure(text, error_code("INVALID_ARG"))
 
 
 def unavailable(text: str) -> Any:
-    """Return the error response of a model without workers: the status is UNAVAILABLE."""
+    """Create the error response of a model without workers, with the code UNAVAILABLE."""
     return failure(text, getattr(pb_utils.TritonError, "UNAVAILABLE", None))
 
 
 def code_name(error: Any) -> str:
-    """Return the name of the code of a pb_utils.TritonError."""
+    """Return the name of a pb_utils.TritonError's code."""
     code = error.code()
     names = (name for name in _CODES if getattr(pb_utils.TritonError, name, None) == code)
     return next(names, "INTERNAL")
 
 
 def _id_for_the_log(request: Any) -> str:
-    return _text_of(request.request_id)  # an invalid id is not an error of the request
+    return _text_of(request.request_id)  # a request with an invalid id is served nevertheless
 
 
 def _parameters(request: Any) -> str:
@@ -335,7 +346,7 @@ _SHARED_MEMORY = "/dev/shm/"
 
 @dataclass(frozen=True)
 class Mapping:
-    """One mapping of a region: addresses [start, end) are the file's bytes from `offset` on."""
+    """A mapping of shared memory: addresses [start, end) are the file's bytes from `offset` on."""
 
     start: int
     end: int
@@ -350,11 +361,11 @@ class Regions:
         self._mappings: list[Mapping] = []
 
     def find(self, address: int, nbytes: int) -> Mapping | None:
-        """Return the mapping that holds these bytes, or None when they are not in shared memory."""
+        """Return the mapping that contains these bytes; None if they are not in shared memory."""
         return self._cached(address, nbytes) or self._fresh(address, nbytes)
 
     def paths(self) -> set[str]:
-        """Return the files of shared memory that are mapped now."""
+        """Return the paths of the shared memory files that are mapped now."""
         self._mappings = _read_mappings()
         return {mapping.path for mapping in self._mappings}
 
@@ -382,14 +393,14 @@ def _read_mappings() -> list[Mapping]:
     return found
 
 
-# ── the trace contexts of a batch's requests: the parents of the worker's spans (OpenTelemetry) ──────
+# ── the trace contexts of a batch's requests: parents of the worker's OpenTelemetry spans ────────────
 #
-# Reading them costs some microseconds per request. So the proxy reads them only if the dispatcher reports that tritonserver
-# traces with OpenTelemetry (`Attached.tracing`): its trace mode cannot change while it runs.
+# Reading them takes some microseconds per request. So the proxy reads them only if the dispatcher reports that tritonserver
+# traces with OpenTelemetry (`Attached.tracing`). tritonserver cannot change its trace mode while it runs.
 
 
 def trace_of(requests: Sequence[Any]) -> BatchTrace | None:
-    """Return the traces of these stub requests; None if no request is traced."""
+    """Return the trace contexts of these requests of the stub; None if no request is traced."""
     begun_ns = time.time_ns()
     contexts = [request.trace().get_context() or "" for request in requests]
     return BatchTrace(begun_ns, contexts) if any(contexts) else None

@@ -44,7 +44,7 @@ class FakeAttachment:
     def attach_early(self) -> Lane | None:
         return self.attach()
 
-    def part(self) -> FakeAttachment:
+    def detach_lane(self) -> FakeAttachment:
         parted = copy.copy(self)
         self.lane = None
         return parted

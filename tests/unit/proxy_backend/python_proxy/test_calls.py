@@ -33,7 +33,12 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend.python_proxy import calls as calls_module
 from pytriton.proxy_backend.python_proxy import calls as exec_module
 from pytriton.proxy_backend.python_proxy import stub
-from pytriton.proxy_backend.python_proxy.calls import CallInFlight, Executor, ProxyCalls, explained
+from pytriton.proxy_backend.python_proxy.calls import (
+    CallInFlight,
+    Executor,
+    ProxyCalls,
+    describe_error,
+)
 from pytriton.proxy_backend.python_proxy.chains import has_closed, write_failure
 from pytriton.proxy_backend.python_proxy.translate import Translator
 
@@ -228,7 +233,7 @@ def test_deadlocked_calls_fail_with_a_reason(
         asked.append((worker, models))
         return messages.StuckCalls(models, "they wait for each other")
 
-    monkeypatch.setattr("pytriton.proxy_backend.python_proxy.chains.stuck", stuck)
+    monkeypatch.setattr("pytriton.proxy_backend.python_proxy.chains.report_waiting", stuck)
     monkeypatch.setattr(calls_module, "_TICK_S", 0.01)
     worker = connect()
     worker.send(call(1))
@@ -410,7 +415,7 @@ def test_a_chain_that_must_not_go_on_makes_no_request(
 ) -> None:
     monkeypatch.setattr(
         exec_module,
-        "refused",
+        "refusal_of",
         lambda other_call, endpoint: f"{other_call.model} at {endpoint}",
     )
     ((answer, _),) = executor.answers(other_call(), State())
@@ -441,6 +446,6 @@ PREFIX = "Model other - Error when running inference: "
     ],
 )  # fmt: skip
 def test_errors_in_words_that_help(text: str, said: str, code: str) -> None:
-    got = explained(other_call(version=3), TritonError(text))
+    got = describe_error(other_call(version=3), TritonError(text))
     assert got[1] == code
     assert got[0].rstrip("'") == said.rstrip("'")

@@ -45,7 +45,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 @pytest.mark.parametrize("worker", ["w1", "w2"])
 def test_a_worker_that_waits_for_a_batch_cannot_serve_it(worker: str) -> None:
     chain = [Link("a", "w1"), Link("b", "w2"), Link("c", "")]
-    requests = [request_of(), request_of(**{CHAIN_PARAMETER: chains.sealed(chain)})]
+    requests = [request_of(), request_of(**{CHAIN_PARAMETER: chains.seal_chain(chain)})]
     with pytest.raises(Circular) as caught:
         check_chain(requests, worker)
     assert caught.value.waiting == ["w1", "w2"]
@@ -54,7 +54,7 @@ def test_a_worker_that_waits_for_a_batch_cannot_serve_it(worker: str) -> None:
 
 def test_another_worker_can(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = [Link("a", "w1"), Link("b", "")]
-    request = request_of(**{CHAIN_PARAMETER: chains.sealed(chain)})
+    request = request_of(**{CHAIN_PARAMETER: chains.seal_chain(chain)})
     requests = [request]
     check_chain(requests, "w2")
     assert requests == [request]  # it travels on as it is
@@ -74,18 +74,18 @@ def test_a_chain_that_no_proxy_has_sealed_does_not_travel_on(value: str) -> None
 
 
 def test_a_call_of_another_model_is_not_asked_about() -> None:
-    assert chains.refused(call_of("b", Link("a", "w1")), "ipc:///nowhere") is None
+    assert chains.refusal_of(call_of("b", Link("a", "w1")), "ipc:///nowhere") is None
     # Back to a model whose worker goes on with other batches: nothing gets stuck.
-    assert chains.refused(call_of("a", Link("a", "")), "ipc:///nowhere") is None
+    assert chains.refusal_of(call_of("a", Link("a", "")), "ipc:///nowhere") is None
 
 
 def test_a_chain_has_an_end() -> None:
     chain = [Link(f"m{number}", "") for number in range(17)]
-    refusal = chains.refused(call_of("last", *chain), "ipc:///nowhere")
+    refusal = chains.refusal_of(call_of("last", *chain), "ipc:///nowhere")
     assert refusal is not None
     assert refusal.startswith("calls are nested more than 16 deep: m0 → m1")
     assert refusal.endswith("m16 → last")
-    assert chains.refused(call_of("last", *chain[:16]), "ipc:///nowhere") is None
+    assert chains.refusal_of(call_of("last", *chain[:16]), "ipc:///nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_the_dispatcher_knows_whether_a_circle_closes(
 ) -> None:
     dispatcher.answers[messages.MayCall] = lambda _: [answer]
     call = call_of("a", Link("a", "w1"), Link("b", ""), Link("c", "w3"))
-    assert chains.refused(call, dispatcher.rundir.control_endpoint) == refusal
+    assert chains.refusal_of(call, dispatcher.rundir.control_endpoint) == refusal
     assert dispatcher.heard == [messages.MayCall("a", ["a", "b", "c"], ["w1", "w3"])]
 
 
 def test_waiting_calls_are_reported(dispatcher: FakeDispatcher) -> None:
     reported = messages.StuckCalls(["b"], "they wait for each other")
     dispatcher.answers[messages.CallsWait] = lambda _: [reported]
-    assert chains.stuck("w", ["b", "c"], dispatcher.rundir.control_endpoint) == reported
+    assert chains.report_waiting("w", ["b", "c"], dispatcher.rundir.control_endpoint) == reported
     assert dispatcher.heard == [messages.CallsWait(os.getpid(), "w", ["b", "c"])]
     dispatcher.answers[messages.CallsWait] = lambda _: [messages.Failure("internal", "no")]
     nothing = messages.StuckCalls([], "")
-    assert chains.stuck("w", ["b"], dispatcher.rundir.control_endpoint) == nothing
+    assert chains.report_waiting("w", ["b"], dispatcher.rundir.control_endpoint) == nothing
 
 
 # ── the handle of a call ─────────────────────────────────────────────────────────────────────────

@@ -264,7 +264,7 @@ def test_texts_that_are_no_unicode_cost_no_other_request(harness: ProxyHarness) 
 def test_a_batch_that_waits_for_its_own_worker_goes_to_another(harness: ProxyHarness) -> None:
     other = harness.worker()
     circle = harness.worker()
-    sealed = chains.sealed([Link("m", "w1"), Link("n", "w7")])
+    sealed = chains.seal_chain([Link("m", "w1"), Link("n", "w7")])
     request = Request(parameters=json.dumps({CHAIN_PARAMETER: sealed}), request_id="a")
     assert reported(harness.load().execute([request])) == [("a", INTERNAL)]
     assert (len(other.batches), circle.batches) == (1, [])

@@ -73,18 +73,18 @@ def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
     assert caller.sent == [(None, FINAL)]
     assert handle.failure() == ("no more", "NOT_FOUND")
     handle.close()
-    assert flight.gone(1) is False
+    assert flight.is_gone(1) is False
     client.cancelled = True
-    assert flight.gone(1) is True
+    assert flight.is_gone(1) is True
 
 
 def test_a_closed_handle_means_a_departed_client() -> None:
     flight, _ = flight_of(1)
     handle = Handle()
     flight.waiting = [handle.name()]
-    assert not flight.gone(0)
+    assert not flight.is_gone(0)
     handle.close()
-    assert flight.gone(0)
+    assert flight.is_gone(0)
 
 
 def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answer() -> None:
@@ -122,14 +122,14 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
     flight, _ = flight_of(2)
     flight.has_begun(5.0)
     assert flight.overdue_at is not None
-    flight.has_lost_worker(judge, None)
+    flight.judge_retry(judge, None)
     assert flight.failure is None
     flight.reset_for_retry()
     assert not flight.begun
     assert vars(flight)["overdue_at"] is None
-    one = flight.alone(1, in_row=1)
+    one = flight.split_off(1, in_row=1)
     assert one.facts() == {"losses": 1, "requests": 1, "in_row": 2, "request_id": ""}
-    one.has_lost_worker(judge, None)
+    one.judge_retry(judge, None)
     assert (one.failure, one.whole) == ("it kills", True)
     assert asked == [
         {"losses": 1, "requests": 2, "in_row": 0, "request_id": ""},
@@ -142,9 +142,9 @@ def test_a_broken_protocol_needs_no_verdict() -> None:
         raise AssertionError("nobody is asked")
 
     flight, _ = flight_of(1)
-    flight.has_lost_worker(judge, "the worker said nonsense")
+    flight.judge_retry(judge, "the worker said nonsense")
     assert flight.failure == "the worker said nonsense"
-    flight.has_lost_worker(judge, "something else")
+    flight.judge_retry(judge, "something else")
     assert flight.failure == "the worker said nonsense"
 
 
