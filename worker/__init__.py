@@ -1,7 +1,8 @@
-"""A worker: a process that loads one instance of a registrant's callable and runs its batches.
+"""A worker: the process, or thread of the registrant's process, that runs one instance of a callable.
 
-The dispatcher starts boot.py with the registrant's interpreter and search path. The worker sends `WorkerHello` and
-`WorkerReady` to the dispatcher; it receives batches from proxies over lanes, and answers them there.
+The dispatcher starts boot.py with the registrant's interpreter. The worker sends `WorkerHello` and `WorkerReady` to the
+dispatcher, then receives batches from proxies over lanes and answers each on the lane it came from. It imports the
+public API and `pytriton._protocol`, never the dispatcher.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The main loops of workers with an asynchronous callable: lanes and the callable share an event loop.
+"""Main loop of workers with an asynchronous callable: lanes and the callable share an event loop.
 
 `AsyncLoop` serves callables that answer each request once. Each lane has one batch in flight, and all lanes are served
-concurrently: as many batches overlap as there are proxies. A batch that was lost with an earlier worker, together with
-others (`Batch.alone`), starts at a distance from them: if this worker is lost, too, that batch is probably the cause.
+concurrently, so as many batches overlap as there are proxies. A batch that was in flight when an earlier worker was
+lost (`Batch.alone`) starts at a time of its own: if this worker is lost then, that batch is probably the cause.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from pytriton.worker.loop import Loop
 from pytriton.worker.model import Unrecoverable
 from pytriton.worker.request_log import Part, serving
 
-#: Delay between a batch that starts separately and any other. Requests that crash a worker usually do so at once;
-#: waiting for the end of each would take as long as all of them together.
+#: Minimum time between the start of a batch that starts separately and that of any other. A request that crashes its
+#: worker usually does so at once, and waiting for each batch to end would serialize them.
 _APART_S = 0.25
 
 
 class OnEventLoop(Loop):
-    """A loop that runs on its callable's event loop."""
+    """Base of the loops that run on the callable's event loop."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Tasks in flight: a lane's batch, or a stream.
+        #: Running tasks, by lane (`AsyncLoop`) or by stream (`AsyncStreamLoop`).
         self._tasks: dict[Any, asyncio.Task[Any]] = {}
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
         self._fatal: BaseException | None = None  #: an exception of a callable that ends the worker
 
     def run(self, end_fd: int) -> None:
-        """Serve until the descriptor is readable, or the callable is unrecoverable. Finishes batches in flight."""
+        """Serve until `end_fd` becomes readable, then finish the batches in flight.
+
+        Return at once if the callable is unrecoverable.
+        """
         self._start_watching(end_fd)
         self._events.run_until_complete(self._serve_all())
         self.close()
@@ -52,7 +55,7 @@ class OnEventLoop(Loop):
             raise self._fatal
 
     def _retire(self) -> None:
-        """Close the lanes without batches in flight."""
+        """Close the lanes without batches in flight, and make the others accept no more batches."""
         raise NotImplementedError
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
@@ -62,7 +65,7 @@ class OnEventLoop(Loop):
         self._events.remove_reader(fd)
 
     def close(self) -> None:
-        """Close all lanes and stop watching. The event loop belongs to the model."""
+        """Close all lanes and stop watching descriptors. The model closes the event loop."""
         if not self._closed:
             for fd in (self._listener.fileno(), self._control.fileno, self._end_fd):
                 if fd >= 0:
@@ -72,30 +75,30 @@ class OnEventLoop(Loop):
     def _schedule_memory_check(self) -> None:
         if self._memory_check_at is None:
             super()._schedule_memory_check()
-            self._events.call_later(KEPT_S + 0.1, self._give_back)
+            self._events.call_later(KEPT_S + 0.1, self._release_unused_memory)
 
     def _begin_shutdown(self) -> None:
         super()._begin_shutdown()
         self._ended.set()
 
-    def _give_up(self, text: str) -> None:
-        super()._give_up(text)
+    def _report_unrecoverable(self, text: str) -> None:
+        super()._report_unrecoverable(text)
         self._ended.set()
 
     def _end_with(self, error: BaseException) -> None:
-        """End the worker, as asyncio does for SystemExit and KeyboardInterrupt."""
+        """Make `run` raise an exception that ended a task, such as SystemExit."""
         self._fatal = error
         self._ended.set()
 
 
 class AsyncLoop(OnEventLoop):
-    """The loop for coroutine functions, and asynchronous generators that yield once."""
+    """Main loop for coroutine functions, and for asynchronous generators that yield once."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._stats.overlap()
-        self._queue: deque[Lane] = deque()  #: lanes whose next batch, still unread, must wait
-        self._begun_at = 0.0  #: when a batch last began, by the event loop's clock
+        self._queue: deque[Lane] = deque()  #: lanes whose next batch must wait and is still unread
+        self._begun_at = 0.0  #: when the last batch started, by the event loop's clock
         self._apart: Lane | None = None  #: the lane of that batch, if it started separately
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,16 +109,16 @@ class AsyncLoop(OnEventLoop):
     def _idle_lanes(self) -> list[Lane]:
         return [lane for lane in self._lanes.values() if lane not in self._tasks]
 
-    def _welcome(self, lane: Lane) -> None:
+    def _prepare_lane(self, lane: Lane) -> None:
         self._events.add_reader(lane.fileno(), self._serve, [lane])
-        super()._welcome(lane)
+        super()._prepare_lane(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         self._events.remove_reader(lane.fileno())
         super()._drop(lane, error)
         task = self._tasks.get(lane)
         if task is not None:
-            task.cancel()  # no one waits for its answer any more
+            task.cancel()  # nobody waits for its answer any more
         if lane in self._queue:
             self._queue.remove(lane)
 
@@ -136,7 +139,7 @@ class AsyncLoop(OnEventLoop):
             self._drop(lane, error)
         else:
             if batch is None:
-                # Left unread, it counts as not started if the worker ends. If watched, it would keep a core busy.
+                # An unread batch is sent to another worker if this one exits. Watching its lane would keep a core busy.
                 self._events.remove_reader(lane.fileno())
                 self._queue.append(lane)
                 if self._timer is None:
@@ -145,7 +148,7 @@ class AsyncLoop(OnEventLoop):
                 self._begin(lane, batch)
 
     def _next_batch(self, lane: Lane) -> Batch | None:
-        """Read the next batch of a lane; None if it must wait because it or the last one starts separately."""
+        """Read the next batch of a lane. Return None if it must wait, because it or the previous one starts separately."""
         if self._queue:
             return None
         if self._tasks and self._events.time() < self._begun_at + _APART_S:
@@ -158,7 +161,7 @@ class AsyncLoop(OnEventLoop):
         return message
 
     def _resume(self) -> None:
-        """Start waiting batches, in order, as far as possible now."""
+        """Start the waiting batches in order, up to the first that must keep waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -166,7 +169,7 @@ class AsyncLoop(OnEventLoop):
         while queue:
             lane = queue.popleft()
             self._serve([lane])
-            if self._queue:  # it keeps waiting, and so do those behind it
+            if self._queue:  # this batch must keep waiting, and so must those behind it
                 break
             if lane.fileno() >= 0:
                 self._events.add_reader(lane.fileno(), self._serve, [lane])
@@ -174,9 +177,9 @@ class AsyncLoop(OnEventLoop):
 
     def _begin(self, lane: Lane, batch: Batch) -> None:
         part = Part(lane, batch)
-        lane.reads = False  # a loan would need a wait
+        lane.reads = False  # lending memory would require waiting for the proxy
         self._begun_at, self._apart = self._events.time(), lane if batch.alone else None
-        begun_ns = self._begun([part])
+        begun_ns = self._record_start([part])
         task = self._events.create_task(self._answer_batch(part))
         self._tasks[lane] = task
         task.add_done_callback(partial(self._batch_done, part, begun_ns))
@@ -188,7 +191,7 @@ class AsyncLoop(OnEventLoop):
             return await model.answer_async(part)
         except Unrecoverable as end:
             model.on_failed("unrecoverable", len(batch.requests), end.__cause__)
-            self._give_up(end.text)
+            self._report_unrecoverable(end.text)
             return BatchFailed(batch.id, end.text)
 
     def _batch_done(
@@ -204,16 +207,16 @@ class AsyncLoop(OnEventLoop):
             return
         is_there = lane.fileno() in self._lanes
         if task.cancelled():
-            if is_there:  # by its callable, in its first step
+            if is_there:  # the callable itself cancelled the task
                 answer: BatchDone | BatchFailed = self._model.cancelled(part)
-                self._answer(part, answer)
-                self._answered(begun_ns, [part], [answer])
+                self._send_answer(part, answer)
+                self._record_end(begun_ns, [part], [answer])
             else:
-                self._answered(begun_ns)
+                self._record_end(begun_ns)
         else:
             if is_there:
-                self._answer(part, task.result())
-            self._answered(begun_ns, [part], [task.result()])
+                self._send_answer(part, task.result())
+            self._record_end(begun_ns, [part], [task.result()])
         if self._stopping and lane.fileno() in self._lanes:
             self._drop(lane)
         if not self._finished():

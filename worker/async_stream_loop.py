@@ -1,4 +1,4 @@
-"""The main loop of workers with an asynchronous decoupled callable: many concurrent streams on an event loop."""
+"""Main loop of workers with an asynchronous decoupled callable: concurrent streams on an event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytriton.worker.streams import BatchStream, Outbox
 
 
 class AsyncStreamLoop(StreamLoop, OnEventLoop):
-    """The loop for coroutine functions and asynchronous generators: streams share an event loop."""
+    """Main loop for decoupled coroutine functions and asynchronous generators. Each stream is a task."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -45,10 +45,10 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
     def _idle_lanes(self) -> list[Lane]:
         return [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
 
-    def _welcome(self, lane: Lane) -> None:
+    def _prepare_lane(self, lane: Lane) -> None:
         self._heard[lane] = asyncio.Event()
         self._events.add_reader(lane.fileno(), self._serve, [lane])
-        super()._welcome(lane)
+        super()._prepare_lane(lane)
 
     def _outbox(self, lane: Lane) -> Outbox:
         return GatheringOutbox(lane, self._batches_at_once, self._turns, self._drop)
@@ -71,7 +71,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         if outbox is not None:
             if (
                 not outbox.full
-            ):  # otherwise all streams waiting for room would wake up only to wait again
+            ):  # otherwise, the streams that wait for room would wake up only to wait again
                 self._heard[lane].set()
             for stream in outbox.streams.values():
                 if stream.abandoned:
@@ -83,7 +83,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         stream = self._begin(outbox, batch)
         task = self._events.create_task(self._answer_stream(outbox, batch, stream))
         self._tasks[stream] = task
-        # Not at the end of the task itself: a task cancelled before its first step never gets there.
+        # Not at the end of the coroutine: a task that is cancelled before its first step never runs it.
         task.add_done_callback(partial(self._task_done, outbox, stream))
 
     async def _answer_stream(
@@ -107,7 +107,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         return None
 
     def _was_cancelled(self, stream: BatchStream) -> bool:
-        """Return True if this loop has cancelled the task of a stream, because no one is waiting for it."""
+        """Return True if this loop cancelled the task of a stream, because nobody waits for its answers."""
         return stream.abandoned or stream.lane not in self._outboxes
 
     def _task_done(
@@ -119,12 +119,12 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             stream.forget()
             return
         if outbox.lane not in self._outboxes:  # the lane is gone
-            self._answered(stream.begun_ns)
+            self._record_end(stream.begun_ns)
             return
         try:
             self._end(stream, self._outcome(stream, task))
         except LaneClosed:
-            return  # the reader sees its end
+            return  # `_serve` will see that the lane is closed
         except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
         if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
@@ -137,7 +137,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
     ) -> BaseException | None:
         if not task.cancelled():
             return task.result()
-        # Otherwise by its callable, in its last step.
+        # If not by this loop, the task was cancelled by its callable.
         return None if self._was_cancelled(stream) else asyncio.CancelledError()
 
     async def _produce_async(
@@ -164,23 +164,23 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         return stream.is_cancelled(index)
 
 
-# ── the parts that streams produce in one turn of the event loop are sent as one message ─────────────
+# ── the parts that streams produce in one turn of the event loop are sent in one message ─────────────
 #
-# A message costs a system call, and wakes the proxy. With 128 streams of a token every 10 ms, 13 tokens are due in each
-# millisecond, the resolution of the loop's timers.
+# Each message costs a system call, and wakes the proxy. With 128 streams that each produce a token every 10 ms, 13 tokens
+# are due per millisecond, which is the resolution of the loop's timers.
 
 
-#: A step of a callable that takes longer does not count as short; each earlier step adds this processor time.
+#: Maximum CPU time of a short step of the callable, and the allowance for each further step since the last check.
 _SHORT_NS = 500_000
 _EACH_NS = 100_000
-#: Maximum time a part waits for others: short steps take less, unless other processes occupy the processor.
+#: Maximum time for which a part waits for others. Short steps take less, unless other processes occupy the CPU.
 _HELD_NS = 10_000_000
-#: Maximum number of parts sent together, so that the proxy can start to pass them on.
+#: Maximum number of parts in one message, so that the proxy can start to forward them.
 _MAX_WAITING = 32
 
 
 class Use(NamedTuple):
-    """The processor time that this thread has used, and how often it has waited."""
+    """CPU time of this thread, and how often it has blocked."""
 
     cpu_ns: int
     waits: int
@@ -193,13 +193,13 @@ class Use(NamedTuple):
 
 
 class Turns:
-    """The turns of an event loop in which streams answer, on any lane.
+    """Turns of an event loop in which streams of any lane produce parts.
 
-    Parts wait for those of other streams only in a turn after one that had several, all produced in short steps.
-    So a callable that computes in its turn, instead of awaiting the computation, has each part sent at once.
+    A part waits for those of other streams only if the previous turn had several parts, all produced in short steps. So
+    the parts of a callable that computes on the event loop, instead of awaiting the computation, are sent at once.
 
     Args:
-        soon: schedules a callback after everything that is ready in the loop has run
+        soon: schedules a callback to run after the callbacks that are ready now
         clock_ns, use: for tests
     """
 
@@ -215,8 +215,8 @@ class Turns:
         self._clock_ns = clock_ns
         self._use = use
         self._count = 0  #: parts of this turn
-        self._last_ns = 0  #: when the newest of them was produced
-        self._before = Use(0, 0)  #: at the beginning, or at the last check
+        self._last_ns = 0  #: when the last of them was produced
+        self._before = Use(0, 0)  #: at the start of the turn, or at the last check
         self._seen = 0  #: number of parts at that time
         self._waiting: list[
             GatheringOutbox
@@ -224,27 +224,27 @@ class Turns:
 
     @property
     def has_begun(self) -> bool:
-        """Return True if there was a part in this turn."""
+        """Return True if a stream has produced a part in this turn."""
         return self._count > 0
 
     def part(self) -> int:
-        """Count a part that has been produced; return the time."""
+        """Count a part, and return the time in nanoseconds."""
         now = self._clock_ns()
         if self._count == 0:
             self._before = self._use()
             self._soon(self._end)
         else:
-            self._look(now)
+            self._check_step(now)
         self._last_ns = now
         self._count += 1
         return now
 
-    def waits(self, outbox: GatheringOutbox) -> None:
-        """Flush an outbox at the end of this turn."""
+    def flush_at_turn_end(self, outbox: GatheringOutbox) -> None:
+        """Send the waiting parts of an outbox at the end of this turn."""
         self._waiting.append(outbox)
 
-    def _look(self, now: int) -> None:
-        """Record whether the step since the last part was long, unless other processes occupied the processor."""
+    def _check_step(self, now: int) -> None:
+        """Mark the turn as long if the steps since the last check blocked, or took much CPU time."""
         if now - self._last_ns > _SHORT_NS:
             use = self._use()
             used_ns = use.cpu_ns - self._before.cpu_ns
@@ -253,21 +253,23 @@ class Turns:
             self._before, self._seen = use, self._count
 
     def _end(self) -> None:
-        self._look(self._clock_ns())
+        self._check_step(self._clock_ns())
         self.gathers = self._count > 1 and not self.is_long
         self._count = self._seen = 0
         self.is_long = False
         waiting, self._waiting = self._waiting, []
         for outbox in waiting:
-            outbox.turn_ends()
+            outbox.on_turn_end()
 
 
 class GatheringOutbox(Outbox):
-    """One lane of a worker whose callable is asynchronous.
+    """Outbox that sends the parts of one turn of the event loop together.
 
     Args:
-        turns: the loop's turns
-        on_fault: called when the lane can no longer be used
+        lane: the lane
+        batches: how many batches the proxy may send at once
+        turns: the turns of the event loop
+        on_fault: called with the lane and the error if sending fails
     """
 
     def __init__(
@@ -284,7 +286,7 @@ class GatheringOutbox(Outbox):
         self._held_ns = 0  #: when the first waiting part was produced
 
     def put(self, message: BatchPart | Metrics) -> None:
-        """Send a part, now or at the end of this turn."""
+        """Send a part, either now or together with others at the end of this turn."""
         turns = self._turns
         if isinstance(message, Metrics) or (len(self.streams) < 2 and not turns.has_begun):
             super().put(message)
@@ -295,14 +297,14 @@ class GatheringOutbox(Outbox):
             return
         if not self._waiting:
             self._held_ns = now
-            turns.waits(self)
+            turns.flush_at_turn_end(self)
         self._parts += 1
         self._waiting.append(PartRef(message.id, message.responses))
         if len(self._waiting) >= _MAX_WAITING or turns.is_long or now - self._held_ns > _HELD_NS:
             self._flush()
 
     def send(self, message: FromWorker) -> None:
-        """Send a message without credit, after the waiting parts."""
+        """Send a message that needs no credit, after the waiting parts."""
         self._flush()
         self.lane.send(message)
 
@@ -310,18 +312,18 @@ class GatheringOutbox(Outbox):
         """Drop waiting parts: the lane is gone."""
         self._waiting.clear()
 
-    def turn_ends(self) -> None:
-        """Send waiting parts."""
+    def on_turn_end(self) -> None:
+        """Send the waiting parts."""
         try:
             self._flush()
         except LaneClosed:
-            return  # the reader sees its end
+            return  # the loop will see that the lane is closed
 
     def _flush(self) -> None:
-        """Send waiting parts.
+        """Send the waiting parts.
 
         Raises:
-            LaneClosed: the proxy is gone; or sending failed, which ends all of the streams involved.
+            LaneClosed: the proxy is gone, or sending failed, which ends all streams of the lane.
         """
         parts, self._waiting = self._waiting, []
         try:

@@ -65,9 +65,7 @@ async def _create(factory: Callable[[], Any]) -> Any:
 
 
 def _run_on_event_loop(awaitable: Any) -> Any:
-    from pytriton.worker import (
-        event_loops,  # few callables need asyncio, and importing it takes 30 ms
-    )
+    from pytriton.worker import event_loops  # it imports asyncio, which takes 30 ms
 
     return event_loops.run(awaitable)
 
@@ -100,7 +98,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
         raise LoadError(
             f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]}, but its worker runs Python "
             f"{'.'.join(ours)}: code pickled by value needs the same minor version. Put the callable "
-            "into a module that the worker can import, or let python= name an interpreter of that version."
+            "into a module that the worker can import, or set python= to an interpreter of that version."
             + _sys_path_hint(header.folders)
         )
     project_modules.use(header.sources)
@@ -117,8 +115,7 @@ def _sys_path_hint(folders: list[str]) -> str:
     )
 
 
-#: Advice for generators.
-_DECOUPLED = "To answer piece by piece, register it with config=ModelConfig(decoupled=True)."
+_DECOUPLED = "To stream answers, register it with config=ModelConfig(decoupled=True)."
 
 
 def synchronous(infer: Infer) -> Infer:

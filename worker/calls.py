@@ -1,10 +1,9 @@
-"""A worker's end of calls to other models: any thread sends them; one thread per proxy receives the answers.
+"""A worker's end of calls to other models. Any thread sends calls; one thread per proxy receives the answers.
 
-    infer() ──▶ Caller.begin ──▶ Wire.send ──▶ proxy           a connection to one proxy
-    infer() ◀── _Pending.wait ◀── Wire._read ◀── proxy         the waiting thread copies the outputs
+    infer() ──▶ WorkerCaller.begin ──▶ Wire.send ──▶ proxy          a connection to one proxy
+    infer() ◀── _PendingAnswer.wait ◀── Wire._read ◀── proxy        the waiting thread copies the outputs
 
-A worker that makes no calls only has a listening socket: proxies connect to it, and the connections are accepted
-when the first call is made.
+Proxies connect to the worker's listening socket. The worker accepts the connections when it makes its first call.
 """
 
 from __future__ import annotations
@@ -76,20 +75,20 @@ class WorkerCaller:
         calls.add_caller(self)
 
     def calls_for_this_thread(self) -> bool:
-        """Return True if this thread or task serves a batch of this worker."""
+        """Return True in the thread that serves this worker's batches."""
         return self._thread == threading.get_ident()
 
     def begin(self, call: ModelCall) -> _PendingAnswer:
-        """Send a call."""
+        """Send a call through a proxy; return the pending answer."""
         pending = _PendingAnswer(self, call)
         self.send(pending)
         return pending
 
     def send(self, pending: _PendingAnswer) -> None:
-        """Send a call through one of the proxies.
+        """Send a call through one of the proxies, or send it again through another one.
 
         Raises:
-            CallError: there is no proxy.
+            CallError: no proxy is attached, or there is no memory for the inputs.
         """
         while True:
             wire = self._wire(pending.call.model)
@@ -97,7 +96,7 @@ class WorkerCaller:
                 return
 
     def close(self) -> None:
-        """Make no more calls; those in flight are lost."""
+        """Stop making calls. Calls in flight fail."""
         calls.remove_caller(self)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
@@ -127,11 +126,11 @@ class WorkerCaller:
         return min(usable, key=lambda wire: wire.busy)
 
     def _chain(self) -> list[Link]:
-        """Return the chain of models that would wait for a call made now."""
+        """Return the chain of models that wait for a call made now, with the workers that it keeps busy."""
         parts = serving.get()
         occupied = parts is None
         if parts is None:
-            parts = self._model.now
+            parts = self._model.current_parts
         chain: list[Link] = []
         for part in parts:
             for request in part.batch.requests:
@@ -149,7 +148,7 @@ class WorkerCaller:
 
 
 class _PendingAnswer:
-    """A call in flight: `pytriton.calls.Pending`."""
+    """A call in flight. Implements `pytriton.calls.Pending`."""
 
     def __init__(self, caller: WorkerCaller, call: ModelCall) -> None:
         self.call = call
@@ -162,13 +161,13 @@ class _PendingAnswer:
         self._cancelled = False
 
     def sent(self, wire: Wire, number: int) -> None:
-        """Record that the call is in flight with this number on this connection."""
+        """Record the connection on which the call is in flight, and its number there."""
         self._sent = (wire, number)
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
-        """Accept an answer, to be passed to `Wire.has_read` later; return False if it is not wanted.
+        """Queue an answer for the waiting caller. Return False if the call was cancelled.
 
-        Without a `wire`, the answer comes from the worker itself and lies in no proxy's memory.
+        An answer without a `wire` comes from the worker itself, and needs no `Wire.acknowledge`.
         """
         with self._changed:
             if self._ended:
@@ -178,12 +177,12 @@ class _PendingAnswer:
             waiter, self._waiter = self._waiter, None
         if waiter is not None:
             loop, future = waiter
-            with contextlib.suppress(RuntimeError):  # that loop has ended
+            with contextlib.suppress(RuntimeError):  # the waiter's event loop is closed
                 loop.call_soon_threadsafe(_wake, future)
         return True
 
     def wait(self, timeout_s: float | None = None) -> Delivery | None:
-        """Wait for the next answer; None on timeout."""
+        """Wait for the next answer and return it; None on timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -197,7 +196,7 @@ class _PendingAnswer:
 
     async def wait_async(self) -> Delivery:
         """Wait for the next answer. Only one task may wait at a time."""
-        from asyncio import get_running_loop  # few callables need it, and it takes 30 ms
+        from asyncio import get_running_loop  # takes 30 ms, and few callables need it
 
         loop = get_running_loop()
         while True:
@@ -216,7 +215,7 @@ class _PendingAnswer:
                 return delivery
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the call, and drop its remaining answers."""
         with self._changed:
             if self._ended:
                 return
@@ -224,23 +223,23 @@ class _PendingAnswer:
             unread = [(wire, answer) for wire, answer in self._answers if wire is not None]
             self._answers.clear()
         for wire, answer in unread:
-            wire.has_read(answer)
+            wire.acknowledge(answer)
         if self._sent is not None:
             wire, number = self._sent
             wire.drop(number)
 
     def request_cancel(self) -> None:
-        """Ask the model to stop; its remaining answers are still delivered."""
+        """Ask the called model to stop. Its remaining answers are still delivered."""
         self._cancelled = True
         if self._sent is not None and not self._ended:
             wire, number = self._sent
             wire.cancel(number)
 
     def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
-        """Return the content of an answer; None if the call had to be sent again."""
+        """Copy the content of an answer and return it. Return None if the call had to be sent through another proxy."""
         if answer.code == MOVED:
             if wire is not None:
-                wire.has_read(answer)
+                wire.acknowledge(answer)
             self._caller.send(self)
             if self._cancelled:
                 self.request_cancel()
@@ -248,12 +247,12 @@ class _PendingAnswer:
         if wire is None:
             return Delivery({}, True, answer.error, answer.code)
         try:
-            outputs = {ref.name: wire.copied(ref) for ref in answer.outputs}
+            outputs = {ref.name: wire.copy_output(ref) for ref in answer.outputs}
         except (LaneError, ArenaError) as error:
             text = f"its answer was lost: {error}"
             return Delivery({}, True, text, "UNAVAILABLE")
         finally:
-            wire.has_read(answer)
+            wire.acknowledge(answer)
         return Delivery(outputs, answer.final, answer.error, answer.code, answer.parameters)
 
 
@@ -263,7 +262,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class Wire:
-    """The connection to one proxy."""
+    """Connection to one proxy, with the calls in flight on it."""
 
     def __init__(self, connection: CallConnection) -> None:
         self.usable = True
@@ -272,7 +271,7 @@ class Wire:
         self._slots = Slots(connection)
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[_PendingAnswer, Slot]] = {}
-        self._unread = 0  #: answers whose memory has not been read yet
+        self._unread = 0  #: number of answers that have not been acknowledged yet
         threading.Thread(target=self._read, name="pytriton-calls", daemon=True).start()
 
     @property
@@ -281,10 +280,10 @@ class Wire:
         return len(self._pending)
 
     def send(self, number: int, pending: _PendingAnswer, chain: list[Link]) -> bool:
-        """Send a call. Return False if the proxy is gone, or is retiring.
+        """Send a call. Return False if the proxy is gone or retiring, so that another proxy must be used.
 
         Raises:
-            CallError: no proxy can send it.
+            CallError: there is no memory for the inputs, or the message cannot be sent.
         """
         call = pending.call
         try:
@@ -313,14 +312,14 @@ class Wire:
             self._connection.send(message)
         except LaneClosed:
             self.usable = False
-            # Otherwise the reader has already reported it as lost.
-            return not self._take_back(number, slot)
+            # If the call is already gone, the reader has failed it.
+            return not self._remove_unsent(number, slot)
         except LaneError as error:
-            self._take_back(number, slot)
+            self._remove_unsent(number, slot)
             raise _unsendable(call.model, error) from error
         return True
 
-    def copied(self, ref: TensorRef) -> Array:
+    def copy_output(self, ref: TensorRef) -> Array:
         """Copy an output into an array owned by the caller."""
         if ref.datatype == "BYTES":
             return tensors.decode_bytes(tensors.read_raw(self._connection, ref), ref.shape)
@@ -328,8 +327,8 @@ class Wire:
         copied: Array = tensors.read(self._connection, ref, dtype).copy()
         return copied
 
-    def has_read(self, answer: Answer) -> None:
-        """Notify the proxy that an answer has been read: its memory can be reused."""
+    def acknowledge(self, answer: Answer) -> None:
+        """Notify the proxy that it may reuse the memory of an answer."""
         with contextlib.suppress(LaneClosed):
             self._connection.send(AnswerRead(answer.id))
         with self._lock:
@@ -337,13 +336,13 @@ class Wire:
         self._end_if_done()
 
     def drop(self, number: int) -> None:
-        """Drop a call; if it is still in flight, notify the proxy."""
+        """Notify the proxy that a call in flight was cancelled, and that no more answers are wanted."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallDropped(number))
 
     def cancel(self, number: int) -> None:
-        """Ask the model of a call in flight to stop."""
+        """Ask the model that answers a call to stop. Do nothing if the call has ended."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallCancelled(number))
@@ -357,8 +356,8 @@ class Wire:
         """Close the connection's descriptors in a forked child."""
         self._connection.close_after_fork()
 
-    def _take_back(self, number: int, slot: Slot) -> bool:
-        """Remove a call that could not be sent; return False if that has already been done."""
+    def _remove_unsent(self, number: int, slot: Slot) -> bool:
+        """Remove a call that could not be sent. Return False if the reader has already removed it."""
         with self._lock:
             known = self._pending.pop(number, None) is not None
         if known:
@@ -367,7 +366,7 @@ class Wire:
 
     def _read(self) -> None:
         try:
-            waits = False  # only for a while: after the last of many calls, nothing may arrive
+            waits = False  # whether `receive` has a timeout, after which idle memory is released
             while True:
                 if self._slots.large != waits:
                     waits = not waits
@@ -378,7 +377,7 @@ class Wire:
                     self._slots.release_idle()
                     continue
                 if isinstance(message, Answer):
-                    self._answered(message)
+                    self._on_answer(message)
                 elif isinstance(message, Retiring):
                     with self._lock:
                         self.usable = False
@@ -386,23 +385,23 @@ class Wire:
                 else:
                     raise LaneError(f"unexpected message from a proxy: {message!r:.100}")
         except (LaneClosed, LaneError) as end:
-            self._lost(str(end))
+            self._fail_pending(str(end))
         except Exception as fault:
-            # An internal error, or out of memory: fail the waiting calls, since answers are no longer read.
-            report_error(fault, "its calls of other models are lost")
-            self._lost(described(fault))
+            # An internal error, or out of memory. Fail the pending calls, because nobody reads answers any more.
+            report_error(fault, "calls to other models are lost")
+            self._fail_pending(described(fault))
         self.alive = self.usable = False
         self._slots.close()
         self._connection.close()
 
     def _end_if_done(self) -> None:
-        """Shut down if the proxy is retiring, and nothing from it is needed any more."""
+        """Shut the connection down if the proxy is retiring, and all its answers have been read."""
         with self._lock:
             done = not self.usable and not self._pending and not self._unread
         if done:
             self.hang_up()
 
-    def _answered(self, answer: Answer) -> None:
+    def _on_answer(self, answer: Answer) -> None:
         with self._lock:
             self._unread += 1
             pending, slot = self._pending.get(answer.id, (None, None))
@@ -413,13 +412,13 @@ class Wire:
         if answer.final:
             self._slots.give_back(slot)
         if not pending.put(self, answer):
-            self.has_read(answer)
+            self.acknowledge(answer)
 
-    def _lost(self, why: str) -> None:
+    def _fail_pending(self, why: str) -> None:
         with self._lock:
             self.usable = False
-            under_way, self._pending = self._pending, {}
-        for number, (pending, slot) in under_way.items():
+            lost, self._pending = self._pending, {}
+        for number, (pending, slot) in lost.items():
             self._slots.give_back(slot)
             text = f"the proxy that made the call has exited ({why}): tritonserver has probably stopped"
             pending.put(None, Answer(number, [], True, text, "UNAVAILABLE"))
@@ -434,7 +433,7 @@ def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Cal
         number,
         call.model,
         call.version,
-        [_placed(call.model, name, array, slot) for name, array in call.inputs.items()],
+        [_write_input(call.model, name, array, slot) for name, array in call.inputs.items()],
         list(call.outputs),
         _parameters(call.parameters),
         call.request_id,
@@ -446,8 +445,8 @@ def _message(number: int, call: ModelCall, slot: Slot, chain: list[Link]) -> Cal
     )
 
 
-def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
-    """Write an input to memory that the proxy reads."""
+def _write_input(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
+    """Write an input into memory that the proxy reads; return a reference to it."""
     if array.dtype.kind in "OSU":
         try:
             data = tensors.encode_bytes(array)
@@ -458,7 +457,7 @@ def _placed(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
     datatype = numpy_types.BY_DTYPE.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
     if datatype is None:
         raise TypeError(
-            f"call to model {model}: input {name} has dtype {array.dtype}, which Triton has no type for"
+            f"call to model {model}: input {name} has dtype {array.dtype}, for which Triton has no type"
         )
     return slot.reference(tensors.write(slot, name, datatype, array, dtype))
 
@@ -467,6 +466,6 @@ def _parameters(parameters: Mapping[str, Any]) -> str:
     for name, value in parameters.items():
         if not isinstance(value, (str, int, bool)):
             raise TypeError(
-                f"request parameter {name} is {shown(value, 60)}: Triton takes str, int and bool values only"
+                f"request parameter {name} is {shown(value, 60)}: Triton only accepts str, int and bool"
             )
     return json.dumps(dict(parameters))

@@ -1,6 +1,6 @@
-"""The event loop of a worker: one for set-up, warm-up and calls, created when the first of them is asynchronous.
+"""The event loop of an asynchronous callable: created on demand, and used for its factory, warm-up and calls.
 
-It belongs to the serving thread: the main thread of a worker process, or each worker thread in a registrant's process.
+Each serving thread has its own: the main thread of a worker process, or a worker thread in a registrant's process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytriton.worker.fault_reports import ExecutionTimeout
 
 __all__ = ["close", "current", "new_event_loop", "run", "within_limit"]
 
-#: Modules that patch asyncio's loop and reject any other.
+#: A module that patches asyncio's own loop, and does not work with any other.
 _PATCHES = "nest_asyncio"
 
 _here = threading.local()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new loop: uvloop's if it is installed in the model's environment, since it halves the cost per token."""
+    """Create an event loop: uvloop's if it is installed in the model's environment, since it halves the cost per token."""
     if _PATCHES not in sys.modules:
         try:
             import uvloop
@@ -36,7 +36,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def current() -> asyncio.AbstractEventLoop:
-    """Return the loop of this thread's worker, creating it if necessary."""
+    """Return the event loop of this thread's worker. Create it if necessary."""
     loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
     if loop is None or loop.is_closed():
         loop = _here.loop = new_event_loop()
@@ -45,16 +45,16 @@ def current() -> asyncio.AbstractEventLoop:
 
 
 def run(awaitable: Awaitable[Any]) -> Any:
-    """Run the worker's loop until an awaitable is done, and return its result. Other tasks on the loop run, too."""
+    """Run this thread's event loop until an awaitable is done, and return the result."""
     return current().run_until_complete(_awaited(awaitable))
 
 
 def close() -> None:
-    """Cancel the tasks that the callable left on this thread's loop, wait for them, and close the loop."""
+    """Cancel the callable's remaining tasks on this thread's event loop, wait for them, and close the loop."""
     loop: asyncio.AbstractEventLoop | None = getattr(_here, "loop", None)
     if loop is None or loop.is_closed():
         return
-    with contextlib.suppress(RuntimeError):  # the loop was stopped: do not delay the exit
+    with contextlib.suppress(RuntimeError):  # a task stopped the loop; the worker exits anyway
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -73,10 +73,10 @@ async def within_limit(
     limit_s: float | None,
     held_s: Callable[[], float] = lambda: 0.0,
 ) -> Any:
-    """Await a coroutine with a time limit, excluding the seconds returned by `held_s`.
+    """Await a coroutine with a time limit, which excludes the seconds that `held_s` returns.
 
     Raises:
-        ExecutionTimeout: it takes longer.
+        ExecutionTimeout: the coroutine exceeded the limit, and was cancelled.
     """
     if limit_s is None:
         return await producing
@@ -93,4 +93,4 @@ async def within_limit(
     finally:
         if task.cancel():
             await asyncio.wait([task])
-        del task  # its error holds this frame
+        del task  # its exception refers to this frame, which would be a reference cycle

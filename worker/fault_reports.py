@@ -1,10 +1,10 @@
-"""Failures of the callable: which exceptions count, what clients get, and the reports in the model's log.
+"""Failures of the callable: which exceptions count, the error texts for clients, and the reports in the model's log.
 
-A worker process prints its reports for the daemon's log, a worker thread logs them.
+A worker process prints reports, which the daemon writes to the log. A worker thread passes them to a logger.
 
-`asyncio.CancelledError` counts as a failure of the callable, although it is not an `Exception`. A callable may raise it
-without having been cancelled: by awaiting a cancelled task, a call of a closed grpc.aio channel, or a scope of anyio.
-All others that are not an `Exception` (`SystemExit`, for example) end the worker, in any thread or event loop.
+`asyncio.CancelledError` counts as a failure of the callable, although it is not an `Exception`: a callable that nobody
+cancelled can raise it by awaiting a cancelled task, a call on a closed grpc.aio channel, or a cancelled anyio scope. Any
+other exception that is not an `Exception`, such as `SystemExit`, ends the worker from any thread or event loop.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 _here = threading.local()
-#: Files of the machinery that loads and calls a callable, irrelevant to its owner.
-_WAY = (
+#: Folders and files that load and call the callable. Tracebacks omit their frames.
+_MACHINERY = (
     *(
         os.path.dirname(os.path.abspath(path)) + os.sep
         for path in (os.path.dirname(__file__), cloudpickle.__file__)
@@ -40,11 +40,11 @@ _WAY = (
     os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "asyncio") + os.sep,
     "<frozen importlib",
 )
-#: Callables wrapped by our decorators are pickled with the file name from the registrant.
+#: Functions of our decorators keep the file name that they had on the registrant's machine.
 _DECORATORS = os.path.join(os.sep, "pytriton", "decorators", "wrapping.py")
-#: Characters per line: the daemon's log cuts lines longer than 64 KiB.
+#: Maximum number of characters of a printed line, because the daemon's log cuts lines at 64 KiB.
 _MAX_LINE = 10_000
-#: Appended to the text of a `CancelledError`, which usually has none.
+#: Appended to the text of a `CancelledError`, which is usually empty.
 _CANCELLED = (
     " (what the callable awaited was cancelled: a task, or a call of a channel that was closed)"
 )
@@ -57,21 +57,22 @@ class ExecutionTimeout(TimeoutError):
 
 
 def callable_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that count as a failure of the callable, for an `except`, which evaluates them only when something was raised.
+    """Return the exception types that count as a failure of the callable, for use in an `except` clause.
 
-    asyncio takes 30 ms to import. If it has not been imported, its exceptions cannot be raised.
+    Python evaluates an `except` clause only when an exception was raised. Importing asyncio takes 30 ms, and while it has
+    not been imported, nothing can raise its exceptions.
     """
     exceptions = sys.modules.get("asyncio.exceptions")
     return (Exception,) if exceptions is None else (Exception, exceptions.CancelledError)
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Return True if an exception is asyncio's `CancelledError`."""
+    """Return True if an exception is an `asyncio.CancelledError`."""
     return isinstance(error, callable_errors()) and not isinstance(error, Exception)
 
 
 def reason(error: BaseException) -> BaseException:
-    """Return the cause of a callable's failure: of a group, its only member, or the unrecoverable one."""
+    """Return the cause of a failure: for an exception group, the unrecoverable member or the only member, if there is one."""
     found = members(error)
     for one in found:
         if isinstance(one, PyTritonUnrecoverableError):
@@ -83,17 +84,17 @@ def reason(error: BaseException) -> BaseException:
 
 
 def report_to(logger: logging.Logger, model: str) -> None:
-    """Send this thread's reports about a model to a logger: the process's output belongs to the registrant."""
+    """Send this thread's reports about a model to a logger, because the registrant owns the process's output."""
     _here.logger, _here.model = logger, model
 
 
 def report_error(
     error: BaseException,
-    what: str = "its callable failed",
+    what: str = "the callable failed",
     batches: Sequence[Batch] = (),
     ids: Sequence[str] | None = None,
 ) -> None:
-    """Report an exception with its traceback and the ids of the requests that it failed, as one record."""
+    """Write one record with an exception, its traceback, and the ids of the requests that failed."""
     logger: logging.Logger | None = getattr(_here, "logger", None)
     if ids is None:
         ids = [one for batch in batches for one in ids_of(batch)]
@@ -114,13 +115,13 @@ def report_error(
 
 
 def client_text(error: BaseException) -> str:
-    """Return the text for clients of an exception that is also reported, cut to its limit."""
+    """Return the error text that clients get for an exception, cut to the maximum length of a response."""
     text = described(error)
     return for_client(text.rstrip(": ") + _CANCELLED if is_cancellation(error) else text)
 
 
 def cut_for_client(text: str) -> str:
-    """Return the part of an error text that fits into a response. If it was cut, report the full text."""
+    """Cut an error text to the maximum length of a response. If that removes anything, report the full text."""
     cut = for_client(text)
     if len(cut) < len(text):
         report(text)
@@ -128,7 +129,7 @@ def cut_for_client(text: str) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return an exception's traceback for the registrant, as far as a control message can hold it."""
+    """Return an exception's traceback for the registrant, cut to the maximum length of a control message."""
     text = sendable(_traceback(error))
     more = len(text) - _MAX_TRACEBACK
     return (
@@ -139,16 +140,16 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return an exception's traceback. Handles exceptions whose own methods raise."""
+    """Return an exception's traceback, even if a method of the exception itself raises."""
     try:
         lines = [*_from_users_frame(error).format()]
-    except Exception:  # from one of its properties, for example
+    except Exception:  # from a property of the exception, for example
         lines = [*traceback.format_tb(error.__traceback__), described(error), "\n"]
     return "".join(lines)
 
 
 def _from_users_frame(error: BaseException) -> traceback.TracebackException:
-    """Return an exception's traceback starting at the user's code, without the frames that called it."""
+    """Return an exception's traceback without the frames above the user's code."""
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     waiting: list[traceback.TracebackException | None] = [whole]
     seen: set[int] = set()
@@ -157,25 +158,27 @@ def _from_users_frame(error: BaseException) -> traceback.TracebackException:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        users = next((at for at, frame in enumerate(one.stack) if not _is_way(frame.filename)), 0)
+        users = next(
+            (at for at, frame in enumerate(one.stack) if not _is_machinery(frame.filename)), 0
+        )
         del one.stack[:users]
         waiting += [one.__cause__, one.__context__]
     return whole
 
 
-def _is_way(file: str) -> bool:
-    return file.startswith(_WAY) or file.endswith(_DECORATORS)
+def _is_machinery(file: str) -> bool:
+    return file.startswith(_MACHINERY) or file.endswith(_DECORATORS)
 
 
 def _print(text: str) -> None:
-    """Print to the log, splitting lines that it would cut."""
+    """Print to the log. Split lines that the log would cut."""
     for line in text.splitlines():
         for start in range(0, max(1, len(line)), _MAX_LINE):
             _write(line[start : start + _MAX_LINE], sys.__stderr__ or sys.stderr)
 
 
 def report_threads() -> None:
-    """Report exceptions that end threads of this process, which Python would only print."""
+    """Report exceptions that end threads of this process, instead of only printing them."""
 
     def hook(ended: threading.ExceptHookArgs) -> None:
         if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
@@ -204,9 +207,9 @@ def report(text: str) -> None:
 
 
 def _write(text: str, stream: TextIO | None) -> None:
-    """Write a line to the process's original output, even if the callable has redirected Python's.
+    """Write a line to the process's original output, even if the callable has replaced `sys.stdout` or `sys.stderr`.
 
-    If the callable has closed it, the report is dropped; the worker must not end because of that.
+    If the callable has closed the stream, drop the line instead of ending the worker.
     """
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""A fork server: a process that has imported what every worker imports, and forks a worker for each order.
+"""A fork server: a process that has imported what every worker imports, and forks a worker on each order.
 
-It holds no data of a model, a user or a connection: the fork happens before a worker's first message. The fork
-recreates what a new process would have of its own: session, folder, output, variables, random numbers, name.
-All forks share what the interpreter chooses at startup: the hash seed of str, and memory addresses.
+It forks before the worker's first message, so it holds no data of a model, a user or a connection. Each fork gets what a
+new process would have: session, working directory, output, environment variables, random seeds and name. All forks share
+what the interpreter chose at startup: the hash seed of str, and memory addresses.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ from pytriton._protocol.fork_protocol import (
     show_as,
 )
 
-#: Descriptors passed with an order: the worker's output, its stats page, its connection to the dispatcher until GO.
+#: Number of descriptors passed with an order: the worker's output, its statistics page, and a connection to the
+#: dispatcher that is used until GO.
 _DESCRIPTORS = 3
-#: Modules whose location may change between starts: those that every worker imports from its environment.
-_FOUND = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustomize")
+#: Modules that every worker imports from its environment. If one is found elsewhere, the fork server is outdated.
+_WATCHED_MODULES = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "usercustomize")
 
 
 def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
-    """Fork for each order. Return the worker's name and the descriptor of its stats page in the fork, None at the end."""
+    """Serve orders until the dispatcher closes the channel, then return None.
+
+    In each forked worker, return the worker's name and the descriptor of its statistics page.
+    """
     linux.die_with_parent(parent_pid)
     with socket.socket(fileno=channel_fd) as channel:
         return _serve(parent_pid, channel)
@@ -52,35 +56,35 @@ def _serve(parent_pid: int, channel: socket.socket) -> tuple[str, int] | None:
     try:
         forker = Forker()
     except CannotFork as why:
-        _say(channel, ForkAnswer(refused=str(why)))
+        _send(channel, ForkAnswer(refused=str(why)))
         return None
     is_fresh = installation()
-    sys.stdout.flush()  # output of start-up files belongs to this process
-    # A collection in a fork would copy the memory that all of them share. None is made before: it would take 20 ms to
-    # find the thousand unused objects that imports leave.
+    sys.stdout.flush()  # otherwise, each fork would repeat the output of start-up files
+    # Freeze, because a garbage collection in a fork would copy the memory that all forks share. Do not collect first: that
+    # takes 20 ms, and finds only the thousand unused objects that imports leave.
     gc.freeze()
-    _say(channel, ForkAnswer(pid=os.getpid()))
+    _send(channel, ForkAnswer(pid=os.getpid()))
     while True:
         data, descriptors = _receive(channel)
         if not data:
             return None
         order = msgspec.msgpack.decode(data, type=Order)
-        answer = _obstacle(order, is_fresh) or _fork(forker)
+        answer = _prepare(order, is_fresh) or _fork(forker)
         if answer is None:
             channel.close()
-            _begin(order, parent_pid, descriptors[0], descriptors[2])
+            _become_worker(order, parent_pid, descriptors[0], descriptors[2])
             return order.worker, descriptors[1]
         for descriptor in descriptors:
             os.close(descriptor)
-        _say(channel, answer)
+        _send(channel, answer)
 
 
-def _say(channel: socket.socket, answer: ForkAnswer) -> None:
+def _send(channel: socket.socket, answer: ForkAnswer) -> None:
     channel.send(msgspec.msgpack.encode(answer))
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return an order and its close-on-exec descriptors; b"" if the dispatcher is gone."""
+    """Receive an order and its descriptors, which are close-on-exec. The order is b"" if the dispatcher is gone."""
     size = _DESCRIPTORS * array.array("i").itemsize
     data, ancillary, _, _ = channel.recvmsg(LARGEST, socket.CMSG_LEN(size), socket.MSG_CMSG_CLOEXEC)
     numbers = array.array("i")
@@ -89,8 +93,8 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(numbers)
 
 
-def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
-    """Change to the worker's folder, so that the worker starts there. Return why that fails, or why it cannot fork."""
+def _prepare(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
+    """Change to the worker's working directory. Return an answer if that fails, or if this fork server is outdated."""
     if not is_fresh():
         return ForkAnswer(is_stale=True)
     try:
@@ -102,7 +106,7 @@ def _obstacle(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
 
 
 def _fork(forker: Forker) -> ForkAnswer | None:
-    """Fork, and return the outcome; None in the fork."""
+    """Fork. Return the answer to the dispatcher; None in the fork."""
     try:
         pid = forker.fork()
     except OSError as error:
@@ -110,8 +114,8 @@ def _fork(forker: Forker) -> ForkAnswer | None:
     return ForkAnswer(pid=pid) if pid else None
 
 
-def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
-    """Become a process like one started by the dispatcher itself. Returns only when that is done."""
+def _become_worker(order: Order, parent_pid: int, output: int, connection: int) -> None:
+    """Make this fork equivalent to a worker process started by the dispatcher. Exit if the dispatcher abandons it."""
     linux.die_with_parent(parent_pid)
     os.setsid()
     for number in (1, 2):
@@ -119,23 +123,23 @@ def _begin(order: Order, parent_pid: int, output: int, connection: int) -> None:
     os.close(output)
     os.environ.update(order.variables)
     show_as(FORKS, order.worker)
-    _renew()
+    _reseed()
     with socket.socket(fileno=connection) as dispatcher:
         if not _is_wanted(dispatcher):
             os._exit(0)
 
 
 def _is_wanted(dispatcher: socket.socket) -> bool:
-    """Announce this process as a worker; return True if the dispatcher still wants it."""
+    """Announce this process to the dispatcher. Return True if the dispatcher still wants the worker."""
     try:
         dispatcher.send(BEGUN + str(os.getpid()).encode())
         return dispatcher.recv(LARGEST) == GO
-    except ConnectionError:  # it has abandoned the start
+    except ConnectionError:  # the dispatcher has abandoned the start
         return False
 
 
-def _renew() -> None:
-    """Renew state that libraries initialized at import, such as random seeds; `random` itself does so in every fork."""
+def _reseed() -> None:
+    """Renew random seeds and other state that libraries initialize on import. `random` reseeds itself in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
@@ -145,14 +149,14 @@ def _renew() -> None:
 
 
 def installation() -> Callable[[], bool]:
-    """Return a function that checks whether a new interpreter would import the same files as this one."""
+    """Record the installed files. Return a function that is True while a new interpreter would import the same files."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_site_folders()]
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = [*{*folders, sys.executable, *(file for file in files if isinstance(file, str))}]
 
     def seen() -> list[object]:
         sys.path_importer_cache.clear()
-        return [*map(_stamp, paths), *map(_origin, _FOUND)]
+        return [*map(_stamp, paths), *map(_origin, _WATCHED_MODULES)]
 
     before = seen()
     return lambda: seen() == before
@@ -164,7 +168,7 @@ def _site_folders() -> list[str]:
 
 
 def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
-    """Return a stamp that changes with a file or the content of a folder; None if it does not exist."""
+    """Return a value that changes when a file or the content of a folder changes; None if the path does not exist."""
     try:
         found = os.stat(path or "")
     except OSError:
@@ -173,7 +177,7 @@ def _stamp(path: Optional[str]) -> Optional[tuple[int, int, int]]:
 
 
 def _origin(name: str) -> Optional[str]:
-    """Return the file that would be imported for a module; None if there is none or a custom importer fails."""
+    """Return the file that would be imported for a module; None if it is not found, or a custom importer raises."""
     try:
         spec = PathFinder.find_spec(name)
     except Exception:

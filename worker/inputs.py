@@ -1,16 +1,15 @@
-"""Creates the requests for a callable from a batch on the lane: the only copy of the inputs.
+"""Creates the requests for a callable from a batch on the lane, with the only copy of the inputs.
 
-Inputs belong to the callable: writable, and valid for as long as it keeps them. If the requests
-of a batch agree in an input's type and shape, the same copy gathers them: request k's
-array is the slice [lo:hi] of one contiguous array along the batch axis, so `@batch` finds the
-whole batch ready-made::
+Inputs belong to the callable: they are writable, and stay valid while it keeps them. If the requests of a batch agree
+in an input's type and shape, they are copied into one contiguous array, and each request gets a slice of it along the
+batch axis. So `@batch` need not concatenate them::
 
     Triton's memory:   …[ request 0 ]……[ request 2 ]…[ request 1 ]…
     here:              [ request 0 ][ request 1 ][ request 2 ]
 
-A model with `zero_copy_inputs` reads Triton's memory directly, through a read-only mapping.
-Its arrays are valid until the batch is answered: then Triton reuses the memory. They may be
-unaligned: Triton's python backend (seen in 2.51) puts a tensor's data directly after its name.
+A model with `zero_copy_inputs` reads Triton's memory directly, through a read-only mapping. Its arrays are valid until
+the batch is answered, because Triton then reuses the memory. They may be unaligned: Triton's python backend places a
+tensor's data directly after its name (seen in 2.51).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from pytriton.proxy.results import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.request_log import Part
 
-#: The request's index, its lane, and where its input lies.
+#: A request's index, its lane, and the reference to one of its inputs.
 _Placed = tuple[int, Lane, TensorRef]
 
 _element_dtype = cache(numpy_types.element_dtype)
@@ -56,12 +55,16 @@ def read_requests(
     zero_copy: bool = False,
     texts: Container[str] = (),
 ) -> list[Request]:
-    """Return the requests of one batch, or of several merged, with their inputs copied from Triton's memory.
+    """Return the requests of one batch, or of several merged ones, with their inputs copied from Triton's memory.
 
-    With `zero_copy`, numeric inputs are read-only views instead. `texts` lists BYTES inputs to convert to str.
+    Args:
+        parts: the batches, with their lanes
+        batching: whether the inputs have a batch axis
+        zero_copy: make numeric inputs read-only views of Triton's memory instead of copies
+        texts: names of the BYTES inputs to convert to str
 
     Raises:
-        LaneError, ArenaError: the references are invalid.
+        LaneError, ArenaError: a reference is invalid.
         TextError: an input to convert to str is not UTF-8.
     """
     refs = [request for part in parts for request in part.batch.requests]
@@ -96,7 +99,7 @@ def _request(ref: RequestRef, data: dict[str, Array]) -> Request:
 
 
 def _by_input(parts: Sequence[Part]) -> dict[str, list[_Placed]]:
-    """Return, per input name, the requests that have it, in order."""
+    """Group the inputs of all requests by name, in the order of the requests."""
     by_name: dict[str, list[_Placed]] = {}
     index = 0
     for part in parts:
@@ -113,7 +116,7 @@ def _by_input(parts: Sequence[Part]) -> dict[str, list[_Placed]]:
 
 
 def _gather(sharing: list[_Placed], texts: Container[str]) -> tuple[list[Array], Array | None]:
-    """Return an input of several requests. If they agree, these are slices of one array, which is returned, too."""
+    """Copy an input of several requests. If type and shape agree, return slices of one array, and that array."""
     first = sharing[0][2]
     row = first.shape[1:]
     datatype = first.datatype
@@ -151,24 +154,28 @@ def _strings(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
 
 def _parameters(text: str) -> dict[str, Any]:
     parameters: dict[str, Any] = json.loads(text)
-    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # of a request made by another model
+    for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # present if another model made the request
         parameters.pop(ours, None)
     return parameters
 
 
-# ── requests that lack an input: Triton only counts inputs, so they are refused here ─────────────────
+# ── requests that lack a required input: Triton only checks the number of inputs ─────────────────────
 
 
 class RequiredInputs:
-    """The inputs that every request of a model must have. `names` is empty if Triton's count is sufficient."""
+    """The inputs that every request of a model must have.
+
+    Attributes:
+        names: their names; empty if no input is optional, since Triton's check of the number is then sufficient
+    """
 
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
         names = [entry["name"] for entry in config["input"] if not entry.get("optional")]
         self._model = model
         self.names = names if len(names) < len(config["input"]) else []
 
-    def lacking(self, batch: Batch) -> list[str | None] | None:
-        """Return the error of each request (None if valid), or None if all are valid."""
+    def find_errors(self, batch: Batch) -> list[str | None] | None:
+        """Return an error for each request that lacks an input and None for each other one; None if all are complete."""
         if not self.names:
             return None
         found = [self._fault(request) for request in batch.requests]
@@ -185,8 +192,8 @@ class RequiredInputs:
         return None
 
 
-def complete(batch: Batch, faults: list[str | None]) -> Batch:
-    """Return a batch without the invalid requests; the others keep their ids, which count positions."""
+def without_invalid(batch: Batch, faults: list[str | None]) -> Batch:
+    """Return a batch without its invalid requests. The others keep their ids, which depend on the position."""
     places = [place for place, fault in enumerate(faults) if fault is None]
     right = [
         structs.replace(batch.requests[place], request_id=id_at(batch, place)) for place in places
@@ -198,17 +205,17 @@ def complete(batch: Batch, faults: list[str | None]) -> Batch:
     return Batch(batch.id, right, trace, batch.reads, batch.alone, batch.taken_ns)
 
 
-def one_by_one(batch: Batch) -> Iterator[Batch]:
-    """Yield a batch for each request, which keeps its id."""
+def split_requests(batch: Batch) -> Iterator[Batch]:
+    """Split a batch into batches of one request each. The requests keep their ids."""
     for place, request in enumerate(batch.requests):
         alone = structs.replace(request, request_id=id_at(batch, place))
         yield structs.replace(batch, requests=[alone], trace=None, rows=0)
 
 
-def with_faults(
+def with_errors(
     answer: BatchDone | BatchFailed, faults: list[str | None], batch: Batch
 ) -> BatchDone:
-    """Return the answer to the whole batch from the answer to its `complete` part."""
+    """Merge the answer to the valid requests with the errors of the invalid ones; return the answer to the whole batch."""
     return BatchDone(answer.id, list(_responses(answer, faults, batch)))
 
 

@@ -3,11 +3,11 @@
     new lane ──▶ _accept        control message ──▶ _control_messages
     batch    ──▶ _serve         end signal      ──▶ _begin_shutdown
 
-A worker may have several lanes. Batches that wait on them when the worker becomes free are merged as far as
-the model allows; each proxy gets its part of the answer.
+A worker may have several lanes. When it becomes free, it merges the batches that wait on them where the model allows,
+and sends each proxy its part of the answer.
 
 On an end signal (SIGTERM or EndWorker for a process), the worker exits after the current batch. Closing a lane between
-batches is always safe: a batch that arrives at that moment stays unread, and its proxy sends it elsewhere.
+batches is always safe: a batch that arrives at that moment stays unread, and its proxy sends it to another worker.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ from pytriton.worker.worker_limits import Allowance
 
 
 class Loop:
-    """Serves the lanes of one worker until its end signal.
+    """Main loop of a worker, and the base of the other loops. Serves one batch, or several merged ones, at a time.
 
-    Listens from construction on; `run` returns when the worker must end. `unrecoverable` is set
-    if the callable requested that the whole daemon stop, `unable` (the reason) if it could not serve at all.
+    Accepts connections from construction on. `run` returns when the worker must exit.
+
+    Attributes:
+        unrecoverable: whether the callable raised PyTritonUnrecoverableError, which stops the daemon
+        unable: why the worker cannot serve at all; None if it can
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Loop:
         self._withdrawals = Withdrawals()
         self._end_fd = -1  #: becomes readable when the worker must end
         self._poll = select.epoll()
-        #: When to check lanes that hold much memory again, and how long until then; None: no lane does.
+        #: When to check again for unused memory, and the poll timeout until then; None if no lane has excess memory.
         self._memory_check_at: float | None = None
         self._idle_s: float | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -79,7 +82,7 @@ class Loop:
         call_in_forked_children(self._close_inherited)
 
     def run(self, end_fd: int) -> None:
-        """Serve until the descriptor `end_fd` is readable, or the callable is unrecoverable."""
+        """Serve until the descriptor `end_fd` becomes readable, or the callable is unrecoverable."""
         self._start_watching(end_fd)
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
         while not self._finished():
@@ -92,29 +95,29 @@ class Loop:
                 else:
                     awake.append(fd)
             if gone:
-                self._forget(gone)
+                self._drop_gone(gone)
             if awake and not self._finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
             if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
-                self._give_back()
+                self._release_unused_memory()
         self.close()
 
-    def listen_for(self, end: EndSignal) -> None:
-        """Handle the signals of this process; `run` is then called with `end.fd`."""
+    def watch_signals(self, end: EndSignal) -> None:
+        """Handle the signals of this process. Call this before `run(end.fd)`."""
         self._end_signal = end
-        self._watch(end.woken, end.hear)
+        self._watch(end.woken, end.read_signals)
 
     def _schedule_memory_check(self) -> None:
-        """Schedule a check of lanes that hold much memory, to release what is unused for a while."""
+        """Schedule a check that releases memory which lanes have not used for `KEPT_S`."""
         if self._memory_check_at is None:
             self._idle_s = KEPT_S + 0.1
             self._memory_check_at = time.monotonic() + self._idle_s
 
-    def _give_back(self) -> None:
+    def _release_unused_memory(self) -> None:
         self._memory_check_at = self._idle_s = None
         for lane in self._lanes.values():
-            self._model.give_back(lane)
-            if self._model.holds_much(lane):
+            self._model.release_unused(lane)
+            if self._model.has_excess_memory(lane):
                 self._schedule_memory_check()
 
     def _finished(self) -> bool:
@@ -136,7 +139,7 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
-        """Accept all new lanes: one left waiting would be unmerged until the next batch is answered."""
+        """Accept all new lanes at once, so that their first batches can be merged with those of other lanes."""
         while self._take_lane():
             pass
 
@@ -145,7 +148,7 @@ class Loop:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return False
-        except OSError as error:  # no descriptors left: the callable leaks them
+        except OSError as error:  # no descriptors left, probably because the callable leaks them
             self._unwatch(self._listener.fileno())
             self._cannot_take_lanes(f"{messages.NO_LANE}: {error}")
             return False
@@ -155,36 +158,35 @@ class Loop:
             lane.close()
             return True
         self._lanes[lane.fileno()] = lane
-        lane.arena.on_change = self._count_arenas
+        lane.arena.on_change = self._report_arena_memory
         self._poll.register(lane.fileno(), select.EPOLLIN)
-        self._welcome(lane)
+        self._prepare_lane(lane)
         return True
 
     def _cannot_take_lanes(self, why: str) -> None:
         if self._stats.read().answered:
             self._control.send(messages.WorkerRecycleDue(self._worker, why))
         elif not self._finished():
-            # A replacement would fail, too, and should not start at once: so this counts as a failure.
+            # A replacement would fail, too. Exiting as a failure delays its start.
             self.unable = why
             self._begin_shutdown()
 
-    def _welcome(self, lane: Lane) -> None:
-        """Allow a new proxy to read this process's memory, if this is the worker's own process."""
-        if self._model.own_process:  # in a registrant's process, its owner decides who may read it
+    def _prepare_lane(self, lane: Lane) -> None:
+        """Allow a new proxy to read this process's memory, unless the process belongs to the registrant."""
+        if self._model.own_process:
             linux.allow_reading(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
-        """Answer the batch on the first of these lanes, merged with others where possible.
+        """Answer the batch on the first of these lanes, merged with batches on the others where possible.
 
-        That lane was served longest ago: epoll alone might always report the same busy lane
-        first.
+        The lanes are sorted by when they were last served. In epoll's order, the same busy lane might always come first.
         """
         if not ready:
             return
         lane = ready[0]
-        self._put_last(lane)
+        self._move_to_end(lane)
         try:
-            batch = lane.receive(wait=False)  # the event may be only a memory descriptor
+            batch = lane.receive(wait=False)  # only a memory descriptor may have arrived
             if not isinstance(batch, Batch):
                 raise LaneError(f"{type(batch).__name__} is not for a worker")
         except LaneSilent:
@@ -199,32 +201,32 @@ class Loop:
         if len(ready) > 1:
             parts += self._model.mergeable(batch, ready[1:])
             for part in parts[1:]:
-                self._put_last(part.lane)
+                self._move_to_end(part.lane)
         self._run(parts)
 
     def _run(self, parts: list[Part]) -> None:
-        begun_ns = self._begun(parts)
+        begun_ns = self._record_start(parts)
         for part in parts:
             part.lane.reads = part.batch.reads
         try:
             try:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
-                self._give_up(end.text)
+                self._report_unrecoverable(end.text)
                 self._model.on_failed("unrecoverable", _requests(parts), end.__cause__)
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
-                self._answer(part, answer)
+                self._send_answer(part, answer)
             for part in parts:
                 if part.lane.lent:
                     self._wait_until_read(part.lane)
-        except Exception:  # not SystemExit: the worker then ends during its batch
+        except Exception:  # not SystemExit, after which the worker exits in the middle of its batch
             self._stats.end(begun_ns)
             raise
-        self._answered(begun_ns, parts, answers)
+        self._record_end(begun_ns, parts, answers)
 
-    def _begun(self, parts: Sequence[Part]) -> int:
-        """Record the start of a call on the stats page; return the time."""
+    def _record_start(self, parts: Sequence[Part]) -> int:
+        """Record the start of a call on the statistics page; return the time."""
         stats, batch = self._stats, parts[0].batch
         if len(parts) == 1:
             return stats.begin(len(batch.requests), batch.rows, batch.taken_ns)
@@ -234,21 +236,23 @@ class Loop:
             stats.merged(part.batch.taken_ns)
         return begun_ns
 
-    def _answered(self, begun_ns: int, parts: Sequence[Part] = (), answers: Answers = ()) -> None:
+    def _record_end(self, begun_ns: int, parts: Sequence[Part] = (), answers: Answers = ()) -> None:
         exceeded = self._allowance.exceeded(self._stats.end(begun_ns, parts, answers))
         if exceeded is not None:
             self._control.send(messages.WorkerRecycleDue(self._worker, exceeded))
 
-    def _give_up(self, text: str) -> None:
+    def _report_unrecoverable(self, text: str) -> None:
         self.unrecoverable = True
         self._control.send(messages.WorkerUnrecoverable(self._worker, text))
 
-    def _answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
+    def _send_answer(self, part: Part, answer: BatchDone | BatchFailed) -> None:
         lane = part.lane
         message: BatchDone | BatchLent | BatchFailed = answer
-        if self._model.holds_much(lane):
+        if self._model.has_excess_memory(lane):
             self._schedule_memory_check()
-            if lane.reads:  # to be notified of the read: nothing can be released before
+            if (
+                lane.reads
+            ):  # the proxy then reports when it has read the answer, and memory can be released
                 lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):
             lane.lent.clear()
@@ -266,7 +270,7 @@ class Loop:
             self._drop(lane, error)
 
     def _wait_until_read(self, lane: Lane) -> None:
-        """Wait until the proxy has read the lent memory, which then belongs to the callable again."""
+        """Wait until the proxy has read the lent memory, so that the callable may use it again."""
         try:
             if lane.fileno() in self._lanes:  # the answer could be sent
                 message = lane.receive()
@@ -274,32 +278,32 @@ class Loop:
                     raise LaneError(
                         f"{type(message).__name__} arrived while outputs were being read"
                     )
-                self._model.was_read(lane)
+                self._model.on_answer_read(lane)
         except LaneClosed:
             self._drop(lane)
         except LaneError as error:
             self._drop(lane, error)
         lane.lent.clear()
 
-    def _put_last(self, lane: Lane) -> None:
+    def _move_to_end(self, lane: Lane) -> None:
         fd = lane.fileno()
         self._lanes[fd] = self._lanes.pop(fd)
 
-    def _forget(self, gone: list[int]) -> None:
-        """Drop lanes whose proxies have exited, with their batches: no one waits for the answers."""
+    def _drop_gone(self, gone: list[int]) -> None:
+        """Drop lanes whose proxies have exited, with their unread batches: nobody waits for the answers."""
         for lane in [lane for fd, lane in self._lanes.items() if fd in gone]:
             self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         if error is not None:
-            report(f"worker {self._worker} drops a lane: {error}")
+            report(f"worker {self._worker} closed a lane: {error}")
         fd = lane.fileno()
         self._poll.unregister(fd)
         del self._lanes[fd]
         lane.close()
-        self._count_arenas()
+        self._report_arena_memory()
 
-    def _count_arenas(self) -> None:
+    def _report_arena_memory(self) -> None:
         self._stats.holds(sum([lane.arena.backed for lane in self._lanes.values()]))
 
     def _control_messages(self) -> None:
@@ -314,12 +318,12 @@ class Loop:
         self._close_withdrawn_lanes()
 
     def _close_withdrawn_lanes(self) -> None:
-        """Close as many idle lanes as the dispatcher has withdrawn."""
+        """Close the lanes that the dispatcher has withdrawn, as far as lanes are idle."""
         for lane in self._withdrawals.due(self._idle_lanes()):
             self._drop(lane)
 
     def _idle_lanes(self) -> list[Lane]:
-        """Return the lanes without batches in flight: here, all of them between two batches."""
+        """Return the lanes without a batch in flight. In this loop, that is every lane, since no batch is running."""
         return list(self._lanes.values())
 
     def _begin_shutdown(self) -> None:
@@ -335,7 +339,7 @@ class Loop:
         self._poll.close()
 
     def close(self) -> None:
-        """Close all lanes, and stop listening. `run` does so when it returns."""
+        """Close all lanes and stop accepting connections. `run` calls this before it returns."""
         if self._closed:
             return
         self._closed = True
@@ -343,7 +347,7 @@ class Loop:
             self._drop(lane)
         self._listener.close()
         self._poll.close()
-        with contextlib.suppress(FileNotFoundError):  # its daemon has exited
+        with contextlib.suppress(FileNotFoundError):  # the daemon has exited and removed it
             os.unlink(self._lane_path)
 
 
@@ -352,21 +356,20 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 class Withdrawals:
-    """The number of lanes that a worker with several batches in flight has still to close.
+    """Count of the lanes that the dispatcher has withdrawn and the worker has not closed yet.
 
-    A worker that answers one batch at a time closes a lane between two batches. Closing one earlier would abort its
-    batches.
+    A lane is closed while it is idle, because closing it aborts its batches in flight.
     """
 
     def __init__(self) -> None:
         self._wanted = 0
 
     def want(self, lanes: int) -> None:
-        """Close one more lane; at most `lanes` can be closed."""
+        """Count one more withdrawn lane, up to the number of lanes that the worker has."""
         self._wanted = min(self._wanted + 1, lanes)
 
     def due(self, idle: Sequence[Lane]) -> list[Lane]:
-        """Return which of the idle lanes to close now. Each is returned once."""
+        """Return the idle lanes to close now, and subtract them from the count."""
         closed = list(idle[: self._wanted])
         self._wanted -= len(closed)
         return closed

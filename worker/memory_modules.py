@@ -1,11 +1,11 @@
-"""The registrant's modules that the worker has no file for: its script, `__main__`, and others pickled by value.
+"""Recreates the registrant's modules that the worker has no file for: its script, `__main__`, and others pickled by value.
 
-Ordinary pickles refer to them by name: a pipeline that the script trained and saved, the tasks of a process pool,
-objects that a callable pickles itself. So the worker has modules with these names. They contain what the callable uses
-once it has been loaded; every other definition is loaded when it is looked up.
+Pickles refer to these modules by name: a pipeline that the script trained and saved, the tasks of a process pool,
+objects that the callable itself pickles. So the worker creates modules of these names. Loading the callable adds the
+definitions it uses; every other definition is loaded on first access.
 
-A process that multiprocessing starts fresh (spawn, forkserver; loky, too) imports the main module of its parent. The
-worker's main module restores these modules there, and other objects that exist only in the worker's memory::
+A process that multiprocessing spawns (spawn, forkserver; also loky) imports the main module of its parent. The
+worker's main module recreates all of these modules there::
 
     worker                                           its child
     __main__.__spec__.name  ──▶ writes the payload   python -c "from multiprocessing.spawn import ..."
@@ -41,14 +41,14 @@ from pytriton._protocol.payload import (
 from pytriton.worker import project_modules
 from pytriton.worker.fault_reports import client_text, report
 
-#: Environment variable with the file that holds an `_Inheritance`, set once the worker has children that need it.
+#: Environment variable with the path of a file that contains an `_Inheritance`. Set when a child first needs it.
 VARIABLE = "PYTRITON_WORKER_MODULES"
 #: The module that a child imports as its main module.
 _SPAWNED_MAIN = "pytriton.worker.spawned_main"
 
 
 class _Inheritance(msgspec.Struct):
-    """The data from which a child restores the worker's modules. `folder` is a version folder of a Triton Python model."""
+    """The data from which a child recreates the worker's modules. `folder` is a Triton Python model's version folder."""
 
     payload: bytes
     folder: str = ""
@@ -58,26 +58,26 @@ _definitions: dict[str, _ModuleDefinitions] = {}
 
 
 def establish(payload: bytes, folder: str = "") -> None:
-    """Create the registrant's modules in this worker. Call it before the payload is loaded.
+    """Create the registrant's modules in this worker. Must be called before the payload is loaded.
 
     Args:
         payload: the callable's payload
-        folder: the version folder, if a Triton Python model is served from a folder
+        folder: the version folder of a Triton Python model that is served from a folder, else ""
     """
     header, _ = unpack(payload)
     for one in _with_main(header.modules):
-        module = _put(one, header)
+        module = _create_module(one, header)
         if one.name == "__main__":
             module.__spec__ = _MainSpec(_Inheritance(payload, folder), one.package)
             sys.modules["__main__"] = module
     sys.meta_path.insert(0, _Finder())
 
 
-def place(defined: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add functions and classes of a callable to the modules where pickles look for them.
+def add_definitions(defined: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add the callable's functions and classes to the modules where pickles look them up.
 
     Args:
-        defined: module -> name -> the object found there when the callable was pickled
+        defined: module -> name -> the object that had this name when the callable was pickled
     """
     for name, found in defined.items():
         if name in _definitions:
@@ -85,10 +85,10 @@ def place(defined: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def restore() -> Any:
-    """Restore, in a freshly started child of a worker, what exists only in its parent's memory.
+    """Recreate the worker's modules in a child process that it spawned.
 
     Returns:
-        A function that looks up names of the main module.
+        The `__getattr__` of the main module.
 
     Raises:
         RuntimeError: the worker has exited.
@@ -107,7 +107,7 @@ def restore() -> Any:
         if one.name == "__main__":  # multiprocessing creates the module itself
             _definitions["__main__"] = _ModuleDefinitions(one, header, inheritance.payload)
         else:
-            _put(one, header, inheritance.payload)
+            _create_module(one, header, inheritance.payload)
     sys.meta_path.insert(0, _Finder())
     if inheritance.folder:
         from pytriton import pb_utils
@@ -129,7 +129,9 @@ def _with_main(modules: Sequence[MemoryModule]) -> list[MemoryModule]:
     return list({"__main__": MemoryModule("__main__"), **named}.values())
 
 
-def _put(described: MemoryModule, header: Header, payload: bytes = b"") -> types.ModuleType:
+def _create_module(
+    described: MemoryModule, header: Header, payload: bytes = b""
+) -> types.ModuleType:
     module = _Module(described.name)
     definitions = _ModuleDefinitions(described, header, payload)
     own = {"__package__": described.package, "__getattr__": definitions.get}
@@ -140,10 +142,10 @@ def _put(described: MemoryModule, header: Header, payload: bytes = b"") -> types
 
 
 class _Finder:
-    """Finds modules that exist only in memory, and packages that contain only such modules.
+    """Import finder for the modules that exist only in memory, and for packages that contain only such modules.
 
-    They are imported on demand only: cloudpickle pickles objects of modules that have not
-    been imported by value, the only way to reach a process without these modules (loky's).
+    The modules are not in `sys.modules` until something imports them: cloudpickle pickles the objects of a module by
+    value if it is not there, and a process without these modules (one of loky's) can only unpickle objects by value.
     """
 
     def find_spec(
@@ -158,7 +160,7 @@ class _Finder:
 
 
 class _MemoryLoader:
-    """A loader for a module that already exists."""
+    """Loader for a module that already exists."""
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return memory_modules[spec.name]
@@ -168,7 +170,7 @@ class _MemoryLoader:
 
 
 class _Module(types.ModuleType):
-    """A module of the registrant. The `repr` of `__main__` hides its spec, which only child processes need."""
+    """A module of the registrant. Its `repr` omits the spec, which in `__main__` is meant for child processes only."""
 
     def __repr__(self) -> str:
         file = vars(self).get("__file__")
@@ -176,15 +178,15 @@ class _Module(types.ModuleType):
 
 
 class _ModuleDefinitions:
-    """The definitions of one module, loaded when they are looked up."""
+    """The definitions of one module, each loaded on first access."""
 
     def __init__(self, module: MemoryModule, header: Header, payload: bytes = b"") -> None:
-        """Initialize without loading any definition.
+        """Load nothing yet.
 
         Args:
             module: the module and its definitions
             header: the payload's header
-            payload: loaded once, if a definition needs it; b"": it has been loaded already
+            payload: the payload, loaded when a definition needs it; b"" if it is loaded already
         """
         self._module = module.name
         self._file = module.file
@@ -196,12 +198,12 @@ class _ModuleDefinitions:
         self._waiting: list[str] = []
 
     def get(self, name: str) -> Any:
-        """Return a global of the module, as the module's `__getattr__`.
+        """Return a global of the module. Serves as the module's `__getattr__`.
 
         Raises:
-            AttributeError: it does not exist.
-            ImportError: it could not be sent.
-            Exception: anything that loading it raises.
+            AttributeError: the module has no such global.
+            ImportError: the global was not sent to the worker, or was pickled by another Python version.
+            Exception: anything that loading the global raises.
         """
         with self._lock:
             self._load(name)
@@ -253,7 +255,7 @@ class _ModuleDefinitions:
             )
 
     def _load_payload(self) -> None:
-        """Load the callable, which includes everything it uses."""
+        """Load the callable, and with it all definitions that it uses."""
         payload, self._payload = self._payload, b""
         if payload:
             load_payload(payload)
@@ -264,14 +266,14 @@ class _ModuleDefinitions:
 
 
 def load_payload(payload: bytes) -> Any:
-    """Unpickle a payload, and add its functions and classes to the modules where pickles look for them."""
+    """Unpickle a payload. Add its functions and classes to the modules where pickles look them up."""
     _, pickled = unpack(payload)
     file = io.BytesIO(payload)  # shares the memory
     file.seek(len(payload) - len(pickled))
     unpickler = Unpickler(file)
     loaded = unpickler.load()
     if file.tell() < len(payload):
-        place(unpickler.load())
+        add_definitions(unpickler.load())
     return loaded
 
 
@@ -286,7 +288,7 @@ class _MainSpec(ModuleSpec):
 
     @property
     def name(self) -> str:
-        """Return the module that a child imports. Writes its data now, since most workers have no children."""
+        """Return the name of the module that a child imports. The first call writes the data that the child will read."""
         if self._file is None:
             data = msgspec.msgpack.encode(self._inheritance)
             self._file = os.memfd_create("pytriton-modules")
@@ -307,23 +309,23 @@ class _MainSpec(ModuleSpec):
 
 # ── unpickling objects from a registrant with another major version of numpy ─────────────────────────
 #
-# `numpy._core` in numpy 2 is `numpy.core` in numpy 1, and a pickled array refers to functions in it.
+# A pickled array refers to functions in `numpy._core` (numpy 2) or `numpy.core` (numpy 1).
 
-#: The same modules under the names of numpy 2 and of numpy 1.
+#: The package's name in numpy 2 and in numpy 1.
 _CORES = ("numpy._core", "numpy.core")
-#: The function that cloudpickle uses to refer to a module; a function is pickled with the modules that its code names.
+#: The function with which cloudpickle refers to a module that a pickled function uses.
 _SUBIMPORT = ("cloudpickle.cloudpickle", "subimport")
 
 
 class Unpickler(pickle.Unpickler):
-    """An unpickler that maps names to the installed version of numpy.
+    """An unpickler that translates the names of numpy's internals to those of the installed version.
 
     Raises:
         pickle.UnpicklingError: the object does not exist in this numpy.
     """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """Return the object that a pickle refers to."""
+        """Return the object to which a pickle refers by module and name."""
         if (module_name, global_name) == _SUBIMPORT:
             return _import_module
         if module_name.partition(".")[0] != "numpy":
@@ -351,7 +353,7 @@ def _import_module(name: str) -> Any:
 
 
 def _own_name(module: str) -> str:
-    """Return the name of a numpy module in the installed numpy."""
+    """Translate the name of a numpy module to the installed version's."""
     ours, theirs = _CORES if _is_numpy_2() else reversed(_CORES)
     is_theirs = module == theirs or module.startswith(f"{theirs}.")
     return ours + module[len(theirs) :] if is_theirs else module
@@ -364,7 +366,7 @@ def _is_numpy_2() -> bool:
 
 
 def _attribute(path: str) -> Any:
-    """Return an attribute of numpy that is not a module in every version, such as `numpy.rec` before numpy 2."""
+    """Return an object of numpy by its dotted path. Unlike an import, this finds `numpy.rec` in numpy 1, too."""
     numpy = importlib.import_module("numpy")
     found: Any = numpy
     try:

@@ -1,4 +1,4 @@
-"""The model of one worker: its declaration and callable, and the processing of a batch."""
+"""The model of one worker: its declaration, its callable, and how it answers a batch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from pytriton.worker.fault_reports import (
 )
 from pytriton.worker.inputs import (
     RequiredInputs,
-    complete,
-    one_by_one,
     read_requests,
-    with_faults,
+    split_requests,
+    with_errors,
+    without_invalid,
 )
 from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.request_log import Part, id_of, serving, trace_of
@@ -52,23 +52,21 @@ if TYPE_CHECKING:
 class WorkerModel:
     """A loaded callable with its declaration.
 
-    With `own_process`, it is the only model in this process. Otherwise it belongs to this thread
-    and is only used there.
+    With `own_process`, it is the only model of this process. Otherwise it is only used in the thread that created it.
     """
 
     #: True for a Triton Python model that may answer at any time.
     streams = False
-    #: Whether it is the only model in this process.
     own_process = True
-    #: Called with the reason for failed requests (one of stats_page.FAILURES), their number, and the exception, if any.
+    #: Called when requests fail, with the reason (one of stats_page.FAILURES), their number, and the exception, if any.
     on_failed: Callable[[str, int, Optional[BaseException]], None] = staticmethod(
         lambda kind, requests, error: None
     )
 
-    #: Restarts the clock of the current call: the callable is called again for some of its requests.
+    #: Called before the callable is called again for one request of a failed call. Restarts the clock of the call.
     on_retry: Callable[[], None] = staticmethod(lambda: None)
 
-    #: Called with the trace of a call that is about to end, if it has one.
+    #: Called at the end of a traced call, with its trace id.
     on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
 
     def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
@@ -77,17 +75,17 @@ class WorkerModel:
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in ASYNCHRONOUS
         self.execution_timeout_s = spec.execution_timeout_s
-        #: The callable as registered: decoupled models use it, since they may answer many times.
+        #: The callable as registered. `_infer` wraps it for models that answer once.
         self.produce = infer
-        #: The batches being served, if one call runs at a time; calls to other models refer to them.
-        self.now: Sequence[Part] = ()
+        #: The batches being served if one call runs at a time. Calls to other models refer to them.
+        self.current_parts: Sequence[Part] = ()
         self.max_concurrency = spec.max_concurrency
         self._infer = infer if self.decoupled else synchronous(infer)
         self._most_rows: int = spec.config.get("max_batch_size", 0)
         self._batching: bool = self._most_rows > 0
         self._zero_copy = spec.zero_copy_inputs
         self.text_inputs = frozenset(spec.text_inputs)
-        #: A sequence's state would process a request twice.
+        #: Never for sequences: a retry would apply a request to the sequence's state twice.
         self._retries = spec.on_error == "retry" and "sequence_batching" not in spec.config
         self._required = RequiredInputs(spec.name, spec.config)
         self._buffers = OutputBuffers()
@@ -99,7 +97,7 @@ class WorkerModel:
             buffers=self._buffers,
         )
         for entry in spec.config["input"]:
-            # A missing package for the type (ml_dtypes) is detected now, not at the first request.
+            # Raises now, not at the first request, if the package for a type (ml_dtypes) is missing.
             numpy_types.element_dtype(datatypes.of_config(entry["data_type"]))
         self._declared = TritonModelConfig.from_triton_config(spec.config, spec.version)
         if own_process:
@@ -112,10 +110,10 @@ class WorkerModel:
             context.serve_in_thread(infer, self._declared)
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
-        """Do nothing. `PythonModel` overrides this to watch the model's `is_ready`."""
+        """Do nothing. `LoadedPythonModel` overrides this to poll the model's `is_ready`."""
 
     def close(self) -> None:
-        """Remove the model from this process's `pytriton` context, and close its event loop."""
+        """Remove the model from pytriton's context in this process, and close its event loop."""
         context.stop_serving_in_thread(self.produce, self._declared)
         if self.asynchronous:
             from pytriton.worker import event_loops
@@ -128,37 +126,39 @@ class WorkerModel:
         return self._batching
 
     def ids_now(self) -> list[str]:
-        """Return the ids of the requests that this thread or task is serving."""
-        return [one for batch in self._batches_now() for one in ids_of(batch)]
+        """Return the ids of the requests that this thread or task serves."""
+        return [one for batch in self._current_batches() for one in ids_of(batch)]
 
     def id_of(self, ref: RequestRef) -> str:
-        """Return the id of a request that is being served."""
-        return id_of(self._batches_now(), ref)
+        """Return the id of a request that this thread or task serves."""
+        return id_of(self._current_batches(), ref)
 
-    def _batches_now(self) -> list[Batch]:
+    def _current_batches(self) -> list[Batch]:
         parts = serving.get()
-        return [part.batch for part in (self.now if parts is None else parts)]
+        return [part.batch for part in (self.current_parts if parts is None else parts)]
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop on which an asynchronous callable is created, warmed up and called."""
-        from pytriton.worker import event_loops  # few callables need asyncio, and it takes 30 ms
+        from pytriton.worker import (
+            event_loops,
+        )  # few callables need asyncio, and importing it takes 30 ms
 
         return event_loops.current()
 
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Answer a batch of requests, given as arrays by input, as if from clients, and discard the answers.
+        """Call the callable with a batch of warm-up requests. Check and write the answers as for clients, then drop them.
 
         Args:
-            batch: the inputs of each request
-            types: the datatype of each of these inputs, by name
-            lane: memory for the answers
+            batch: the inputs of each request: name -> array
+            types: the datatypes of these inputs: name -> Triton's datatype
+            lane: provides the memory for the answers
 
         Raises:
-            Exception: anything that the callable raises, or a problem with its answers.
+            Exception: anything that the callable raises, or an error in its answers.
         """
-        # The references point to no memory: only the batch axis of the answers is compared with them.
+        # The references point to no memory. They only provide the batch size to compare the answers with.
         refs = [
             RequestRef(
                 [TensorRef(name, "", list(one.shape), 0, 0, 0) for name, one in arrays.items()],
@@ -170,35 +170,35 @@ class WorkerModel:
         for arrays in batch:
             for name in self.text_inputs & arrays.keys():
                 arrays[name] = as_text(name, arrays[name].astype(object))
-        for results in self._rehearse([Request(arrays) for arrays in batch]):
+        for results in self._answer_warm_up([Request(arrays) for arrays in batch]):
             checked = self.results.checked(results, len(refs))
             lane.arena.reset()
             for result, ref in zip(checked, refs):
                 if result is not None or not self.decoupled:
                     self.results.write([result], [ref], lane)
 
-    def _rehearse(self, requests: list[Request]) -> list[Any]:
+    def _answer_warm_up(self, requests: list[Request]) -> list[Any]:
         if self.asynchronous:
-            return self.event_loop().run_until_complete(self._rehearse_async(requests))
+            return self.event_loop().run_until_complete(self._answer_warm_up_async(requests))
         if not self.decoupled:
             return [self._infer(requests)]
         return list(parts_of(self.produce(requests)))
 
-    async def _rehearse_async(self, requests: list[Request]) -> list[Any]:
+    async def _answer_warm_up_async(self, requests: list[Request]) -> list[Any]:
         if not self.decoupled:
             return [await awaited(self.produce(requests))]
         return await _collected(self.produce(requests))
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
-        """Return the requests for the callable, from one batch or several merged.
+        """Read the inputs of one batch, or of several merged ones; return the requests for the callable.
 
         Raises:
-            LaneError, ArenaError: the references are invalid.
+            LaneError, ArenaError: a reference is invalid.
             ValueError: a request of a decoupled model lacks an input.
             TextError: a text input is not UTF-8.
         """
         for part in parts if self.decoupled else ():
-            for fault in self._required.lacking(part.batch) or ():
+            for fault in self._required.find_errors(part.batch) or ():
                 if fault is not None:
                     raise ValueError(fault)
         return read_requests(
@@ -206,36 +206,34 @@ class WorkerModel:
         )
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
-        """Take and return the batches waiting on `lanes` that fit into one call with `batch`.
+        """Receive and return the batches waiting on `lanes` that fit into one call with `batch`.
 
-        As within a batch of Triton's, all requests must have inputs of the same names, types and shapes except
-        for the batch axis, and together no more rows than `max_batch_size`.
+        As in Triton's own batches, all requests must have inputs of the same names, types and shapes (except for the batch
+        axis), and at most `max_batch_size` rows in total.
         """
         parts: list[Part] = []
         if not self._batching or batch.alone:
             return parts
-        left = self._most_rows - _rows(batch)
+        left = self._most_rows - _row_count(batch)
         for lane in lanes:
             if left <= 0:
                 break
             other = lane.peek()
             if other is None or other.alone:
                 continue
-            if _rows(other) <= left and _kind(other) == _kind(batch):
+            if _row_count(other) <= left and _input_types(other) == _input_types(batch):
                 lane.skip()
                 parts.append(Part(lane, other))
-                left -= _rows(other)
+                left -= _row_count(other)
         return parts
 
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
-        """Run the callable once on one batch, or several merged; return an answer for each.
-
-        An answer may be the error for its clients.
+        """Call the callable for one batch, or for several merged ones; return the answer to each, possibly an error.
 
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError; the text is also for the clients.
         """
-        if self._required.names and any(self._required.lacking(part.batch) for part in parts):
+        if self._required.names and any(self._required.find_errors(part.batch) for part in parts):
             return [self._answer_complete(part) for part in parts]
         for part in parts:
             if part.batch.trace is not None:
@@ -243,25 +241,25 @@ class WorkerModel:
         return self._answer(parts, self._infer)
 
     async def answer_async(self, part: Part) -> BatchDone | BatchFailed:
-        """Do the same as `answer` with an asynchronous callable, concurrently with others.
+        """Answer one batch with an asynchronous callable, concurrently with other batches.
 
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError; the text is also for the clients.
         """
-        faults = self._required.lacking(part.batch)
+        faults = self._required.find_errors(part.batch)
         if faults is None:
             return await self._answer_async(part)
         self.on_failed("input", len(faults) - faults.count(None), None)
-        rest = complete(part.batch, faults)
+        rest = without_invalid(part.batch, faults)
         answer: BatchDone | BatchFailed = BatchDone(rest.id, [])
         if rest.requests:
             rest_part = Part(part.lane, rest)
             serving.set([rest_part])
             answer = await self._answer_async(rest_part)
-        return with_faults(answer, faults, part.batch)
+        return with_errors(answer, faults, part.batch)
 
     def cancelled(self, part: Part) -> BatchDone | BatchFailed:
-        """Return the answer to a batch whose task the callable cancelled before it began."""
+        """Return the answer to a batch whose task the callable cancelled before the first step."""
         return self._failed([part], callable_errors()[-1](), "callable")[0]
 
     async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:
@@ -274,7 +272,7 @@ class WorkerModel:
             return await self._retried_async(part)  # the others are valid
         except Exception as error:
             return self._failed([part], error, "input")[0]
-        self._buffers.was_read(part.lane)
+        self._buffers.on_answer_read(part.lane)
         spans = spans_of(self.name, [batch]) or NO_SPANS
         with spans:
             answer = await self._call_async(part, requests, spans)
@@ -306,7 +304,7 @@ class WorkerModel:
     async def _retried_async(self, part: Part) -> BatchDone:
         part.lane.arena.reset()
         self._buffers.share(part.lane)
-        alone = [Part(part.lane, one) for one in one_by_one(part.batch)]
+        alone = [Part(part.lane, one) for one in split_requests(part.batch)]
         return BatchDone(part.batch.id, [await self._retried_alone_async(one) for one in alone])
 
     async def _retried_alone_async(self, part: Part) -> ResponseRef:
@@ -324,7 +322,7 @@ class WorkerModel:
 
     @staticmethod
     def _is_abandoned(error: BaseException, part: Part) -> bool:
-        """Return True if the loop cancelled a batch because its proxy is gone."""
+        """Return True if the loop cancelled the batch because its proxy is gone."""
         return is_cancellation(error) and part.lane.fileno() < 0
 
     async def _produced(self, requests: list[Request]) -> Any:
@@ -332,19 +330,19 @@ class WorkerModel:
 
         return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
 
-    def holds_much(self, lane: Lane) -> bool:
-        """Return True if a lane's answers have left it with more memory than is kept permanently."""
+    def has_excess_memory(self, lane: Lane) -> bool:
+        """Return True if the answers on a lane have left it with more memory than it keeps when idle."""
         return lane.arena.large or self._buffers.large(lane)
 
-    def give_back(self, lane: Lane) -> None:
-        """Release memory that a lane has not needed for a while, unless its proxy may still read it."""
+    def release_unused(self, lane: Lane) -> None:
+        """Release memory that a lane has not used recently, unless its proxy may still read it."""
         lane.arena.give_back()
-        self._buffers.give_back(lane)
+        self._buffers.release_unused(lane)
 
-    def was_read(self, lane: Lane) -> None:
-        """Free the memory of a lane's last answer, which the proxy has read."""
+    def on_answer_read(self, lane: Lane) -> None:
+        """Free the memory of a lane's last answer, because the proxy has read it."""
         lane.arena.reset()
-        self._buffers.was_read(lane)
+        self._buffers.on_answer_read(lane)
 
     def _answer_traced(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
         answers = self._answer_with_spans(parts)
@@ -365,27 +363,27 @@ class WorkerModel:
             return answers
 
     def _answer(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
-        self.now = parts
+        self.current_parts = parts
         self._buffers.begin(parts)
         try:
-            # A separate call, so that no local variable holds the results when buffers are settled.
+            # A separate function, so that no local variable holds the results when `finalize` runs.
             answers = self._answers(parts, infer)
         finally:
             self._buffers.end()
-            self.now = ()
+            self.current_parts = ()
         return self._buffers.finalize(parts, answers)
 
     def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
-        """Answer a batch in which requests may lack an input; only those requests fail."""
-        faults = self._required.lacking(part.batch)
+        """Answer a batch in which requests may lack a required input. Only those requests fail."""
+        faults = self._required.find_errors(part.batch)
         if faults is None:
             return self.answer([part])[0]
         self.on_failed("input", len(faults) - faults.count(None), None)
-        rest = complete(part.batch, faults)
+        rest = without_invalid(part.batch, faults)
         answer = (
             self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
         )
-        return with_faults(answer, faults, part.batch)
+        return with_errors(answer, faults, part.batch)
 
     def _answers(self, parts: Sequence[Part], infer: Infer) -> list[BatchDone | BatchFailed]:
         try:
@@ -412,10 +410,10 @@ class WorkerModel:
 
     @staticmethod
     def _recoverable(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
-        """Return the cause of a failed call.
+        """Return the cause of a failed call. Report it and raise if it is unrecoverable.
 
         Raises:
-            Unrecoverable: the cause is unrecoverable; it has been reported.
+            Unrecoverable: the cause is a PyTritonUnrecoverableError.
         """
         error = reason(raised)
         if isinstance(error, PyTritonUnrecoverableError):
@@ -427,7 +425,7 @@ class WorkerModel:
     def _failed_call(
         self, parts: Sequence[Part], raised: BaseException, requests: int
     ) -> list[BatchDone | BatchFailed] | None:
-        """Return the answers of a call that raised; None if it is retried for each request alone.
+        """Return the answers to the batches of a call that raised; None if each request is retried alone.
 
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError.
@@ -435,30 +433,30 @@ class WorkerModel:
         error = self._recoverable(raised, parts)
         if requests == 1 or not self._retries or isinstance(error, ResultError):
             return self._failed(parts, error, failure_kind(error))
-        what = f"its callable failed for {requests} requests at once; each is retried alone"
+        what = f"the callable failed for {requests} requests at once; retrying each one alone"
         report_error(error, what, [part.batch for part in parts])
         return None
 
     def _retried(self, part: Part, infer: Infer) -> BatchDone:
-        """Answer a batch with one call per request, so that only those that fail alone get an error.
+        """Answer a batch with one call per request, so that only the requests that fail alone get an error.
 
-        Each result is copied before the next call, which may reuse the memory.
+        Each result is copied before the next call, which may reuse its memory.
         """
         lane, batch = part
         lane.arena.reset()
         lane.reads = False
         self._buffers.share(lane)
         return BatchDone(
-            batch.id, [self._retried_alone(Part(lane, one), infer) for one in one_by_one(batch)]
+            batch.id, [self._retried_alone(Part(lane, one), infer) for one in split_requests(batch)]
         )
 
     def _retried_alone(self, part: Part, infer: Infer) -> ResponseRef:
         lane, batch = part
-        self.now = [part]
+        self.current_parts = [part]
         self.on_retry()
         try:
             # Read again: the first call may have modified its arrays.
-            results = self.results.checked(infer(self.requests(self.now)), 1)
+            results = self.results.checked(infer(self.requests(self.current_parts)), 1)
             return self.results.write(results, batch.requests, lane)[0]
         except callable_errors() as error:
             return self._refused(batch, [RefusedRequest(0, error)])[0]
@@ -492,7 +490,7 @@ class WorkerModel:
             responses = self.results.write(results, batch.requests, lane, refused)
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
-            report_error(error, "the result of its callable cannot be sent", [batch])
+            report_error(error, "the callable's result cannot be sent", [batch])
             return BatchFailed(batch.id, client_text(error))
         if refused:
             for one, response in zip(refused, self._refused(batch, refused)):
@@ -500,7 +498,7 @@ class WorkerModel:
         return BatchDone(batch.id, responses)
 
     def _refused(self, batch: Batch, refused: Sequence[RefusedRequest]) -> list[ResponseRef]:
-        """Return the answers to requests that fail alone, and report each exception once.
+        """Return the error responses of requests that fail alone, and report each distinct error once.
 
         Raises:
             Unrecoverable: one of the exceptions is unrecoverable.
@@ -524,7 +522,7 @@ class WorkerModel:
 
 
 class Unrecoverable(Exception):
-    """The callable raised PyTritonUnrecoverableError. `text` is sent to the clients and to the dispatcher."""
+    """The callable raised PyTritonUnrecoverableError. Clients and the dispatcher get `text`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -537,8 +535,8 @@ async def _collected(produced: Any) -> list[Any]:
     return [await produced]
 
 
-def _rows(batch: Batch) -> int:
-    """Count a batch's rows. An empty shape, which only an invalid reference has, counts as one row."""
+def _row_count(batch: Batch) -> int:
+    """Count a batch's rows. A request without inputs, or with an invalid empty shape, counts as one row."""
     rows = 0
     for request in batch.requests:
         shape = request.inputs[0].shape if request.inputs else None
@@ -546,7 +544,7 @@ def _rows(batch: Batch) -> int:
     return rows
 
 
-def _kind(batch: Batch) -> list[tuple[str, str, list[int]]]:
+def _input_types(batch: Batch) -> list[tuple[str, str, list[int]]]:
     if not batch.requests:
         return []
     return [(ref.name, ref.datatype, ref.shape[1:]) for ref in batch.requests[0].inputs]

@@ -1,17 +1,16 @@
-"""The buffers of `empty_output`: a callable computes its outputs in them, and nothing is copied.
+"""Buffers for `empty_output`: a callable computes its outputs in memory that the proxy can read, so nothing is copied.
 
-Each lane that uses buffers has an arena for them, separate from the one that results are
-copied into. A buffer's memory is reused when nothing refers to its array any more *and* the
-proxy has finished with it::
+Each lane that uses buffers has an arena for them, separate from the arena for copied results. A buffer is reused when
+nothing refers to its array any more *and* the proxy has read it::
 
-    begin ───────▶ callable ──────────▶ results written ────▶ settled ──────▶ next batch: begin
-    reuse unheld   allocate, compute    point at buffers      still held?     (the proxy has read
+    begin ───────▶ callable ──────────▶ results written ────▶ finalize ─────▶ next batch: begin
+    free unused    allocate, compute    refer to buffers      array in use?   (the proxy has read
     buffers                             in place              copy instead    the buffers in place)
 
-So an array never shares memory with another call, however long it is kept. And nothing in this process can write to
-memory that the proxy reads in place: a buffer that is still held when its batch is answered is copied like
-any other array. A weak reference to the returned array shows whether it is held: all its views,
-memoryviews and tensors hold that array.
+So arrays of two calls never share memory, however long the callable keeps them. And nothing in this process can write
+to memory while the proxy reads it: if the callable still holds an array when its batch is answered, the output is
+copied like any other. A weak reference to the array detects that, since all views, memoryviews and tensors of the
+array refer to it.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from pytriton._protocol.lanes.lane_messages import BatchDone, BatchFailed, Tenso
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.worker.request_log import Part, serving
 
-#: The memory number of a lane's buffer arena, as known to its peer.
+#: The number under which the proxy knows a lane's buffer arena.
 _BUFFERS = 1
-#: Below this size, a copy costs less than the check that none is needed (measured: equal at 256 KiB).
+#: Below this size, copying costs less than the check whether a copy is needed (measured: equal at 256 KiB).
 _SMALLEST = 1 << 18
-#: A callable that keeps more than this gets ordinary memory, which memory limits cover; a buffer counts as at least one
-#: MiB.
+#: A callable that keeps more than this gets ordinary memory instead, to which memory limits apply. A buffer counts as at
+#: least 1 MiB.
 _MAX_KEPT = 256 << 20
 
 
 class _Block(NamedTuple):
-    """A buffer: the array that was handed out (None when nothing holds it any more), and its position in the arena."""
+    """A buffer: a weak reference to the array that was handed out, and its position in the arena."""
 
     array: weakref.ref[Array]
     start: int
@@ -51,19 +50,19 @@ class _Block(NamedTuple):
 
 
 class _LaneBuffers:
-    """The buffers of one lane."""
+    """The buffers of one lane, and their arena."""
 
     def __init__(self) -> None:
         self.arena = Arena("pytriton-outputs")
         self.announced = False
         self.placed: list[_Block] = []  #: the buffers that the current answer refers to
-        #: Several calls make the current answer: a later one may write to a buffer again.
+        #: Whether several calls contribute to the current answer, so that a later one may write to a buffer again.
         self.shared = False
         self._blocks: list[_Block] = []
         self._full = False
 
     def recycle(self) -> None:
-        """Free buffers that nothing holds. The proxy must have finished with them."""
+        """Free the buffers whose arrays are gone. The proxy must have read them."""
         self.placed = []
         self.shared = False
         self._blocks = [block for block in self._blocks if block.array() is not None]
@@ -73,7 +72,7 @@ class _LaneBuffers:
         self.arena.reset(kept)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array | None:
-        """Return a new array; None if too many are kept.
+        """Return a new array in the arena; None if the callable keeps too many.
 
         Raises:
             ArenaError: not enough memory.
@@ -88,9 +87,9 @@ class _LaneBuffers:
         return array
 
     def find(self, array: Array) -> tuple[_Block, int] | None:
-        """Return the buffer that contains a contiguous array, and the array's offset in the arena.
+        """Return the buffer that contains a contiguous array, and the array's offset in the arena; None without one.
 
-        The buffer contains it if it is its base: numpy makes the first array the base of every view.
+        numpy makes the first array the base of every view, so a buffer contains an array if it is the array's base.
         """
         for block in self._blocks:
             given = block.array()
@@ -103,41 +102,44 @@ class _LaneBuffers:
 
 
 class OutputBuffers:
-    """Hands out buffers while a callable runs, and finds them again in its results.
+    """The output buffers of one worker: hands out arrays while a callable runs, and recognizes them in its results.
 
-    One per worker. For a call on several lanes, buffers lie in the first one's memory; outputs
-    for the others are copied. `used` is set once a buffer was requested.
+    In a call for several lanes, buffers are in the first lane's memory, and outputs for the other lanes are copied.
+
+    Attributes:
+        used: whether a buffer was ever requested
     """
 
     def __init__(self) -> None:
         self.used = False
         self._pid = os.getpid()
         self._lock = threading.Lock()  # a callable may have threads
-        self._lane: Lane | None = None  #: of the running call
+        self._lane: Lane | None = None  #: the first lane of the running call
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); removed with the lane
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Prepare for a call: its batches show that proxies have finished with their last answers."""
+        """Prepare for a call. Its batches imply that the proxies have read their previous answers."""
         self._lane = parts[0].lane
         if self.used:
             for part in parts:
-                self.was_read(part.lane)
+                self.on_answer_read(part.lane)
 
     def share(self, lane: Lane) -> None:
-        """Prepare for further calls for the current batch: their outputs are copied, each before the next call."""
+        """Prepare for several calls for the current batch: copy the outputs of each one before the next."""
         buffers = self._lanes.get(id(lane))
         if buffers is not None:
             buffers.shared = True
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """Return a new array for an output; None if numpy's own memory is sufficient.
+        """Return a new array for an output; None if the caller should use ordinary memory.
 
         Raises:
             MemoryError: not enough memory.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid:
-            # In a fork of the worker.
+        if (
+            nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid
+        ):  # in a fork of the worker
             return None
         with self._lock:
             parts = serving.get()
@@ -151,7 +153,7 @@ class OutputBuffers:
                 raise MemoryError(f"empty_output: {error}") from error
 
     def place(self, lane: Lane, name: str, datatype: str, array: Array) -> TensorRef | None:
-        """Return a reference to an output that already lies in a buffer; None if it must be copied.
+        """Return a reference to an output that is already in a buffer; None if it must be copied.
 
         Raises:
             LaneClosed, LaneError: the memory cannot be announced to the proxy.
@@ -172,33 +174,33 @@ class OutputBuffers:
         return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
 
     def large(self, lane: Lane) -> bool:
-        """Return True if a lane's buffers hold more memory than is kept permanently."""
+        """Return True if a lane's buffers hold more memory than a lane keeps when idle."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         return buffers is not None and buffers.arena.large
 
-    def was_read(self, lane: Lane) -> None:
-        """Free the buffers that nothing holds: the lane's proxy has read the last answer."""
+    def on_answer_read(self, lane: Lane) -> None:
+        """Free the unused buffers of a lane, because the proxy has read the last answer."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         if buffers is not None:
             with self._lock:
                 buffers.recycle()
 
-    def give_back(self, lane: Lane) -> None:
-        """Release memory that a lane's buffers have not needed for a while."""
+    def release_unused(self, lane: Lane) -> None:
+        """Free the unused buffers of a lane, unless its proxy may still read them."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         if buffers is not None and not buffers.placed:
-            self.was_read(lane)
+            self.on_answer_read(lane)
 
     def end(self) -> None:
-        """End the call, whether it succeeded or failed."""
+        """Note that the call has ended. Until the next one, `allocate` returns None."""
         self._lane = None
 
     def finalize(
         self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
-        """Copy the outputs that this process could still write to, and return a call's answers.
+        """Copy the outputs whose arrays the callable still holds, and return the call's answers with the new references.
 
-        The worker must not hold any reference to the results.
+        The worker itself must no longer refer to the results.
         """
         if not self.used:
             return answers

@@ -37,7 +37,7 @@ from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.user_metrics import export_user_metrics
 from pytriton.worker.warmup import warm_up
 
-#: Exit codes of a worker, in addition to those of a callable's own sys.exit().
+#: Exit codes of a worker, besides those that the callable passes to sys.exit().
 EXIT_OK = 0
 EXIT_LOAD_FAILED = 3
 EXIT_UNABLE = 5
@@ -67,7 +67,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
         try:
             model, completion = _load(load, payloads, endpoint, worker, begun, stats)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
-            report_error(error, "it could not be loaded")
+            report_error(error, "the model could not be loaded")
             control.send(messages.WorkerFailed(worker, _load_error(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
@@ -78,7 +78,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
             model.watch_readiness(worker, endpoint)
             try:
                 end = EndSignal()
-                loop.listen_for(end)
+                loop.watch_signals(end)
                 loop.run(end.fd)
                 model.close()
             finally:
@@ -125,7 +125,7 @@ def _load(
             run_check(load_object(payloads[1], spec), spec, infer)
         model = WorkerModel(spec, infer)
     if load.tracing:
-        tracing.prepare()
+        tracing.create_tracer()
     loaded_ns = time.monotonic_ns()
     warm_up(model, spec)
     stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)

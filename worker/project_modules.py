@@ -1,7 +1,7 @@
-"""Imports the registrant's own modules as they were when they were registered.
+"""Imports the registrant's own modules as they were at registration, even if their files have changed or are gone.
 
-Their files may have changed or been removed. An unchanged file is imported as usual, with its bytecode. The
-source lines of functions pickled by value are shown as registered, too.
+An unchanged file is imported as usual, with its cached bytecode. Tracebacks show the source lines of functions that
+were pickled by value as they were at registration, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pytriton._protocol.payload import Lines, Source
 
 
 def use(sources: Sequence[Source]) -> None:
-    """Make this process import these modules as they were registered."""
+    """Make imports of these modules use the registered source."""
     if sources:
         sys.meta_path.insert(0, _Registered({one.name: one for one in sources}))
 
 
 def show(lines: Sequence[Lines]) -> None:
-    """Make tracebacks and `inspect` show these lines, whatever their files contain now or later."""
+    """Make tracebacks and `inspect` show these lines, whatever the files contain."""
     for file in {one.file for one in lines}:
         shown = list(linecache.getlines(file))
         for one in lines:
@@ -39,24 +39,25 @@ def show(lines: Sequence[Lines]) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a program; `splitlines` would also split at form feeds."""
+    """Split a program into lines. Unlike `splitlines`, do not split at form feeds."""
     return io.StringIO(text).readlines()
 
 
 def _show(file: str, lines: list[str]) -> None:
-    # Without a modification time, it is not compared with the file.
+    # Without a modification time, linecache never compares the entry with the file.
     known: Any = (sum(map(len, lines)), None, lines, file)
     linecache.cache[file] = known
 
 
 class _Registered:
-    """Finds the registered modules. Not a subclass of `importlib.abc.MetaPathFinder`, whose module takes 6 ms to
-    import.
+    """Import finder for the registered modules.
+
+    Not a subclass of `importlib.abc.MetaPathFinder`, because importing that module takes 6 ms.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
-        #: Folders without __init__.py that contain registered modules, by the name under which they are imported.
+        #: Namespace packages that contain registered modules: package name -> folder.
         self._spaces = {
             package: folder
             for one in sources.values()
@@ -75,9 +76,11 @@ class _Registered:
             return None if there is not None else _space(name, self._spaces[name])
         if there is not None and there.has_location:
             if not _is_same(_root(name, str(there.origin)), _root(name, source.file)):
-                return None  # another package is meant, such as that of a working directory of Ray
+                return (
+                    None  # another module of this name, such as one in a working directory of Ray
+                )
         elif path is not None and dict(_packages(source))[name.rpartition(".")[0]] not in path:
-            return None  # its package is another one
+            return None  # its package is another one of this name
         loader: SourceFileLoader = SourceFileLoader(name, source.file)
         if _content(source.file) != source.text:
             loader = _ProjectLoader(name, source)
@@ -85,23 +88,23 @@ class _Registered:
 
 
 class _ProjectLoader(SourceFileLoader):
-    """A loader for source text that its file no longer contains."""
+    """Loader for a module whose file no longer contains the registered source."""
 
     def __init__(self, name: str, source: Source) -> None:
         super().__init__(name, source.file)
         self._text = source.text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the text's code; the bytecode file belongs to other source."""
+        """Compile the registered source. The cached bytecode is of another source."""
         code: CodeType = self.source_to_code(self._text, self.path)
         return code
 
     def get_data(self, path: str) -> bytes:
-        """Return the text, or the content of another file."""
+        """Return the registered source for the module's own path, else the content of the file."""
         return self._text if path == self.path else super().get_data(path)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module. Tracebacks and `inspect` show the lines that ran."""
+        """Execute the module, and make tracebacks and `inspect` show the registered source."""
         _show(self.path, _lines(self.get_source(module.__name__) or ""))
         super().exec_module(module)
 
@@ -111,13 +114,13 @@ def _is_same(folder: Path, other: Path) -> bool:
 
 
 def _root(name: str, file: str) -> Path:
-    """Return the folder of the search path in which a module was found."""
+    """Return the folder on the search path in which a module was found."""
     path = Path(os.path.abspath(file))
     return path.parents[name.count(".") + (path.name == "__init__.py")]
 
 
 def _packages(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield the names of the packages that contain a module, and their folders."""
+    """Yield the name and folder of each package that contains a module."""
     folder = _root(source.name, source.file)
     parts = source.name.split(".")
     for count in range(1, len(parts)):

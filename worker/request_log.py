@@ -1,4 +1,4 @@
-"""The batches that a worker is serving, and its records of single requests: made after selected calls are answered."""
+"""The batches that a worker is serving, and its records of individual requests, which it writes after some calls."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ from pytriton.worker.fault_reports import reason
 
 
 class Part(NamedTuple):
-    """A batch, and the lane that it came from and is answered on."""
+    """A batch, with the lane from which it came and on which it is answered."""
 
     lane: Lane
     batch: Batch
 
 
-#: The batches that a task of an event loop serves.
+#: The batches that the current task of an event loop serves; None outside of such a task.
 serving: ContextVar[Sequence[Part] | None] = ContextVar("pytriton_serving", default=None)
 
-#: The outcome of a successful call.
+#: Status of a request that succeeded.
 OK = "ok"
 _NUMBER = re.compile(r"[0-9]{1,18}")
-#: Limits of a record: sizes reported by a proxy cannot be trusted.
+#: Maximum number in a record. Numbers that a proxy sends may be larger.
 _MAX_INT64 = (1 << 63) - 1
-#: Size not counted.
+#: Stands for a size that was not recorded.
 UNKNOWN = -1
 #: Maximum length of an exception type's name.
 _MAX_TYPE = 100
 
 
 class AnsweredStream(Protocol):
-    """The known facts about a stream at its end. A batch has one for all of its requests."""
+    """What the request log needs of a stream that has ended. One stream answers all requests of a batch."""
 
     @property
     def failure(self) -> str:
-        """Why it failed, one of stats_page.FAILURES; "" if it did not."""
+        """Why the stream failed: one of stats_page.FAILURES, or "" if it succeeded."""
 
     @property
     def error(self) -> str:
-        """The type of the exception that caused the failure, as returned by `type_of`."""
+        """The type of the exception that failed the stream, from `type_of`; "" if it succeeded."""
 
     @property
     def bytes_out(self) -> int | None:
-        """Size of its answers in bytes, if counted."""
+        """Size of the answers in bytes; None if it was not recorded."""
 
 
-#: The outcome of the batches of one call: an answer to each, or one stream.
+#: The answers of one call: one per batch, or a stream.
 Answers = Union[Sequence[Union[BatchDone, BatchFailed]], AnsweredStream]
 
 
 class _Outcome(NamedTuple):
-    """The outcome of a request."""
+    """How one request ended."""
 
     batch: Batch
     place: int
@@ -79,7 +79,7 @@ class _Outcome(NamedTuple):
 
 
 class RequestLog:
-    """Writes the records of one worker. The stats page calls it for calls to be recorded."""
+    """Writes one worker's records of requests. The statistics page decides for which calls."""
 
     def __init__(self, stats: WorkerStatsPage) -> None:
         self._stats = stats
@@ -87,7 +87,7 @@ class RequestLog:
         stats.on_record = self._note
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
-        """Count failed requests of the current call, and remember the reason."""
+        """Count failed requests of the current call, and remember the reason for its records."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
         self._stats.failed(kind, requests)
 
@@ -124,12 +124,12 @@ class RequestLog:
 
 
 def _bounded(number: int, least: int = 0) -> int:
-    """Clamp a number to the range of a record, since the sender of a batch may choose any."""
+    """Clamp a number, which a proxy may have chosen freely, to the range of a record."""
     return max(least, min(number, _MAX_INT64))
 
 
 def type_of(error: BaseException) -> str:
-    """Return the name of an exception's type, cut to the size of a record."""
+    """Return the name of an exception's type, cut to the maximum length in a record."""
     return type(reason(error)).__name__[:_MAX_TYPE]
 
 
@@ -139,7 +139,7 @@ def nbytes_of(response: ResponseRef | None) -> int:
 
 
 def _representative(outcomes: Sequence[_Outcome]) -> Sequence[_Outcome]:
-    """Return the outcomes that represent a call: its failed requests, or else the first one."""
+    """Return the outcomes to record for a call: those of all failed requests or, if none failed, of the first one."""
     return [one for one in outcomes if one.status != OK] or outcomes[:1]
 
 
@@ -163,15 +163,15 @@ def _version(ref: RequestRef) -> int:
     if VERSION_PARAMETER not in ref.parameters:
         return 0
     value = parse_json_object(ref.parameters).get(VERSION_PARAMETER)
-    # For a model with one version, a client may have set a parameter of this name to anything.
+    # If the model has only one version, the parameter comes from a client and may be anything.
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else 0
 
 
-# ── the ids of the requests of a batch, computed on demand ───────────────────────────────────────────
+# ── ids of a batch's requests, computed on demand ────────────────────────────────────────────────────
 
 
 def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
-    """Return the id of a request of these batches; for others, the given id, if any."""
+    """Return the id of a request of these batches. For any other request, return the id that its client set, or ""."""
     for batch in batches:
         for place, ref in enumerate(batch.requests):
             if ref is wanted:
@@ -180,6 +180,6 @@ def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
 
 
 def trace_of(batch: Batch) -> str:
-    """Return the trace id of the first traced request of a batch; "" if there is none."""
+    """Return the trace id of the first traced request of a batch, or ""."""
     contexts = batch.trace.contexts if batch.trace is not None else []
     return next((found for context in contexts if (found := trace_id(context))), "")

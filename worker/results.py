@@ -1,6 +1,6 @@
 """Checks a callable's results against the model's declaration, and writes them for the proxy.
 
-An output in a buffer of `empty_output` stays in place, and so does a large one that can be lent.
+Outputs in buffers of `empty_output`, and large outputs that can be lent, stay in place. All others are copied.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pytriton.worker.output_buffers import OutputBuffers
 
 #: The default name of an input.
 _DEFAULT_NAME = re.compile(r"^INPUT_(\d+)$")
-#: PyTriton's error for other arrays.
+#: PyTriton's error for arrays of other kinds.
 _KINDS = (
     ". Only bool, numeric, string, unicode and object arrays are supported by Triton "
     "(dtype.kind: biufOSU)"
 )
-#: A factory whose parameters all have defaults accepts requests, so it is only detected by its result.
+#: A factory whose parameters all have defaults can be called with requests, so only its result gives it away.
 _FACTORY = " If it makes the callable, register it with factory=True."
-#: A callable that takes requests as an input, and returns the result of a callable with @batch.
+#: Advice for a callable that is written for @batch, but lacks the decorator.
 _UNDECORATED = (
     " A callable that takes arrays by name and returns one dict is decorated with @batch."
 )
@@ -46,7 +46,7 @@ class ResultError(Exception):
 
 
 class RowError(Exception):
-    """The callable returned an exception instead of a request's result, or of one of its rows."""
+    """The callable returned an exception as the result of a request, or of one of its rows."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -65,7 +65,7 @@ def failure_kind(error: BaseException) -> str:
 
 
 class RefusedRequest(NamedTuple):
-    """A request that fails alone: its position in the batch, and the exception that is its answer."""
+    """A request that fails alone: its position in the batch, and the exception to answer it with."""
 
     place: int
     error: BaseException
@@ -73,7 +73,7 @@ class RefusedRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """One declared output. `dims` excludes the batch axis; -1 is any size."""
+    """A declared output. `dims` excludes the batch axis; -1 stands for any size."""
 
     name: str
     datatype: str
@@ -97,22 +97,22 @@ class ResultWriter:
         self._outputs = outputs
         self._declared = {output.name for output in outputs}
         names = [output.name for output in outputs]
-        #: Whether the outputs were declared without names; the callable's names then apply in order.
+        #: Whether the outputs were declared without names, so that the callable's outputs are matched by order.
         self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
         self._batching = batching
         self._strict = strict
         only = self._outputs[0] if len(self._outputs) == 1 and not batching else None
-        #: The name of the only output, if it can be a single string.
+        #: The name of the only output, if its value can be a single string.
         self._text = (
             only.name if only and only.datatype == "BYTES" and only.dims in ((1,), (-1,)) else None
         )
         self._buffers = buffers or OutputBuffers()
 
     def checked(self, results: Any, count: int) -> Sequence[Any]:
-        """Return the callable's results for `count` requests, if they are a list of that length.
+        """Check that the callable's results are a list of `count` items, and return them.
 
         Raises:
-            ResultError: they are not.
+            ResultError: they are not a list, or have another length.
         """
         if type(results) is not list and not _is_list(results):
             raise ResultError(
@@ -136,7 +136,7 @@ class ResultWriter:
         """Write one response per request, with only the outputs that the client requested.
 
         With `refused`, a request whose result is an exception or does not match the declaration fails alone: it is
-        appended there, and its response is left for the caller to fill in.
+        appended to that list, and the caller must replace its empty response.
 
         Raises:
             BaseException: without `refused`, an exception returned as a result.
@@ -161,7 +161,7 @@ class ResultWriter:
         return responses
 
     def write_text(self, text: OneText, request: RequestRef, lane: Lane) -> ResponseRef | None:
-        """Write an answer that is a single string; None if it needs the general path.
+        """Write a response that is a single string. Return None if it needs the general path.
 
         Raises:
             ArenaError: not enough memory.
@@ -174,7 +174,7 @@ class ResultWriter:
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
     ) -> list[ResponseRef] | None:
-        """Write whole arrays of which each request gets a slice; None if they need the general path."""
+        """Write whole arrays of which each request gets a slice. Return None if they need the general path."""
         requested = requests[0].requested
         rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
         alike = all(request.requested == requested for request in requests)
@@ -197,7 +197,9 @@ class ResultWriter:
             wholes.append((output, whole))
         if not wholes or not sum(rows):
             return None
-        columns = [_rows_of(self._lay_down(output, whole, lane), rows) for output, whole in wholes]
+        columns = [
+            _rows_of(self._write_or_lend(output, whole, lane), rows) for output, whole in wholes
+        ]
         return [ResponseRef(list(refs)) for refs in zip(*columns)]
 
     def _response(self, result: Any, request: RequestRef, lane: Lane) -> list[TensorRef]:
@@ -209,9 +211,9 @@ class ResultWriter:
                 f"numpy arrays. Got a list with {shown(result)}."
             )
         if type(result) is Request:
-            result = self._passed_on(result)
+            result = self._rename_request(result)
         elif self._unnamed and self._declared.isdisjoint(result):
-            result = self._in_order(result)
+            result = self._rename_in_order(result)
         if self._strict:
             self._refuse_undeclared(result)
         requested = request.requested
@@ -252,19 +254,19 @@ class ResultWriter:
             return self._write_bytes(output, value, lane)
         if value.dtype is not output.dtype and value.dtype != output.dtype:
             self._check_dtype(output, value)
-        return self._lay_down(output, value, lane)
+        return self._write_or_lend(output, value, lane)
 
-    def _lay_down(self, output: Output, array: Array, lane: Lane) -> TensorRef:
+    def _write_or_lend(self, output: Output, array: Array, lane: Lane) -> TensorRef:
         if self._buffers.used and array.dtype == output.dtype:
             ref = self._buffers.place(lane, output.name, output.datatype, array)
             if ref is not None:
                 return ref
-        return lay_down(lane, output.name, output.datatype, array, output.dtype)
+        return write_or_lend(lane, output.name, output.datatype, array, output.dtype)
 
-    def _passed_on(self, request: Request) -> Mapping[str, Any]:
-        """Return a request used as the answer, as in `lambda requests: requests`, under its outputs' names.
+    def _rename_request(self, request: Request) -> Mapping[str, Any]:
+        """Rename the inputs of a request that was returned as its own answer (`lambda requests: requests`) to outputs.
 
-        INPUT_1 becomes OUTPUT_1 (the names of unnamed tensors), and a single input becomes the single output.
+        INPUT_1 becomes OUTPUT_1 (these are the names of unnamed tensors), and a single input becomes the single output.
         """
         if any(name in request for name in self._declared):
             return request
@@ -272,10 +274,10 @@ class ResultWriter:
             return {self._outputs[0].name: next(iter(request.values()))}
         return {_DEFAULT_NAME.sub(r"OUTPUT_\1", name): value for name, value in request.items()}
 
-    def _in_order(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Rename outputs to those declared without names, in order: `{"add": ..., "sub": ...}`.
+    def _rename_in_order(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Rename outputs, such as `{"add": ..., "sub": ...}`, to OUTPUT_1, OUTPUT_2, … in order.
 
-        PyTriton's documentation uses this (response cache).
+        An example in PyTriton's documentation (response cache) relies on this.
         """
         if len(result) != len(self._outputs) or not all(isinstance(name, str) for name in result):
             return result
@@ -324,7 +326,7 @@ class ResultWriter:
             )
 
     def _refuse_rank(self, output: Output, array: Array) -> None:
-        """Refuse an output whose number of axes differs from the metadata that clients see."""
+        """Raise for an output whose number of axes differs from the declaration."""
         if self._strict:
             self._check_shape(output, array)
         shape = array.shape[1:] if self._batching else array.shape
@@ -365,7 +367,7 @@ class ResultWriter:
 
 
 def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
-    """Return references to the slices of an array, with the given numbers of rows."""
+    """Split the reference to an array into references to slices with these numbers of rows."""
     row = whole.shape[1:]
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset
@@ -395,18 +397,18 @@ def _castable(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
     return np.can_cast(given, declared, "same_kind")
 
 
-# ── the transfer of an output to the proxy: copied into the lane's arena or, if large, lent ──────────
+# ── transfer of an output to the proxy: copied into the lane's arena or, if large, lent ──────────────
 
-#: Below this size, a copy costs no more than looking up the pages and waiting for the proxy.
+#: Below this size, copying costs no more than checking the pages and waiting for the proxy.
 _SMALLEST = 1 << 20
 
 
-def lay_down(
+def write_or_lend(
     lane: Lane, name: str, datatype: str, array: Array, dtype: np.dtype[np.generic]
 ) -> TensorRef:
-    """Write or lend an output as `dtype` and C-contiguous; return a reference to it.
+    """Copy an output to the lane's arena as C-contiguous `dtype`, or lend it; return a reference to it.
 
-    `lane.lent` holds arrays that were not copied.
+    A lent array stays in place and is appended to `lane.lent`, which keeps it alive until the proxy has read it.
 
     Raises:
         ArenaError: not enough memory for a copy.
@@ -419,7 +421,7 @@ def lay_down(
 
 
 def _can_be_lent(array: Array, dtype: np.dtype[np.generic]) -> bool:
-    # Memory mapped by a device driver (pinned, for example) may not be readable for other processes: ask the kernel.
+    # Ask the kernel, because other processes may be unable to read memory mapped by a device driver (pinned memory).
     return (
         array.flags.c_contiguous
         and array.dtype == dtype

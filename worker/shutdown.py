@@ -1,10 +1,10 @@
-"""The shutdown of a worker process: receives the end signal, and exits in time whatever its callable is doing.
+"""Shutdown of a worker process: receives the end signal, and exits in time whatever the callable is doing.
 
-A callable may use its own signals (`signal.alarm` for a time limit, SIGCHLD), and fork processes that it ends with
+A callable may use signals itself (`signal.alarm` for a time limit, SIGCHLD), and may fork processes and end them with
 SIGTERM (`multiprocessing`). Neither must end the worker.
 
-Python ends a process only when every non-daemon thread has returned. A thread started by a callable may
-sleep or wait for work; it would keep a worker alive after its end signal.
+Python exits only after every non-daemon thread has returned. A thread started by the callable may sleep or wait for
+work, and would keep the worker alive after its end signal.
 """
 
 from __future__ import annotations
@@ -20,30 +20,35 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Optional
 
-#: How long such threads may take to return, once nothing is served any more.
+#: How long threads of the callable may take to return when the worker exits.
 THREADS_S = 2.0
 
 
 class EndSignal:
-    """SIGTERM as an event that a loop can wait for, in this process but not in children forked by the callable.
+    """SIGTERM as a descriptor that a loop can wait for. Children forked by the callable keep the default action.
 
-        SIGTERM ──▶ handler ──▶ fd        any signal that Python handles ──▶ woken ──▶ hear ──▶ fd, for SIGTERM
+        SIGTERM ──▶ handler ──▶ fd        any signal that Python handles ──▶ woken ──▶ read_signals ──▶ fd, for SIGTERM
         EndWorker on the control socket ──▶ set ──▶ fd
 
-    The second way works if the callable has replaced the handler, the first one if it has replaced the descriptor of
-    `signal.set_wakeup_fd`, as an event loop with signal handlers does. The third one works if it has
-    replaced both, or ignores the signal.
+    The handler works even if the callable has replaced the descriptor of `signal.set_wakeup_fd`, as an event loop with
+    signal handlers does. `woken` works even if the callable has replaced the handler. `set` works even if the callable
+    has replaced both, or ignores the signal.
 
     Attributes:
         fd: a descriptor that becomes readable when this process should end
-        woken: a descriptor that becomes readable at any signal; call `hear` then
+        woken: a descriptor that becomes readable on any signal; `read_signals` must then be called
     """
 
     def __init__(self) -> None:
-        """Handle SIGTERM from now on. Must be called in the main thread."""
+        """Handle SIGTERM from now on. Only the main thread may create this object."""
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._mine = [self.fd, self._write_fd, self.woken, self._wake]  #: empty in a child
+        self._descriptors = [
+            self.fd,
+            self._write_fd,
+            self.woken,
+            self._wake,
+        ]  #: empty in a forked child
         #: The signal mask of each thread that is about to fork.
         self._masks = threading.local()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -51,11 +56,11 @@ class EndSignal:
         os.register_at_fork(
             before=self._before_fork,
             after_in_parent=self._after_fork,
-            after_in_child=self._let_go_in_child,
+            after_in_child=self._reset_in_child,
         )
 
-    def hear(self) -> None:
-        """Read the signals that have arrived."""
+    def read_signals(self) -> None:
+        """Read the signals from `woken`, and make `fd` readable if SIGTERM is among them."""
         with contextlib.suppress(BlockingIOError):
             while heard := os.read(self.woken, 4096):
                 if signal.SIGTERM in heard:
@@ -70,39 +75,39 @@ class EndSignal:
             os.write(self._write_fd, b"\0")
 
     def _before_fork(self) -> None:
-        """Block SIGTERM until a child has dropped this process's handler: this process, not the child, would receive
-        it.
-        """
+        """Block SIGTERM until the child has removed this handler, which would write the signal to this process's pipe."""
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _after_fork(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
 
-    def _let_go_in_child(self) -> None:
+    def _reset_in_child(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         others = signal.set_wakeup_fd(-1)
-        if others not in (-1, self._wake):  # a child's own, if this is a child of it
+        if others not in (-1, self._wake):  # set by a child of the worker that has forked, too
             signal.set_wakeup_fd(others)
-        mine, self._mine = self._mine, []
+        mine, self._descriptors = self._descriptors, []
         for descriptor in mine:
             os.close(descriptor)
         self._after_fork()
 
 
 def end_in_time(code: int, threads_s: float = THREADS_S) -> None:
-    """Limit the duration of this process's exit: threads get `threads_s` to return, then it exits with `code`.
+    """Limit how long this process takes to exit: after `threads_s`, exit with `code` even if threads are running.
 
     `atexit` handlers run in either case.
     """
-    # No Event and no Thread: they use Python functions that a callable may have replaced (`builtins.len`).
+    # Not Event and Thread, because they use Python functions that a callable may have replaced (`builtins.len`).
     joined = _thread.allocate_lock()
     joined.acquire()
-    # Registered last, so called first: when Python has waited for all threads.
+    # Registered last, so it is called first, after Python has waited for all threads.
     atexit.register(joined.release)
     try:
         _thread.start_new_thread(_watch, (joined, code, threads_s))
-    except RuntimeError:  # no more threads are allowed: the daemon's own timeout remains
+    except (
+        RuntimeError
+    ):  # no more threads are allowed; the daemon kills the worker after its own timeout
         return
 
 
@@ -113,14 +118,16 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
     try:
         main = threading.main_thread()
         left = [one.name for one in threading.enumerate() if not one.daemon and one is not main]
-        if not left and joined.acquire(timeout=threads_s):  # they have just returned
+        if not left and joined.acquire(timeout=threads_s):  # the last thread has just returned
             ends = False
             return
         if left:
             _warn_of_threads(left)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # closed, or not being read
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # the stream is closed, or nobody reads it
                 stream.flush()
     finally:  # even if parts of Python no longer work
         if ends:
@@ -130,7 +137,7 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
 def _warn_of_threads(left: Sequence[str]) -> None:
     names = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
     print(
-        f"the worker exits, and with it {len(left)} threads that the callable left running ({names}): let them "
-        "return in time, or make them daemon threads",
+        f"the worker exits although threads of the callable are still running: {names}. Make them return in time, "
+        "or make them daemon threads",
         file=sys.stderr,
     )

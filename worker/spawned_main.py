@@ -1,4 +1,4 @@
-"""The main module of a process that multiprocessing starts fresh in a worker: `__mp_main__` (memory_modules.py)."""
+"""Main module (`__mp_main__`) of a process that multiprocessing spawns from a worker; see memory_modules.py."""
 
 from __future__ import annotations
 

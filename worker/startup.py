@@ -1,4 +1,4 @@
-"""Starts a worker once its interpreter is known to be new enough (boot.py): packages, fork server, worker."""
+"""Second step of a worker's start, after boot.py: checks that packages are installed, then runs a worker or fork server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 
 def main() -> int:
     """Run as a worker or a fork server; return the exit code."""
-    gc.disable()  # until everything is imported: a collection would only traverse modules that stay
+    gc.disable()  # until the imports are done: a collection would find no garbage
     _, endpoint, worker, parent_pid, stats_fd = sys.argv[1:6]
     packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)
-    if packages:  # packages that this environment lacks, installed for it elsewhere
+    if packages:  # a folder with the packages that this environment lacks
         sys.path.append(packages)
     missing = [name for name, module in NEEDED.items() if not _importable(module)]
     if missing:

@@ -1,4 +1,4 @@
-"""The main loop of decoupled models' workers, for functions and generators: one stream at a time."""
+"""Main loop of workers with a synchronous decoupled callable: one batch at a time, answered as a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.worker.tracing import NO_SPANS, spans_of
 
 
 class StreamLoop(Loop):
-    """The loop for functions and generators: one runs at a time, as they may not be reentrant."""
+    """Main loop for functions and generators. One runs at a time, since they may not be reentrant."""
 
     _batches_at_once = 1
 
@@ -26,7 +26,7 @@ class StreamLoop(Loop):
         super().__init__(*arguments)
         self._outboxes: dict[Lane, Outbox] = {}
 
-    def _welcome(self, lane: Lane) -> None:
+    def _prepare_lane(self, lane: Lane) -> None:
         try:
             self._outboxes[lane] = self._outbox(lane)
         except (LaneClosed, LaneError) as error:
@@ -54,10 +54,11 @@ class StreamLoop(Loop):
             self._drop(lane, error)
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:
-        """Answer a batch to its end.
+        """Answer a batch.
 
         Raises:
-            LaneClosed, LaneError: the proxy is gone, or violates the protocol.
+            LaneClosed: the proxy is gone.
+            LaneError: the proxy violated the protocol.
         """
         stream = self._begin(outbox, batch)
         self._end(stream, self._answer_to_end(outbox, batch, stream))
@@ -65,9 +66,9 @@ class StreamLoop(Loop):
     def _answer_to_end(
         self, outbox: Outbox, batch: Batch, stream: BatchStream
     ) -> BaseException | None:
-        # The error is returned, not kept: a variable here would form a reference cycle with this frame, and hold the
-        # batch's memory until the next garbage collection.
-        self._model.now = [Part(outbox.lane, batch)]
+        # Return the error instead of assigning it to a variable, which would form a reference cycle with this frame and
+        # hold the batch's memory until the next garbage collection.
+        self._model.current_parts = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
             stream.begun()
@@ -75,12 +76,12 @@ class StreamLoop(Loop):
                 self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):
             stream.forget()
-            self._answered(stream.begun_ns)
+            self._record_end(stream.begun_ns)
             raise
         except callable_errors() as raised:
             return raised
         finally:
-            self._model.now = ()
+            self._model.current_parts = ()
         return None
 
     def _produce(self, outbox: Outbox, stream: BatchStream, requests: list[Request]) -> None:
@@ -111,15 +112,15 @@ class StreamLoop(Loop):
         try:
             outbox.listen(wait=False)
         except (LaneClosed, LaneError):
-            return True  # the next send gets the error
+            return True  # the next send raises the error
         return stream.is_cancelled(index)
 
     def _end(self, stream: BatchStream, error: BaseException | None) -> None:
         try:
             stream.end(error)
         finally:
-            self._answered(stream.begun_ns, [Part(stream.lane, stream.batch)], stream)
-            if self._model.holds_much(stream.lane):
+            self._record_end(stream.begun_ns, [Part(stream.lane, stream.batch)], stream)
+            if self._model.has_excess_memory(stream.lane):
                 self._schedule_memory_check()
             if error is not None and isinstance(reason(error), PyTritonUnrecoverableError):
-                self._give_up(client_text(error))
+                self._report_unrecoverable(client_text(error))

@@ -1,9 +1,8 @@
-"""Decoupled models: answers to a batch are sent as the callable produces them, at the speed of the proxy.
+"""Answers of decoupled models: sent as the callable produces them, no faster than the proxy forwards them.
 
-Parts wait in the lane's arena until the proxy has passed them on (`Credit`), up to `_PARTS` of
-them (with many streams, `_EACH` per stream), and about `_BYTES`. Then a generator is not advanced: it waits at
-its `yield`. The same applies if another model requested the stream and has enough unread responses (`Hold`), until it
-has read (`Go`).
+Parts stay in the lane's arena until the proxy has forwarded them (`Credit`). When `_PARTS` of them (with many streams,
+`_EACH` per stream) or about `_BYTES` are waiting, the generator is paused at its `yield`. It is also paused while
+another model that requested the stream has enough unread responses (from `Hold` to `Go`).
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from pytriton.worker.results import ResultWriter, failure_kind
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
 
 _PARTS = 32
-#: Per stream if there are many: a stream that waits for room must be woken, together with all others.
+#: Per stream if there are many, because room for one part wakes all streams that wait for room.
 _EACH = 8
 _BYTES = 8 << 20
 
 
 class Outbox:
-    """One lane of a decoupled model's worker, with its batches in flight."""
+    """The worker's end of a lane of a decoupled model: flow control, and the batches in flight."""
 
     def __init__(self, lane: Lane, batches: int) -> None:
         """Announce to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, BatchStream] = {}
         self._batches = batches
-        self._parts = 0  #: without credit so far
+        self._parts = 0  #: sent, and not yet acknowledged by a credit
         lane.send(Room(batches))
 
     @property
     def full(self) -> bool:
-        """Return True if the proxy must read before more is sent."""
+        """Return True if the proxy must read before the worker sends more."""
         parts = self._parts
         if parts < _PARTS and self.lane.arena.used < _BYTES:
             return False
@@ -68,34 +67,30 @@ class Outbox:
         )
 
     def put(self, message: BatchPart | Metrics) -> None:
-        """Send a part, or another message that is acknowledged by a credit."""
+        """Send a part, or another message that the proxy acknowledges with a credit."""
         self.lane.send(message)
         self._parts += 1
 
     def send(self, message: FromWorker) -> None:
-        """Send a message without credit."""
+        """Send a message that needs no credit."""
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """Make the proxy send no more batches, because this worker retires. Return False if the lane can just be
-        closed.
+        """Ask the proxy to send no more batches. Return False if the lane is idle, so that it can be closed.
 
-        Batches that arrive before the proxy has processed this must be served: closing the lane would end all its
-        streams.
+        Batches that arrive before the proxy has read this must be served, because closing the lane would end its streams.
         """
         if not self.streams:
             return False
-        with contextlib.suppress(
-            LaneClosed, LaneError
-        ):  # the sender of the next part gets the error
+        with contextlib.suppress(LaneClosed, LaneError):  # the next part raises the error
             self.send(Room(0))
         return True
 
     def heard(self, message: FromProxy | FromWorker) -> Batch | None:
-        """Process a message from the proxy; return a batch for the caller to begin, if any.
+        """Process a message from the proxy; return the batch if it is one, which the caller must begin.
 
         Raises:
-            LaneError: the message is not for a worker, or a batch that there is no room for.
+            LaneError: the message is not for a worker, or is a batch for which there is no room.
         """
         if isinstance(message, Batch):
             if message.id in self.streams:
@@ -111,13 +106,13 @@ class Outbox:
                 self.lane.arena.reset()
         elif isinstance(message, (Cancel, Hold, Go)):
             if message.id in self.streams:
-                self._heard_of_request(self.streams[message.id], message)
+                self._on_request_message(self.streams[message.id], message)
         else:
             raise LaneError(f"{type(message).__name__} is not for a worker")
         return None
 
     @staticmethod
-    def _heard_of_request(stream: BatchStream, message: Cancel | Hold | Go) -> None:
+    def _on_request_message(stream: BatchStream, message: Cancel | Hold | Go) -> None:
         if isinstance(message, Cancel):
             stream.cancel(message.request)
         elif isinstance(message, Hold):
@@ -130,7 +125,7 @@ class Outbox:
 
         Raises:
             LaneClosed: the proxy is gone.
-            LaneError: the proxy sent a batch that there is no room for.
+            LaneError: the proxy sent a batch for which there is no room.
         """
         while True:
             try:
@@ -143,7 +138,7 @@ class Outbox:
 
 
 class BatchStream:
-    """The answers to one batch."""
+    """A batch in flight, which is answered with a stream of parts."""
 
     def __init__(
         self,
@@ -160,7 +155,7 @@ class BatchStream:
         self.failure = ""
         #: The type of the exception that caused the failure.
         self.error = ""
-        #: Size of its answers in bytes; None if not recorded.
+        #: Size of the answers so far in bytes; None if it is not recorded.
         self.bytes_out: int | None = 0 if stats.records.all_wanted else None
         self.begun_ns = stats.begin(len(batch.requests), batch.rows, batch.taken_ns)
         self._last_ns = 0  #: when the last part was sent
@@ -181,11 +176,11 @@ class BatchStream:
         return self._outbox.lane
 
     def begun(self) -> None:
-        """Notify the proxy that the batch has begun: its inputs have been copied."""
+        """Notify the proxy that the worker has copied the inputs and begun the batch."""
         self._outbox.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
-        """Send one response to each request; None sends nothing for a request.
+        """Send one response to each request. A result of None sends nothing to its request.
 
         Raises:
             ResultError: the results do not match the declaration.
@@ -210,26 +205,26 @@ class BatchStream:
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Pause the stream of a request: the calling model has enough unread responses."""
+        """Pause the stream of a request, because the calling model has enough unread responses."""
         if index not in self._cancelled and not self._held:
             self._held_since = time.monotonic()
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Resume the stream of a request: the calling model has read."""
+        """Resume the stream of a request, because the calling model has read its responses."""
         if self._held == {index}:
             self._held_s += time.monotonic() - self._held_since
         self._held.discard(index)
 
     @property
     def must_wait(self) -> bool:
-        """Return True if the proxy or a calling model must read before the next answers are produced."""
+        """Return True if the callable must pause until the proxy or a calling model has read."""
         return self._outbox.full or bool(self._held)
 
     @property
     def held_s(self) -> float:
-        """Return the seconds spent waiting for calling models to read, which do not count as the callable's time."""
+        """Return the seconds spent waiting for calling models. They do not count towards the time limit."""
         return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
 
     def is_cancelled(self, index: int) -> bool:
@@ -238,11 +233,11 @@ class BatchStream:
 
     @property
     def abandoned(self) -> bool:
-        """Return True if the clients of all requests are gone."""
+        """Return True if all clients are gone."""
         return len(self._cancelled) >= len(self._requests)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the stream; nothing more is sent."""
+        """Send the end of the stream, or the error that ended it."""
         del self._outbox.streams[self.id]
         end: BatchDone | BatchFailed = BatchDone(self.id, [])
         if error is not None:
@@ -262,7 +257,7 @@ class BatchStream:
         self.spans.end()
 
     def _text(self, text: OneText) -> list[ResponseRef | None] | None:
-        """Return the only response to the only request if it is a text; None if it needs the general path."""
+        """Write a text as the response of a single request. Return None if it needs the general path."""
         if self._cancelled or len(self._requests) != 1:
             return None
         response = self._writer.write_text(text, self._requests[0], self._outbox.lane)
@@ -276,7 +271,7 @@ class BatchStream:
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
 
     def _refused(self, index: int, error: BaseException) -> ResponseRef:
-        """Return the last answer to a request, its own exception; the others continue."""
+        """Return the last response to a request that fails alone with this exception; the other requests continue."""
         if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error
         self._cancelled.add(index)  # nothing more is sent to it
@@ -289,9 +284,10 @@ class BatchStream:
 
 
 def parts_of(produced: Any) -> Any:
-    """Return an iterable of the parts in a synchronous callable's result: a list is one part.
+    """Return an iterator over the parts of a synchronous callable's result. A list is a single part.
 
-    So is a callable, which a forgotten factory produces: the part's check reports it.
+    A callable is a single part, too. It comes from a factory registered without factory=True, and the check of the part
+    reports that.
     """
     is_part = isinstance(produced, Sequence) or (
         callable(produced) and not isinstance(produced, Iterable)

@@ -1,6 +1,6 @@
-"""A worker that is a thread of the process that registered it: hello, load, ready, serve, as in `process`.
+"""A worker in a thread of the registrant's process: hello, load, ready, serve, as in process.py.
 
-The thread leaves the settings of the whole process unchanged: signals, module path, limits, output, heap. The
+The thread does not change anything that belongs to the whole process: signals, search path, limits, output, heap. The
 callable is the registrant's own object, so there is no payload.
 """
 
@@ -26,7 +26,7 @@ from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.warmup import warm_up
 
-#: Maximum wait for the last messages to the dispatcher to leave this process.
+#: Maximum time to wait until the last messages to the dispatcher are sent.
 _FLUSH_S = 1.0
 
 _logger = logging.getLogger("pytriton.worker")
@@ -36,7 +36,7 @@ Load = Callable[[], Infer]
 
 
 class WorkerThread:
-    """One worker, running from construction on."""
+    """One worker in a thread, which runs from construction on."""
 
     def __init__(
         self, start: messages.StartWorker, spec: messages.ModelSpec, load: Load, endpoint: str
@@ -44,10 +44,10 @@ class WorkerThread:
         """Start the thread.
 
         Args:
-            start: the dispatcher's request
-            spec: the model, as registered
+            start: the dispatcher's request to start this worker
+            spec: the specification of the model
             load: returns the callable
-            endpoint: the dispatcher's
+            endpoint: the dispatcher's endpoint
         """
         self._start = start
         self._spec = spec
@@ -55,7 +55,7 @@ class WorkerThread:
         self._endpoint = endpoint
         self._end_reader, self._end_writer = socket.socketpair()
         self._orphaned = False
-        # A daemon thread: a script exits when its own work is done. `end` lets batches finish.
+        # A daemon thread, so that the registrant's script can exit. `end` lets the current batch finish.
         name = f"pytriton {spec.name}[{start.instance}]"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -66,7 +66,7 @@ class WorkerThread:
         return self._thread.is_alive()
 
     def end(self, *, orphaned: bool = False) -> None:
-        """Make the worker end after the current batch; `orphaned`: the dispatcher is gone."""
+        """Make the worker end after the current batch. With `orphaned`, send nothing to the dispatcher, which is gone."""
         self._orphaned = self._orphaned or orphaned
         with contextlib.suppress(OSError):  # it has ended
             self._end_writer.send(b"\0", socket.MSG_DONTWAIT)
@@ -83,10 +83,10 @@ class WorkerThread:
             with contextlib.closing(ControlClient(self._endpoint)) as control:
                 try:
                     self._serve(control)
-                # SystemExit from the callable; anything else is an internal error.
+                # The callable raised SystemExit, or there is an internal error.
                 except BaseException as error:
                     how = f"ended: {client_text(error)}"
-                    report_error(error, "a thread that served it ended")
+                    report_error(error, "a worker thread ended with an exception")
                 if not self._orphaned:
                     control.send(messages.WorkerEnded(worker, how))
                     control.flush(_FLUSH_S)
@@ -118,7 +118,7 @@ class WorkerThread:
         model = WorkerModel(self._spec, self._load(), own_process=False)
         loaded_ns = time.monotonic_ns()
         try:
-            tracing.offer(self._spec.world.env)
+            tracing.add_variables(self._spec.world.env)
             warm_up(model, self._spec)
             stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:

@@ -1,16 +1,16 @@
-"""The worker's spans of a traced batch, below those that tritonserver creates for each of its requests.
+"""The worker's spans for a traced batch, which are children of the spans that tritonserver creates for each request.
 
     InferRequest                            tritonserver
-     └─ MODEL                               tritonserver; its context comes with the batch (`BatchTrace`)
+     └─ MODEL                               tritonserver; the batch contains its context (`BatchTrace`)
          ├─ compute                         tritonserver
-         └─ python_backend_execute          from when the proxy received the batch until it was answered
-             └─ proxy_inference_callable    the callable: `request.span`
+         └─ python_backend_execute          the worker, from when the proxy received the batch until it was answered
+             └─ proxy_inference_callable    the call of the callable: `request.span`
                  └─ spans created by the callable
 
-A batch has one of each per traced request. While the callable runs, the span of the first
-request is the current one, so that spans without an explicit parent have one; the spans of the others link to it.
+A batch has one of each per traced request. While the callable runs, the span of the first request is the current span
+and so the parent of spans that name none. The spans of the other requests link to it.
 
-OpenTelemetry is not imported unless tracing is on.
+OpenTelemetry is imported only if tracing is on.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ CALLABLE_SPAN = "proxy_inference_callable"
 
 
 class NoSpans:
-    """The spans of an untraced batch: none."""
+    """Stand-in for `Spans` of an untraced batch. Does nothing."""
 
     def calling(self, requests: Sequence[Request]) -> contextlib.AbstractContextManager[None]:
-        """Do nothing around a call of the callable."""
+        """Return a context manager that does nothing."""
         return contextlib.nullcontext()
 
     def failed(self, text: str) -> None:
@@ -67,7 +67,7 @@ NO_SPANS = NoSpans()
 
 
 class Spans:
-    """The spans of one call, open until `end`. `outer` holds a span or None for each request, in order."""
+    """The spans of one call, open until `end`. `outer` has an item per request: its span, or None if it is not traced."""
 
     def __init__(self, tracer: Any, model: str, outer: list[Any]) -> None:
         self._tracer = tracer
@@ -75,7 +75,7 @@ class Spans:
         self._attributes = {"triton.model_name": model, "pytriton.batch_requests": len(outer)}
 
     def around(self, infer: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap the callable so that each call has its spans."""
+        """Wrap the callable so that each call runs within `calling`."""
 
         def traced(requests: list[Request]) -> Any:
             with self.calling(requests):
@@ -85,11 +85,11 @@ class Spans:
 
     @contextlib.contextmanager
     def calling(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Open a span per traced request around a call of the callable."""
+        """Open a span per traced request for the duration of a call of the callable."""
         from opentelemetry import trace
 
         inner = self._begin_inner(requests)
-        if not inner:  # part of a batch of which another part was malformed
+        if not inner:  # a merged batch that is answered alone, because another one was malformed
             yield
             return
         try:
@@ -105,12 +105,12 @@ class Spans:
                 span.end()
 
     def failed(self, text: str) -> None:
-        """Record that the batch is answered with an error."""
+        """Mark the spans as failed with an error text."""
         for span in self._open():
             span.set_status(_error(text))
 
     def end(self) -> None:
-        """End the spans: the batch is answered. Calling it again does nothing."""
+        """End the spans, because the batch is answered. Further calls do nothing."""
         for span in self._open():
             span.end()
         self._outer = []
@@ -151,7 +151,7 @@ class Spans:
 
 
 def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
-    """Begin the spans of a call for these batches; None if none of their requests is traced."""
+    """Begin the spans of a call for these batches. Return None if no request is traced, or spans cannot be created."""
     for batch in batches:
         if batch.trace is not None:
             tracer = telemetry.get_telemetry_tracer() or default_tracer()
@@ -159,10 +159,10 @@ def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
     return None
 
 
-def prepare() -> None:
-    """Create the tracer of a worker process in advance, so that no request has to wait for it.
+def create_tracer() -> None:
+    """Create the tracer of a worker process before the first request.
 
-    Spans that the callable creates directly with OpenTelemetry are exported the same way.
+    Also makes it OpenTelemetry's tracer of the whole process, so that spans which the callable creates are exported, too.
     """
     if telemetry.get_telemetry_tracer() is None:
         default_tracer(for_all=True)
@@ -187,7 +187,7 @@ def _begin(tracer: Any, model: str, batches: Sequence[Batch]) -> Spans:
 
 
 def _context(text: str) -> Any:
-    """Return OpenTelemetry's form of a context; None if there is none."""
+    """Convert a trace context from JSON to OpenTelemetry's form. Return None if it is empty or invalid."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     if not text:
@@ -197,7 +197,7 @@ def _context(text: str) -> Any:
     except ValueError:
         carrier = None
     if not isinstance(carrier, dict) or "traceparent" not in carrier:
-        report(f"a trace context cannot be read: {text!r:.200}")
+        report(f"invalid trace context: {text!r:.200}")
         return None
     return TraceContextTextMapPropagator().extract(carrier)
 
@@ -205,7 +205,7 @@ def _context(text: str) -> Any:
 def _record(span: Any, error: Exception) -> None:
     try:
         span.record_exception(error)
-    except Exception:  # raised by the exception's own methods
+    except Exception:  # a method of the exception itself raised
         about = {"exception.type": type(error).__name__, "exception.message": client_text(error)}
         span.add_event("exception", about)
 
@@ -218,55 +218,55 @@ def _error(text: str) -> Any:
 
 # ── the worker's own tracer ──────────────────────────────────────────────────────────────────────────
 #
-# Its spans are exported as OpenTelemetry's environment variables specify: OTEL_TRACES_EXPORTER selects the exporter (otlp
-# by default), OTEL_EXPORTER_OTLP_(TRACES_)PROTOCOL its protocol (http/protobuf by default). Exporters are found as
-# OpenTelemetry's own launcher finds them: by the entry points that their packages declare.
+# OpenTelemetry's environment variables configure the export: OTEL_TRACES_EXPORTER selects the exporter (default: otlp),
+# OTEL_EXPORTER_OTLP_(TRACES_)PROTOCOL its protocol (default: http/protobuf). As in OpenTelemetry's own launcher, exporters
+# are found through the entry points of their packages.
 
-#: Maximum seconds that a worker's exit waits for its last spans to be exported.
+#: Maximum time in seconds that an exiting worker waits for the export of its last spans.
 _LAST_EXPORT_S = 2.0
-#: Timeout in seconds of one export in a process that hosts worker threads.
+#: Timeout of one export, in seconds, in a registrant's process with worker threads.
 _HOSTED_TIMEOUT_S = 2
 _GROUP = "opentelemetry_traces_exporter"
 _PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 _lock = threading.Lock()
-_made = False  #: whether creation was attempted
+_was_attempted = False  #: whether `default_tracer` has tried to create the tracer
 _provider: Any = None  #: the provider that `finish` shuts down
-_offered: dict[str, str] = {}
+_variables: dict[str, str] = {}
 
 
-def offer(variables: Mapping[str, str]) -> None:
-    """Configure the default tracer with these OTEL_… variables: the process has its own environment."""
-    _offered.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
+def add_variables(variables: Mapping[str, str]) -> None:
+    """Configure the default tracer with these OTEL_… variables, which are not in this process's environment."""
+    _variables.update({name: text for name, text in variables.items() if name.startswith("OTEL_")})
 
 
 class _CannotExport(Exception):
-    """Spans cannot be exported; the text says why and what to do."""
+    """Spans cannot be exported; the text says why and how to fix that."""
 
 
 def default_tracer(*, for_all: bool = False) -> Any:
-    """Return the tracer of this process; None if it cannot be created, which is logged once.
+    """Return the tracer of this process, created on the first call. Return None if that fails, which is logged once.
 
     Args:
-        for_all: also set it as OpenTelemetry's tracer provider of the whole process
+        for_all: also set its provider as OpenTelemetry's tracer provider of the whole process
     """
-    global _made
+    global _was_attempted
     with _lock:
-        if not _made:
-            _made = True
+        if not _was_attempted:
+            _was_attempted = True
             try:
                 telemetry.set_default_tracer(_tracer(for_all))
             except _CannotExport as reason:
-                report(f"tracing is on, but spans cannot be created: {reason}")
+                report(f"tracing is on, but spans cannot be exported: {reason}")
     return telemetry.get_telemetry_tracer()
 
 
 def finish() -> None:
-    """Export remaining spans, for at most `_LAST_EXPORT_S`."""
+    """Export the remaining spans, within at most `_LAST_EXPORT_S`."""
     if _provider is None:
         return
-    # An exporter retries a collector that does not answer for 6 to 10 s (seen in 1.45).
+    # In a thread, because an exporter retries an unresponsive collector for 6 to 10 s (seen in OpenTelemetry 1.45).
     last = threading.Thread(target=_provider.shutdown, daemon=True)
     last.start()
     last.join(_LAST_EXPORT_S)
@@ -290,7 +290,7 @@ def _tracer(for_all: bool) -> Any:
     exporter = _exporter({} if for_all else _hosted_arguments())
     if exporter is None:
         return None
-    resource = Resource.create(_attributes(_offered.get("OTEL_RESOURCE_ATTRIBUTES", "")))
+    resource = Resource.create(_attributes(_variables.get("OTEL_RESOURCE_ATTRIBUTES", "")))
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: "pytriton"}))
     provider = TracerProvider(resource=resource, shutdown_on_exit=not for_all)
@@ -302,27 +302,27 @@ def _tracer(for_all: bool) -> Any:
 
 
 def _hosted_arguments() -> dict[str, Any]:
-    """Return arguments of an OTLP exporter in a registrant's process, whose exit must not be delayed for long."""
+    """Return the arguments of an OTLP exporter in a registrant's process: a short timeout, so that it can exit quickly."""
     arguments: dict[str, Any] = {}
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "TRACES_")):
         arguments["timeout"] = _HOSTED_TIMEOUT_S
-    endpoint = _offered.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    endpoint = _variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     if endpoint is not None:
         arguments["endpoint"] = endpoint
     return arguments
 
 
 def _attributes(text: str) -> dict[str, Any]:
-    """Parse OTEL_RESOURCE_ATTRIBUTES."""
+    """Parse the value of OTEL_RESOURCE_ATTRIBUTES."""
     pairs = (entry.partition("=") for entry in text.split(",") if entry)
     return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
 
 def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
-    """Return the exporter selected by the environment; None if it selects none.
+    """Create the exporter that the environment selects. Return None if it selects "none".
 
     Raises:
-        _CannotExport: it is not installed, or its settings are invalid.
+        _CannotExport: the exporter is not installed, or its settings are invalid.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
     if name == "none":
@@ -343,7 +343,7 @@ def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
         if point.name == name:
             try:
                 return point.load()(**arguments)
-            except Exception as error:  # any exporter-specific settings error
+            except Exception as error:  # its type depends on the exporter
                 raise _CannotExport(f"the exporter {name} cannot be created: {error}") from error
     package = f"opentelemetry-exporter-{name.replace('_', '-')}"
     raise _CannotExport(
@@ -353,7 +353,7 @@ def _exporter(otlp_arguments: Mapping[str, Any]) -> Any:
 
 
 def _declared() -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points  # few workers trace, and it takes 20 ms
+    from importlib.metadata import entry_points  # takes 20 ms, and few workers trace
 
     if sys.version_info >= (3, 10):
         return entry_points(group=_GROUP)

@@ -1,7 +1,7 @@
-"""Writes the callable's own metrics (`prometheus_client`) to the stats page every second, for the daemon's /metrics.
+"""Exports the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
 
-A thread reads the default registry while the callable runs: calls have no overhead. If `prometheus_client`
-cannot be imported, there is no such thread.
+A thread copies the default registry every second, so calls have no overhead. Without `prometheus_client` in the
+worker's environment, there is no such thread.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pytriton.worker.fault_reports import report, report_error
 
 _LIBRARY = "prometheus_client"
 _PERIOD_S = 1.0
-#: Reading the registry takes at most this fraction of the time (one part in so many).
+#: Reading the registry takes at most 1/_SHARE of the time.
 _SHARE = 100
-#: How long the worker's exit waits for the last update.
+#: Maximum time that an exiting worker waits for the last update.
 _LAST_UPDATE_S = 1.0
-#: The library's own process metrics. The daemon exports those of all workers.
-_BY_ITSELF = frozenset(
+#: The library's metrics of the process itself. The daemon exports such metrics for all workers.
+_LIBRARY_METRICS = frozenset(
     {
         "python_gc_objects_collected",
         "python_gc_objects_uncollectable",
@@ -49,15 +49,15 @@ _BY_ITSELF = frozenset(
         "process_max_fds",
     }
 )
-#: How Prometheus' text format represents other kinds.
+#: Metric types that Prometheus' text format lacks, and the type that represents each.
 _KINDS = {"info": "gauge", "stateset": "gauge", "untyped": "unknown"}
-#: Bytes of a family besides its texts and samples.
+#: Encoded size of a family without its texts and samples, in bytes.
 _FAMILY_BYTES = 40
 _MAX_LEN_HELP = 1_000
 
 
 class UserMetricsThread:
-    """Copies the registry to the stats page, from construction until `close`."""
+    """Thread that copies the metrics registry to the statistics page, from construction until `close`."""
 
     def __init__(self, pages: UserMetricsPages) -> None:
         self._pages = pages
@@ -68,7 +68,7 @@ class UserMetricsThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last time, and end the thread."""
+        """Update the page a last time, and end the thread."""
         self._end.set()
         self._thread.join(_LAST_UPDATE_S)
 
@@ -76,11 +76,11 @@ class UserMetricsThread:
         wait_s = _PERIOD_S
         while not self._end.wait(wait_s):
             began = time.monotonic()
-            self._look()
+            self._update()
             wait_s = max(_PERIOD_S, _SHARE * (time.monotonic() - began))
-        self._look()
+        self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         library = sys.modules.get(_LIBRARY)
         registry = getattr(library, "REGISTRY", None)
         if registry is None:
@@ -91,13 +91,16 @@ class UserMetricsThread:
             if not self._fault_reported:
                 self._fault_reported = True
                 report_error(
-                    error, "its metrics cannot be collected: /metrics shows the previous values"
+                    error,
+                    "the callable's metrics cannot be collected; /metrics shows the previous values",
                 )
             return
         if message != self._last:
             self._last = message
             if not self._pages.write(message):
-                report("its metrics do not fit")  # `collected` sees to it that they have
+                report(
+                    "the callable's metrics do not fit on the statistics page"
+                )  # unexpected, since `collected` limits their size
 
 
 def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsThread | None:
@@ -106,8 +109,8 @@ def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsThread | N
         return None
     try:
         return UserMetricsThread(pages)
-    except RuntimeError as error:  # the model's limits allow no more threads
-        report(f"its own metrics are not exported: {error}")
+    except RuntimeError as error:  # the model's limits do not allow another thread
+        report(f"the callable's own metrics are not exported: {error}")
         return None
 
 
@@ -121,11 +124,11 @@ def _can_be_imported() -> bool:
 
 
 def collected(metrics: Iterable[Any]) -> UserMetrics:
-    """Return the registry's metrics as far as they fit, and the number of values that do not."""
-    room = _Room()
+    """Convert the registry's metrics. Those that do not fit into a page are left out and counted."""
+    room = _Space()
     families = []
     for metric in metrics:
-        if metric.name in _BY_ITSELF:
+        if metric.name in _LIBRARY_METRICS:
             continue
         kind = _KINDS.get(metric.type, metric.type)
         name = sendable(f"{metric.name}_info" if metric.type == "info" else metric.name)
@@ -145,8 +148,8 @@ def collected(metrics: Iterable[Any]) -> UserMetrics:
     return UserMetrics(families, room.left_out)
 
 
-class _Room:
-    """The remaining space of a page."""
+class _Space:
+    """The space left on a page, in bytes and values."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -154,7 +157,7 @@ class _Room:
         self._bytes = MAX_BYTES - 64
 
     def take(self, nbytes: int, values: int = 0) -> bool:
-        """Reserve space; return whether it fit."""
+        """Reserve space. Return False, and reserve nothing, if too little is left."""
         if nbytes > self._bytes or values > self._values:
             return False
         self._bytes -= nbytes
@@ -163,7 +166,7 @@ class _Room:
 
 
 def _series(values: Iterable[Any], name: str) -> Iterator[list[msgspec.Raw]]:
-    """Yield the samples of each series; those of a histogram or summary are consecutive."""
+    """Group consecutive samples into series. A histogram or summary has several samples per series."""
     series: list[msgspec.Raw] = []
     labels_of: Any = None
     for sample in values:

@@ -1,12 +1,14 @@
-"""Warm-up: requests that the model answers while its worker loads, before it reports that it is ready.
+"""Warm-up: requests that the model answers in a loading worker, before it reports that it is ready.
 
-These are the warm-ups declared by a registrant (`ModelWarmup`), and those of the configuration
-(`model_warmup`). They run in the worker rather than in Triton's core, for three reasons. The core warms its instances
-up once, and these are proxies: a replacement, standby or added worker would serve its first
-client cold. The core only gets the text of an exception, while here the registration fails with the traceback. And a
-warm-up that fails in the core may crash the whole server: it stops the instance's thread while that thread is still
-putting the instance back into its queue, and reads past the start of the empty queue
-(`TritonBackendThread::StopBackendThread`, seen in 2.51).
+The requests are those declared by the registrant (`ModelWarmup`) and those of the configuration (`model_warmup`). They
+run in the worker instead of Triton's core for three reasons:
+
+- The core warms up each of its instances once. These are proxies, so a worker that is started later (a replacement, a
+  standby, or one added by scaling) would serve its first client cold.
+- The core only receives the text of an exception. In the worker, the registration fails with the traceback.
+- A failed warm-up in the core may crash the whole server. It stops the instance's thread while that thread is returning
+  the instance to its queue, and reads before the start of the empty queue (`TritonBackendThread::StopBackendThread`,
+  seen in 2.51).
 """
 
 from __future__ import annotations
@@ -31,20 +33,19 @@ from pytriton.worker.model import WorkerModel
 
 
 class WarmupError(Exception):
-    """The callable did not answer a warm-up request correctly; the text says which, and why."""
+    """A warm-up failed; the text says which one, and why."""
 
 
-#: The subfolder of a model's folder that holds the files of `model_warmup`, as in Triton.
+#: Subfolder of a model's folder with the data files of `model_warmup`, as in Triton.
 _FILES = "warmup"
 
 
 def warm_up(model: WorkerModel, spec: messages.ModelSpec) -> None:
-    """Run the model's warm-up requests, each time with new arrays.
-
-    Answers are checked and written as if for a client.
+    """Run the model's warm-ups, each time with new arrays. The answers are checked and written as for clients.
 
     Raises:
-        WarmupError: the model raised an exception, or its answers do not match the declaration.
+        WarmupError: the model raised an exception, its answers do not match the declaration, or a configured warm-up is
+            invalid.
     """
     configured = spec.config.get("model_warmup", ())
     if not spec.warmups and not configured:
@@ -81,7 +82,7 @@ def _run_declared(model: WorkerModel, message: messages.Warmup, lane: Lane) -> N
 def _run_configured(
     model: WorkerModel, spec: messages.ModelSpec, sample: Mapping[str, Any], lane: Lane
 ) -> None:
-    """Run one entry of `model_warmup` as Triton does: `batch_size` requests of one row each in one batch."""
+    """Run one entry of `model_warmup` as Triton does: a batch of `batch_size` requests with one row each."""
     name, size = str(sample.get("name", "")), int(sample.get("batch_size", 0))
     inputs: Mapping[str, Any] = sample.get("inputs", {})
     _check_inputs(model.name, name, inputs, spec.config)
@@ -106,7 +107,7 @@ def _run(
     types: Sequence[Mapping[str, str]],
     lane: Lane,
 ) -> None:
-    """Run a warm-up's batch `count` times; `arrays` creates new inputs for its requests each time."""
+    """Run a warm-up batch `count` times. `arrays` creates the inputs of its requests, and is called for each run."""
     started = time.monotonic()
     try:
         for _ in range(count):
@@ -130,17 +131,17 @@ def _source(tensor: messages.WarmupTensor) -> WarmupInput:
 
 
 def _folder(spec: messages.ModelSpec) -> Path:
-    """Return the model's own folder. Workers of models in other formats than Python start in it."""
+    """Return the model's folder. It is the working directory of workers whose model has no model.py."""
     return Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
 
 
 def _check_inputs(
     model: str, warmup: str, inputs: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
-    """Check that a configured warm-up has an input of the right type for each that the model needs.
+    """Check that a configured warm-up has every required input of the model, with the right types.
 
     Raises:
-        WarmupError: an input is missing or has another type.
+        WarmupError: an input is missing or has the wrong type.
     """
     for entry in config.get("input", ()):
         given = inputs.get(entry["name"])
@@ -150,17 +151,17 @@ def _check_inputs(
                 raise WarmupError(f"model {model}: its warm-up {warmup!r} failed: {text}")
         elif given.get("data_type") != entry["data_type"]:
             text = (
-                f"it makes {given.get('data_type')} for the input {entry['name']!r}, which takes "
+                f"it has {given.get('data_type')} data for the input {entry['name']!r}, whose type is "
                 f"{entry['data_type']}"
             )
             raise WarmupError(f"model {model}: its warm-up {warmup!r} failed: {text}")
 
 
 class _Configured:
-    """The data of one input of `model_warmup`, for one row.
+    """Source of the data for one input of an entry of `model_warmup`.
 
     Raises:
-        WarmupError: a dimension is unknown, or its file is unusable.
+        WarmupError: a dimension is unknown, or the data file is missing or too small.
     """
 
     def __init__(

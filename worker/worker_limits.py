@@ -1,4 +1,4 @@
-"""A worker's limits: set before the callable is loaded, and checked after every batch."""
+"""A worker's resource limits, set before the callable is loaded, and its recycling limits, checked after every batch."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import time
 
 from pytriton._protocol import messages
 
-#: When memory runs out, the kernel should kill workers before tritonserver and the dispatcher (proc(5), oom_score_adj:
-#: -1000 never … 1000 first). It adds this to the thousandths of memory that a process uses: with less than 1000, a
-#: large tritonserver would be killed before a small worker.
+#: Makes the kernel kill workers before tritonserver and the dispatcher when memory runs out (proc(5), oom_score_adj, from
+#: -1000 "never" to 1000 "first"). The kernel adds it to the process's share of memory in thousandths. With less than 1000,
+#: it would kill a large tritonserver before a small worker.
 _OOM_SCORE_ADJ = 1000
 _OOM_FILE = "/proc/self/oom_score_adj"
-#: Without a soft limit, a worker with a hard one is replaced when it comes this close to it.
+#: A worker with a memory limit but without recycle_above is replaced at this fraction of the limit.
 _NEAR = 0.9
 
 
 class LimitError(Exception):
-    """A limit cannot be set here; the text names it."""
+    """A limit cannot be set on this system; the text names the limit."""
 
 
 def apply(limits: messages.Limits) -> None:
     """Set this process's limits, which its child processes inherit.
 
-    Memory: RLIMIT_DATA, which counts private writable memory since Linux 4.7; unlike RLIMIT_AS it
-    does not count the address space that CUDA reserves.
+    The memory limit is RLIMIT_DATA. Since Linux 4.7 it counts private writable memory, but unlike RLIMIT_AS not the
+    address space that CUDA reserves.
 
     Raises:
-        LimitError: the system refuses one.
+        LimitError: the system refuses a limit.
     """
-    # Some sandboxes lack it. Not opened as text: importing the codec would take longer than everything else here.
+    # Some sandboxes lack this file. Binary, because importing a codec would take longer than everything else here.
     with contextlib.suppress(OSError), open(_OOM_FILE, "wb", buffering=0) as file:
         file.write(b"%d" % _OOM_SCORE_ADJ)
     if limits.memory_limit is not None:
@@ -63,12 +63,12 @@ def _set(name: str, which: int, value: int) -> None:
     resource.setrlimit(which, (value, value))
 
 
-#: Seconds between two reports.
+#: Minimum time between two reports, in seconds.
 _AGAIN_S = 10.0
 
 
 class Allowance:
-    """Determines when a worker should be replaced: too many batches, or too much memory."""
+    """Decides when a worker should be recycled: after `max_batches`, or when it uses too much memory."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits
@@ -77,12 +77,12 @@ class Allowance:
         if self._memory is None and limits.memory_limit is not None:
             self._memory = round(limits.memory_limit * _NEAR)
         self._unlimited = self._memory is None and self._max_batches is None
-        self._again_at: float | None = None  #: once it has reported
+        self._again_at: float | None = None  #: when to report next; None before the first report
 
     def exceeded(self, answered: int) -> str | None:
-        """Return why this worker should be replaced now; None if it should not, or was reported recently.
+        """Return why this worker should be recycled now. Return None if it should not, or if that was reported recently.
 
-        The report is repeated because it may be lost while the daemon is being upgraded.
+        A report is repeated, because it may be lost while the daemon is being upgraded.
         """
         if self._unlimited:
             return None
@@ -103,7 +103,7 @@ class Allowance:
 
 
 def own_memory() -> int:
-    """Return the bytes of resident memory that this process shares with no other (proc(5), statm)."""
+    """Return this process's resident memory, without shared pages, in bytes (proc(5), statm)."""
     with open("/proc/self/statm", "rb") as statm:
         _, resident, shared, *_ = statm.read().split()
     return (int(resident) - int(shared)) * mmap.PAGESIZE

@@ -78,7 +78,7 @@ class HostileClients(Target):
             Finding: they are not.
         """
         self._target_daemon.check()
-        if "drops a lane" in self._target_daemon.daemon.said():
+        if "closed a lane" in self._target_daemon.daemon.said():
             raise Finding("a worker has dropped a lane")
 
     def close(self) -> None:

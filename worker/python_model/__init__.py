@@ -1,4 +1,4 @@
-"""Triton Python models (`model.py`) in a worker: loading, readiness, execution.
+"""Triton Python models (`model.py`) in a worker: loading, readiness and execution.
 
-Holds what only the python backend's interface needs.
+Contains only what the interface of Triton's python backend needs beyond the rest of the worker.
 """

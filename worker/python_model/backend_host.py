@@ -16,9 +16,9 @@ from pytriton._protocol.messages import sendable
 from pytriton.exceptions import PyTritonError
 from pytriton.pb_utils import host
 
-#: Time limit in seconds for the answer of a healthy daemon.
+#: Maximum time to wait for the daemon's answer, in seconds.
 _ANSWER_S = 10.0
-#: The texts of Triton's python backend.
+#: Error texts of Triton's python backend.
 _CANNOT = {
     "load": "Failed to load model",
     "unload": "Failed to unload model",
@@ -27,13 +27,13 @@ _CANNOT = {
 
 
 class WorkerHost(host.Host):
-    """The host in a worker. Log lines go to standard error, from which the daemon reads them and their levels.
+    """The functions of `pb_utils` in a worker. Log lines go to standard error, from which the daemon parses their level.
 
-    Changes of metrics are queued until they can be sent. Calls go through the proxy.
+    Changes of metrics are queued until a proxy has room for them. Calls to other models go through the proxy.
     """
 
     def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:
-        """Initialize; `endpoint` is the dispatcher's, `worker` this process's name there."""
+        """Create the host of the worker named `worker`; `endpoint` is the dispatcher's."""
         self.model_name = model_name
         self.model_dir = model_dir
         self._worker = worker
@@ -41,7 +41,7 @@ class WorkerHost(host.Host):
         self._updates: deque[MetricUpdate] = deque()
         self._listener: Callable[[], None] | None = None
         self._wake: Callable[[], None] | None = None
-        #: Between `initialize` and `finalize`: only then can other models be called.
+        #: Whether the model may call others: after `initialize` and before `finalize`.
         self.is_serving = False
 
     def metric(self, update: MetricUpdate) -> None:
@@ -55,21 +55,21 @@ class WorkerHost(host.Host):
             self._wake()
 
     def on_metric(self, listener: Callable[[], None], wake: Callable[[], None]) -> None:
-        """Set what is called after every change, in the thread that made it.
+        """Set the functions to call after every change, in the thread that made it.
 
         Args:
-            listener: of changes
-            wake: of deletions, which the garbage collector may make anywhere: it must not take a lock
+            listener: called after changes other than deletions
+            wake: called after deletions; must not take a lock, because the garbage collector may call it anywhere
         """
         self._listener, self._wake = listener, wake
 
     @property
     def deletes_next(self) -> bool:
-        """Whether the oldest change is a deletion, which all proxies have to get."""
+        """Whether the oldest change is a deletion, which must be sent to all proxies."""
         return bool(self._updates) and self._updates[0].change == DELETE
 
     def take_metrics(self, most: int) -> list[MetricUpdate]:
-        """Remove and return the oldest changes, at most so many: deletions alone, or anything else."""
+        """Remove and return up to `most` of the oldest changes: either only deletions, or none."""
         taken: list[MetricUpdate] = []
         deletes = self.deletes_next
         while self._updates and len(taken) < most and self.deletes_next is deletes:
@@ -89,8 +89,8 @@ class WorkerHost(host.Host):
             )
         else:
             question = messages.AskReadiness(sendable(model_name), arguments["model_version"])
-        # A separate connection: the worker's belongs to another thread. A load has no time limit; this process exits
-        # with the daemon.
+        # A separate connection, because the worker's connection belongs to another thread. A load needs no timeout,
+        # because this process exits with the daemon.
         timeout_s = None if action == "load" else _ANSWER_S
         try:
             with closing(ControlClient(self._endpoint)) as control:
@@ -127,19 +127,21 @@ class WorkerHost(host.Host):
             return iter([failed]) if decoupled else failed
         try:
             first = await pending.wait_async()
-        except BaseException:  # the task was cancelled: no one waits for the model any more
+        except BaseException:  # the task was cancelled, so nobody waits for the answer any more
             pending.cancel()
             raise
         return ResponseIterator(pending, first) if decoupled else _response(first)
 
 
 class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
-    """The responses of a decoupled model to one request, as they arrive.
+    """Iterator over the responses of a decoupled model to one request, as they arrive.
 
-    Iteration ends after the last one, without the empty response that Triton's python backend sometimes adds: models
-    work whether or not they expect one.
+    Iteration ends after the last response, without the empty response that Triton's python backend sometimes adds. Models
+    written for either behavior work.
 
-    `first` has already arrived: a coroutine awaited it, so that a plain `for` starts without blocking its loop.
+    Args:
+        pending: the call
+        first: the first response, if a coroutine has awaited it, so that a plain `for` does not block its event loop
     """
 
     def __init__(self, pending: calls.Pending, first: calls.Delivery | None = None) -> None:
@@ -171,13 +173,13 @@ class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
         return _response(delivery)
 
     def cancel(self) -> None:
-        """Ask the model to stop: its remaining responses still arrive, followed by the end."""
+        """Ask the called model to stop. Its remaining responses still arrive."""
         self._cancelled = True
         self._pending.request_cancel()
 
     def __del__(self) -> None:
         if self._cancelled and not self._ended:
-            self._pending.cancel()  # otherwise responses would keep waiting for this reader
+            self._pending.cancel()  # otherwise, the remaining responses would keep their memory
 
 
 def _call(request: pb_utils.InferenceRequest, *, decoupled: bool) -> calls.ModelCall:

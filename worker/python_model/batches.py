@@ -1,9 +1,9 @@
-"""A Triton Python model in a worker: loads its class, and runs batches through its `execute`.
+"""A loaded Triton Python model in a worker, which answers batches with the model's `execute`.
 
     requests on the lane ──▶ pb_utils requests ──▶ execute ──▶ pb_utils responses ──▶ the lane
 
-If answers may come at any time, decoupled_loop.py serves it; otherwise `execute` returns them, and
-the loop is the general one (loop.py).
+If `execute` returns the responses, the general loop (loop.py) serves the model. If responses may come at any time,
+decoupled_loop.py does.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.readiness import ReadinessPoller
 from pytriton.worker.request_log import Part
-from pytriton.worker.results import lay_down
+from pytriton.worker.results import write_or_lend
 
 
 class WrongReturn(pb_utils.TritonModelException):
-    """`execute` returned an invalid result; the text describes it."""
+    """`execute` returned an invalid result; the text describes the error."""
 
 
-#: Error of a request to be queued again.
+#: Error of a request that was both rescheduled and answered.
 ANSWERED = "A rescheduled request has been answered by its response sender already: it cannot be queued again."
 _RESCHEDULE = ResponseRef([], None, ResponseDetails(reschedule=True))
-#: Parameters of requests made by other models' workers.
+#: Internal parameters of requests that another model made.
 _OURS = (CHAIN_PARAMETER, HANDLE_PARAMETER)
 _NO_DETAILS = RequestDetails()
 
 
 class LoadedPythonModel(WorkerModel):
-    """An instance of a `TritonPythonModel` with its configuration."""
+    """A model with an instance of its `TritonPythonModel` class."""
 
     def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
         assert spec.python_model is not None
@@ -66,7 +66,7 @@ class LoadedPythonModel(WorkerModel):
         self.streams = spec.python_model.streams or self.decoupled
         self.execution_timeout_s = spec.execution_timeout_s
         self.instance_name = instance_name
-        self.now: Sequence[Part] = ()
+        self.current_parts: Sequence[Part] = ()
         request_ids.serve(self)
         self._version = spec.version
         self._most_rows = spec.config.get("max_batch_size", 0)
@@ -79,13 +79,13 @@ class LoadedPythonModel(WorkerModel):
         self._watch: ReadinessPoller | None = None
 
     def watch_readiness(self, worker: str, endpoint: str) -> None:
-        """Start reporting the result of the model's `is_ready` to the dispatcher, if it has one."""
+        """Start polling the model's `is_ready`, if it has one, and reporting the result to the dispatcher."""
         is_ready = getattr(self._instance, "is_ready", None)
         if is_ready is not None:
             self._watch = ReadinessPoller(worker, endpoint, is_ready)
 
     def close(self) -> None:
-        """Call the model's `finalize`; exceptions are written to the model's log."""
+        """Stop polling `is_ready`, and call the model's `finalize`. Its exceptions are only logged."""
         if self._watch is not None:
             self._watch.stop()
         finalize = getattr(self._instance, "finalize", None)
@@ -100,25 +100,25 @@ class LoadedPythonModel(WorkerModel):
             report_error(error, f"finalize of model {self.name} failed")
 
     def incoming(self, refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
-        """Return the requests of a batch, with their inputs copied from Triton's memory.
+        """Return the requests of a batch for `execute`, with their inputs copied from Triton's memory.
 
         Raises:
-            LaneError, ArenaError: the references are invalid.
+            LaneError, ArenaError: a reference is invalid.
         """
         return [self._request(ref, lane) for ref in refs]
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> Any:
-        """Call the model's `execute`, which may empty the list; its result may be awaitable."""
-        return self._instance.execute([*requests])
+        """Call the model's `execute` and return its result, which may be awaitable."""
+        return self._instance.execute([*requests])  # a copy, because the model may empty the list
 
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Run `execute` once on requests made from arrays; see `WorkerModel.warm_up`.
+        """Call `execute` with warm-up requests; see `WorkerModel.warm_up`.
 
         Raises:
-            Exception: anything that `execute` raises, or a problem with its answers.
-            TritonModelException: a response is an error.
+            Exception: anything that `execute` raises, or an error in its result.
+            TritonModelException: a response contains an error.
         """
         requests = [
             pb_utils.InferenceRequest.incoming(
@@ -147,23 +147,23 @@ class LoadedPythonModel(WorkerModel):
     ) -> list[pb_utils.InferenceResponse]:
         if not self.streams:
             return [one for one in self._responses(requests) if one is not None]
-        rehearsals = [_Rehearsal(request, decoupled=self.decoupled) for request in requests]
+        waiting = [_WarmUpRequest(request, decoupled=self.decoupled) for request in requests]
         returned = self.execute(requests)
         if inspect.isawaitable(returned):
             returned = self._awaited(returned)
         responses = streamed_responses(returned, requests, self)
         again = [one.rescheduled for one in requests]
-        requests.clear()  # without references to a request and its sender, it can no longer be answered
+        requests.clear()  # an unanswered request is detected when nothing refers to it and its sender any more
         found: list[pb_utils.InferenceResponse] = []
-        for response, rehearsal, queued in zip(responses, rehearsals, again):
+        for response, one_request, queued in zip(responses, waiting, again):
             if response is not None:
                 found.append(response)
             elif not queued:
-                found += rehearsal.wait()
+                found += one_request.wait()
         return found
 
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
-        """Run `execute` once on one batch, or several merged; return an answer for each.
+        """Call `execute` for one batch, or for several merged ones; return the answer to each.
 
         Raises:
             Unrecoverable: the model raised PyTritonUnrecoverableError; the text is also for the clients.
@@ -175,38 +175,39 @@ class LoadedPythonModel(WorkerModel):
         except Exception as error:
             if len(parts) > 1:  # an invalid reference on one lane must not affect the others
                 return [self.answer([part])[0] for part in parts]
-            return [self.unreadable(parts[0], error)]
-        self.now = parts
+            return [self.fail_unreadable(parts[0], error)]
+        self.current_parts = parts
         try:
             responses = self._responses(requests)
         except callable_errors() as raised:
             cause = reason(raised)
-            report_error(cause, "its execute failed", [part.batch for part in parts])
+            report_error(cause, "the model's execute failed", [part.batch for part in parts])
             if isinstance(cause, PyTritonUnrecoverableError):
                 raise Unrecoverable(self.failure(cause)) from cause
             count = sum([len(part.batch.requests) for part in parts])
             self.on_failed(failure_of(cause), count, cause)
             return [BatchFailed(part.batch.id, self.failure(cause)) for part in parts]
         finally:
-            self.now = ()
+            self.current_parts = ()
         answers: list[BatchDone | BatchFailed] = []
         start = 0
         for part in parts:
             end = start + len(part.batch.requests)
-            answers.append(self._answered(part, responses[start:end]))
+            answers.append(self._write_answers(part, responses[start:end]))
             start = end
         return answers
 
-    def unreadable(self, part: Part, error: Exception) -> BatchFailed:
-        """Return the answer to a batch whose inputs cannot be read: invalid references, or not enough memory for a
-        copy.
+    def fail_unreadable(self, part: Part, error: Exception) -> BatchFailed:
+        """Report that a batch's inputs cannot be read, and return its answer.
+
+        Either a reference is invalid, or there is not enough memory for a copy.
         """
         self.on_failed("input", len(part.batch.requests), error)
-        report_error(error, "its inputs cannot be read", [part.batch])
+        report_error(error, "the inputs of a batch cannot be read", [part.batch])
         return BatchFailed(part.batch.id, self.failure(error))
 
     def failure(self, error: BaseException) -> str:
-        """Return the one-line error for clients of a failed `execute`, with the text of Triton's backend."""
+        """Return the error that clients get when `execute` fails, in one line, as Triton's python backend words it."""
         text = str(error) if isinstance(error, WrongReturn) else described(error)
         return for_client(
             f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
@@ -215,7 +216,7 @@ class LoadedPythonModel(WorkerModel):
     def written(
         self, response: pb_utils.InferenceResponse, request: RequestRef, lane: Lane, *, final: bool
     ) -> ResponseRef:
-        """Write a response to the lane's arena, with only the outputs that the client requested.
+        """Write the requested outputs of a response to the lane's arena; return a reference to the response.
 
         Raises:
             ArenaError: not enough memory.
@@ -231,7 +232,7 @@ class LoadedPythonModel(WorkerModel):
             more = ResponseDetails("", parameters if len(parameters) > 2 else "", final)
         requested = request.requested
         outputs = [
-            _lay_down(tensor, lane)
+            _write_or_lend(tensor, lane)
             for tensor in response.output_tensors()
             if not requested or tensor.name() in requested
         ]
@@ -240,7 +241,7 @@ class LoadedPythonModel(WorkerModel):
     def _responses(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """Return one response for each request; None: Triton queues it again."""
+        """Call `execute`; return the response to each request, or None for a request that Triton must queue again."""
         senders = [_OnlySender(request) for request in requests]
         returned = self.execute(requests)
         if inspect.isawaitable(returned):
@@ -255,7 +256,7 @@ class LoadedPythonModel(WorkerModel):
                 returned[index] = sender.wait()
         return list(returned)
 
-    def _answered(
+    def _write_answers(
         self, part: Part, responses: Sequence[pb_utils.InferenceResponse | None]
     ) -> BatchDone | BatchFailed:
         lane, batch = part
@@ -269,7 +270,7 @@ class LoadedPythonModel(WorkerModel):
             ]
         except Exception as error:
             self.on_failed("result", len(batch.requests), error)
-            report_error(error, "the result of its execute cannot be sent", [batch])
+            report_error(error, "the result of execute cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)
 
@@ -304,7 +305,7 @@ class LoadedPythonModel(WorkerModel):
 
 
 class _OnlySender:
-    """The response sender of one request if `execute` should return the answers: it must be waited for."""
+    """Response sender of a request that must be answered before `execute` counts as done."""
 
     def __init__(self, request: pb_utils.InferenceRequest) -> None:
         self.asked = False
@@ -315,14 +316,14 @@ class _OnlySender:
 
     @property
     def answered(self) -> bool:
-        """Return True if a response has been sent."""
+        """Return True if the model has sent the response."""
         return self._came.is_set()
 
     def wait(self) -> pb_utils.InferenceResponse | None:
-        """Wait for and return the response.
+        """Wait for the response and return it.
 
         Raises:
-            WrongReturn: the sender was never requested.
+            WrongReturn: the model never requested this sender.
         """
         if not self.asked:
             raise WrongReturn(
@@ -340,15 +341,17 @@ class _OnlySender:
         self._came.set()
 
 
-class _Rehearsal:
-    """One request of a warm-up that may be answered at any time, from any thread."""
+class _WarmUpRequest:
+    """A warm-up request that the model may answer at any time, from any thread."""
 
     def __init__(self, request: pb_utils.InferenceRequest, *, decoupled: bool) -> None:
         self._decoupled = decoupled
         self._responses: list[pb_utils.InferenceResponse] = []
         self._ended = threading.Event()
-        self._answered = False
-        sender = pb_utils.ResponseSender(_Answerer(self).send, lambda: False, decoupled=decoupled)
+        self._write_answers = False
+        sender = pb_utils.ResponseSender(
+            _WarmUpAnswering(self).send, lambda: False, decoupled=decoupled
+        )
         request.bind(lambda: sender, lambda: False)
 
     def take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
@@ -356,40 +359,40 @@ class _Rehearsal:
         if response is not None:
             self._responses.append(response)
         if final:
-            self._answered = True
+            self._write_answers = True
             self._ended.set()
 
-    def let_go(self) -> None:
-        """Record that the request can no longer be answered."""
+    def release(self) -> None:
+        """Note that the request can no longer be answered."""
         self._ended.set()
 
     def wait(self) -> list[pb_utils.InferenceResponse]:
-        """Wait for the last response and return all responses.
+        """Wait for the last response; return all responses.
 
         Raises:
             WrongReturn: the model released the request before answering it.
         """
         self._ended.wait()
-        if not self._answered:
+        if not self._write_answers:
             raise WrongReturn(unanswered(decoupled=self._decoupled))
         return self._responses
 
 
-class _Answerer:
-    """Held by a request and its sender. Its deletion tells the `_Rehearsal` that both are gone."""
+class _WarmUpAnswering:
+    """Object that only a request and its sender refer to. When both are gone, its deletion notifies `_WarmUpRequest`."""
 
-    def __init__(self, rehearsal: _Rehearsal) -> None:
-        self._rehearsal = rehearsal
+    def __init__(self, one_request: _WarmUpRequest) -> None:
+        self._request = one_request
 
     def __del__(self) -> None:
-        self._rehearsal.let_go()
+        self._request.release()
 
     def send(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        self._rehearsal.take(response, final)
+        self._request.take(response, final)
 
 
 def unanswered(*, decoupled: bool) -> str:
-    """Return the error of a request that can no longer be answered."""
+    """Return the error text for a request that can no longer be answered."""
     missing = "TRITONSERVER_RESPONSE_COMPLETE_FINAL" if decoupled else "a response"
     return (
         "The request can no longer be answered: the model released it and its response sender without "
@@ -400,10 +403,10 @@ def unanswered(*, decoupled: bool) -> str:
 def streamed_responses(
     returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: LoadedPythonModel
 ) -> list[pb_utils.InferenceResponse | None]:
-    """Check the result of `execute` of a model that may answer at any time: a response or None for each request.
+    """Check what `execute` returned in a model that may answer at any time; return a response or None for each request.
 
     Raises:
-        WrongReturn: it is invalid, or contains a response of a decoupled model.
+        WrongReturn: the result is invalid, or the model is decoupled and returned a response.
     """
     responses: list[Any] = [None] * len(requests) if returned is None else returned
     check_responses(responses, requests)
@@ -416,7 +419,7 @@ def streamed_responses(
 
 
 def failure_of(error: BaseException) -> str:
-    """Return the kind of a batch's exception, one of stats_page.FAILURES."""
+    """Classify the exception that failed a batch as one of stats_page.FAILURES."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):
@@ -425,10 +428,10 @@ def failure_of(error: BaseException) -> str:
 
 
 def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-    """Refuse a result that is not a list of responses (or None) to these requests, or that answers a rescheduled one.
+    """Check that a result is a list with a response, or None, for each request, and None for rescheduled ones.
 
     Raises:
-        WrongReturn: the result is invalid; with the text of Triton's backend.
+        WrongReturn: the result is invalid. The text is that of Triton's python backend.
     """
     count = len(requests)
     if not isinstance(returned, list):
@@ -454,12 +457,12 @@ def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]
 
 
 def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
-    """Return the arguments of `initialize`."""
+    """Return the arguments of the model's `initialize` for an instance number."""
     model = spec.python_model
     assert model is not None
     which = instance % len(model.names)
     name = model.names[which]
-    if instance >= len(model.names):  # a standby worker, or scaled up
+    if instance >= len(model.names):  # a standby worker, or one added by scaling
         name = f"{spec.name}_0_{instance}"
     return {
         "model_config": model.model_config,
@@ -473,7 +476,7 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
 
 
 def _without_ours(parameters: str) -> str:
-    """Return a request's parameters without internal ones, which calls from other models' workers have."""
+    """Return a request's parameters without the internal ones of calls from other models."""
     if not any(ours in parameters for ours in _OURS):
         return parameters
     found = json.loads(parameters)
@@ -482,9 +485,9 @@ def _without_ours(parameters: str) -> str:
     return json.dumps(found, separators=(",", ":"))
 
 
-def _lay_down(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:
+def _write_or_lend(tensor: pb_utils.Tensor, lane: Lane) -> TensorRef:
     array = tensor.raw
     if tensor.datatype == "BYTES":
         data = serialize_byte_tensor(array) or b""
         return tensors.write_raw(lane, tensor.name(), "BYTES", array.shape, data)
-    return lay_down(lane, tensor.name(), tensor.datatype, array, array.dtype)
+    return write_or_lend(lane, tensor.name(), tensor.datatype, array, array.dtype)

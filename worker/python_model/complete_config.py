@@ -1,9 +1,9 @@
-"""Runs a model's `auto_complete_config` in its workers' interpreter and prints the result as JSON.
+"""Runs a model's `auto_complete_config` in the interpreter of its workers, and prints the result as JSON.
 
-Usage: python complete_config.py PYTRITON_FOLDER, with one JSON object on standard input: the model's
-file, the search path ([]: the interpreter's own), and the configuration. Writes one JSON object to standard
-output: the configuration, or the error. The model's output goes to standard error. As in
-Triton's python backend, objects that the model creates here are discarded.
+Usage: python complete_config.py PYTRITON_FOLDER. Standard input is one JSON object with the model's file, the search
+path ([] for the interpreter's own) and the configuration. Standard output is one JSON object with the completed
+configuration or the error; the model's own output goes to standard error. As in Triton's python backend, objects that
+the model creates here are discarded.
 """
 
 from __future__ import annotations
@@ -49,17 +49,15 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
 
     from pytriton._protocol import linux
 
-    if "parent" in question:
-        linux.die_with_parent(
-            question["parent"]
-        )  # if the parent is cancelled, it does not wait for us
+    if "parent" in question:  # exit with the parent, which does not wait for us if it is cancelled
+        linux.die_with_parent(question["parent"])
     from pytriton import pb_utils
     from pytriton.worker.python_model.loader import model_class
 
     pb_utils.install()
     folder, file = question["folder"], question["file"]
     model = model_class(Path(folder), file)
-    if not hasattr(model, "auto_complete_config"):  # its text only mentions it
+    if not hasattr(model, "auto_complete_config"):  # the file only mentions the name
         return dict(question["config"])
     completed = model.auto_complete_config(pb_utils.ModelConfig(question["config"]))
     if not isinstance(completed, pb_utils.ModelConfig):
@@ -70,7 +68,7 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become_importable(library: str) -> None:
-    """Make this version of pytriton importable, and nothing else of its folder."""
+    """Make the daemon's pytriton importable, without adding its parent folder to the search path."""
     found = importlib.util.spec_from_file_location(
         "pytriton",
         os.path.join(library, "__init__.py"),

@@ -1,13 +1,11 @@
-"""The loop of a Triton Python model that may answer at any time, from any thread.
+"""Main loop for Triton Python models that may answer at any time, from any thread, even after `execute` has returned.
 
-Answers may also come after `execute` has returned.
+    main thread     runs `execute`, one batch after the other
+    lanes' thread   reads lanes, control messages and signals; queues batches for the main thread; wakes senders that wait
+    any thread      sends responses; one thread runs an event loop for `async def execute`
 
-    main thread     execute, one batch after the other
-    lanes' thread   lanes, control messages, signals: passes batches to the main thread, credit to waiting senders
-    any thread      response senders; an event loop for `async def execute`
-
-One lock guards everything that these share (outboxes, lanes, the arena). An exception of a coroutine that ends the
-worker (`SystemExit`, for example) is raised in the main thread.
+One lock, `PythonStreamLoop.changed`, guards everything that these threads share (outboxes, lanes, arenas). If a coroutine
+raises an exception that ends the worker, such as `SystemExit`, the main thread raises it again.
 """
 
 from __future__ import annotations
@@ -58,22 +56,22 @@ from pytriton.worker.python_model.batches import (
 from pytriton.worker.request_log import Part, nbytes_of, serving, type_of
 from pytriton.worker.streams import Outbox
 
-#: Maximum number of batches in flight: models may answer all of them late. The proxy sends the next one when `execute`
-#: has returned.
+#: Maximum number of batches in flight per lane. The proxy sends the next one when `execute` has returned, but the model
+#: may answer all of them later.
 _AT_ONCE = 1024
 #: Maximum number of metric changes in one message.
 _METRICS = 100
 
 
-class LetGo(NamedTuple):
-    """A request that can no longer be answered."""
+class ReleasedRequest(NamedTuple):
+    """Job for the main thread: a request that can no longer be answered."""
 
     stream: PythonStream
     request: int
 
 
 class PythonStreamLoop(Loop):
-    """Serves one `LoadedPythonModel` whose answers may come at any time."""
+    """Main loop for a `LoadedPythonModel` that may answer at any time."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -82,16 +80,19 @@ class PythonStreamLoop(Loop):
         self.changed = threading.Condition(threading.RLock())
         self._outboxes: dict[Lane, Outbox] = {}
         self._streams: set[PythonStream] = set()
-        self._jobs: queue.SimpleQueue[PythonStream | LetGo | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[PythonStream | ReleasedRequest | None] = queue.SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._events_thread: threading.Thread | None = None
-        self._fatal: Future[None] = Future()  #: an exception of a coroutine that ends the worker
+        self._fatal: Future[None] = Future()  #: fails with the exception that ends the worker
         self._closing = False
-        #: Ends the lanes' thread.
+        #: Wakes the lanes' thread so that it ends.
         self._woken, self._waker = socket.socketpair()
 
     def run(self, end_fd: int) -> None:
-        """Serve until the descriptor is readable, or the model is unrecoverable. Finishes batches in flight."""
+        """Serve until `end_fd` becomes readable, then finish the batches in flight.
+
+        Return at once if the model is unrecoverable.
+        """
         self._start_watching(end_fd)
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
         metrics = host.current()
@@ -109,9 +110,9 @@ class PythonStreamLoop(Loop):
                 self._end_unanswered(*job)
             else:
                 self._send_metrics()
-            del job  # what it holds, the model may have let go of
+            del job  # otherwise, it would keep requests alive that the model has released
         self._waker.send(b"\0")
-        lanes.join()  # it waits on descriptors that must not be closed before it ends
+        lanes.join()  # it polls descriptors, which must stay open until it ends
         with self.changed:
             for fd in list(self._handlers):
                 self._unwatch(fd)
@@ -120,7 +121,7 @@ class PythonStreamLoop(Loop):
         self._waker.close()
 
     def _is_over(self) -> bool:
-        with self.changed:  # from then on, no lane is read
+        with self.changed:  # the lanes' thread reads no lane after this
             self._closing = self.unrecoverable or (self._stopping and not self._streams)
             return self._closing
 
@@ -130,10 +131,10 @@ class PythonStreamLoop(Loop):
         try:
             self._serve_until_over()
         except BaseException as error:
-            # An internal error: without lanes, the worker would only appear to serve.
+            # An internal error. End the worker, because it would accept no more batches.
             with self.changed:
                 for stream in self._streams:
-                    stream.lost = True  # its proxy's reads are no longer noticed
+                    stream.lost = True  # its senders would wait forever for the proxy to read
                 self.changed.notify_all()
             self._end_with(error)
 
@@ -150,7 +151,7 @@ class PythonStreamLoop(Loop):
                     if lane.arena.large:
                         self._schedule_memory_check()
                 if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
-                    self._give_back()
+                    self._release_unused_memory()
                 self.changed.notify_all()
 
     def _begin_shutdown(self) -> None:
@@ -160,7 +161,7 @@ class PythonStreamLoop(Loop):
                 self._drop(lane)
         self._jobs.put(None)
 
-    def _welcome(self, lane: Lane) -> None:
+    def _prepare_lane(self, lane: Lane) -> None:
         try:
             self._outboxes[lane] = Outbox(lane, _AT_ONCE)
         except (LaneClosed, LaneError) as error:
@@ -201,7 +202,7 @@ class PythonStreamLoop(Loop):
             requests = self._python.incoming(batch.requests, outbox.lane)
         except (LaneError, ArenaError):
             raise
-        except Exception as error:  # for example, no memory for a copy of the inputs
+        except Exception as error:  # for example, not enough memory to copy the inputs
             self._refuse(Part(outbox.lane, batch), error)
             return
         stream = PythonStream(self, outbox, batch, requests, self._python)
@@ -212,14 +213,14 @@ class PythonStreamLoop(Loop):
         self._jobs.put(stream)
 
     def _refuse(self, part: Part, error: Exception) -> None:
-        begun_ns = self._begun([part])
-        answer = self._python.unreadable(part, error)
-        self._answered(begun_ns, [part], [answer])
+        begun_ns = self._record_start([part])
+        answer = self._python.fail_unreadable(part, error)
+        self._record_end(begun_ns, [part], [answer])
         part.lane.send(BatchBegun(answer.id))
         part.lane.send(answer)
 
     def _send_metrics(self) -> None:
-        """Send each change of a metric to one proxy, and each deletion to all: any of them may hold the metric."""
+        """Send changes of metrics to one proxy, and deletions to all proxies, since any of them may have the metric."""
         source = host.current()
         if not isinstance(source, WorkerHost):
             return
@@ -233,7 +234,7 @@ class PythonStreamLoop(Loop):
                 if not updates:
                     return
                 for outbox in outboxes if updates[0].change == DELETE else free[:1]:
-                    with contextlib.suppress(LaneClosed):  # what its proxy held is gone with it
+                    with contextlib.suppress(LaneClosed):  # the metrics of a proxy are gone with it
                         outbox.put(Metrics(updates))
 
     # ── the main thread ──────────────────────────────────────────────────────────────────────────
@@ -241,21 +242,21 @@ class PythonStreamLoop(Loop):
     def _execute(self, stream: PythonStream) -> None:
         if stream.lost:
             return
-        self._python.now = [stream.part]
+        self._python.current_parts = [stream.part]
         try:
             returned = self._python.execute(stream.requests)
             if inspect.iscoroutine(returned):
                 if self._python.decoupled:
                     stream.returned([])
                     finish = self._in_background(self._finish(stream, returned))
-                    finish.add_done_callback(partial(self._look_at_end, stream))
+                    finish.add_done_callback(partial(self._on_finished, stream))
                     return
                 returned = self._awaited(returned)
             stream.finish(returned)
         except callable_errors() as error:
             self._failed(stream, error)
         finally:
-            self._python.now = ()
+            self._python.current_parts = ()
 
     def _end_unanswered(self, stream: PythonStream, index: int) -> None:
         with self.changed:
@@ -264,7 +265,7 @@ class PythonStreamLoop(Loop):
             stream.failure = "result"
             self._stats.failed(stream.failure, 1)
         report(
-            "a request has no answer: its response sender was released before it sent the last response"
+            "a request was not answered: the model released its response sender before sending the last response"
         )
 
     async def _finish(self, stream: PythonStream, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -274,7 +275,7 @@ class PythonStreamLoop(Loop):
         except callable_errors() as error:
             self._failed(stream, error)
 
-    def _look_at_end(self, stream: PythonStream, finish: Future[None]) -> None:
+    def _on_finished(self, stream: PythonStream, finish: Future[None]) -> None:
         if finish.cancelled():  # cancelled before its first step, by a task of the model
             self._failed(stream, asyncio.CancelledError())
             return
@@ -283,20 +284,20 @@ class PythonStreamLoop(Loop):
             self._end_with(error)
 
     def _end_with(self, error: BaseException) -> None:
-        """Raise an exception in the main thread: in another one, it would only end that thread."""
+        """Make the main thread raise an exception. In another thread, it would only end that thread."""
         if not self._fatal.done():
             self._fatal.set_exception(error)
         self._jobs.put(None)
 
     def _failed(self, stream: PythonStream, error: BaseException) -> None:
-        report_error(error, "its execute failed", [stream.part.batch])
+        report_error(error, "the model's execute failed", [stream.part.batch])
         with self.changed:
             stream.failure, stream.error = failure_of(error), type_of(error)
             self._stats.failed(stream.failure, stream.unanswered)
         stream.fail(self._python.failure(error))
         if isinstance(reason(error), PyTritonUnrecoverableError):
             with self.changed:
-                self._give_up(client_text(error))
+                self._report_unrecoverable(client_text(error))
             self._jobs.put(None)
 
     def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -315,7 +316,7 @@ class PythonStreamLoop(Loop):
             try:
                 thread.start()
             except RuntimeError:
-                # No more threads can be started now; the next batch tries again.
+                # No thread can be started now. The next batch tries again.
                 events.close()
                 coroutine.close()
                 raise
@@ -325,11 +326,11 @@ class PythonStreamLoop(Loop):
     def _run_events(self, events: asyncio.AbstractEventLoop) -> None:
         try:
             events.run_forever()
-        except BaseException as error:  # SystemExit or KeyboardInterrupt of any task
+        except BaseException as error:  # SystemExit or KeyboardInterrupt from any task
             self._end_with(error)
 
     def is_event_loop(self) -> bool:
-        """Return True if this thread runs `async def execute`."""
+        """Return True in the thread whose event loop runs `async def execute`."""
         return threading.current_thread() is self._events_thread
 
     @property
@@ -338,20 +339,24 @@ class PythonStreamLoop(Loop):
         return self._stats.records.all_wanted
 
     def responded(self, since_ns: int, *, first: bool) -> int:
-        """Count a response, sent so long after the batch began or the previous response; return the time."""
+        """Record a response. `since_ns` is the time of the previous one or, for the first, of the batch's start.
+
+        Returns:
+            The current time, in nanoseconds.
+        """
         return self._stats.responded(since_ns, first=first)
 
     # ── any thread ───────────────────────────────────────────────────────────────────────────────
 
-    def let_go(self, stream: PythonStream, index: int) -> None:
-        """Let the main thread end a request. May be called by the garbage collector, so it must not block."""
-        self._jobs.put(LetGo(stream, index))
+    def release(self, stream: PythonStream, index: int) -> None:
+        """Make the main thread end a request. Must not block, since the garbage collector may call it."""
+        self._jobs.put(ReleasedRequest(stream, index))
 
     def ended(self, stream: PythonStream) -> None:
-        """Remove a batch that is answered, or whose proxy is gone. The caller holds the lock."""
+        """Remove a batch that is answered, or whose proxy is gone. The caller must hold the lock."""
         if stream in self._streams:
             self._streams.discard(stream)
-            self._answered(stream.begun_ns, [stream.part], stream)
+            self._record_end(stream.begun_ns, [stream.part], stream)
             if self._stopping and not stream.lost and not stream.outbox.streams:
                 self._drop(stream.outbox.lane)
             if self._stopping and not self._streams:
@@ -367,17 +372,17 @@ _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 class Answering:
-    """The right to answer a request. The request and its sender hold it: when both are gone, it cannot be answered."""
+    """Link from a request and its sender to the stream. When both are deleted, so is this, and ends the request."""
 
     def __init__(self, stream: PythonStream, index: int) -> None:
         self._stream = stream
         self._index = index
 
     def __del__(self) -> None:
-        self._stream.let_go(self._index)
+        self._stream.release(self._index)
 
     def sender(self) -> pb_utils.ResponseSender:
-        """Return the request's sender, always the same object."""
+        """Return the request's sender. Further calls return the same object while the model refers to it."""
         return self._stream.sender(self._index, self)
 
     def is_cancelled(self) -> bool:
@@ -385,15 +390,16 @@ class Answering:
         return self._stream.is_cancelled(self._index)
 
     def send(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Send a response, the end of the responses, or both."""
+        """Send a response and, with `final`, the end of the responses. A response of None sends only the end."""
         self._stream.send(self._index, response, final)
 
 
 class PythonStream:
-    """A batch in flight, with the record of which of its requests are answered.
+    """A batch in flight, with the state of each of its requests.
 
     Attributes:
-        requests: the arguments of `execute`, until it has returned
+        requests: the argument of `execute`; empty after `execute` has returned
+        lost: whether the proxy is gone, so that nothing more is sent
     """
 
     def __init__(
@@ -422,7 +428,7 @@ class PythonStream:
         #: The type of the exception that caused the failure.
         self.error = ""
         self.bytes_out: int | None = 0 if loop.counts_bytes else None
-        self._last_ns = [0] * len(requests)  #: when the last response to each was sent
+        self._last_ns = [0] * len(requests)  #: when the last response to each request was sent
         self._count = len(requests)
         self._senders: dict[int, weakref.ref[pb_utils.ResponseSender]] = {}
         for index, request in enumerate(requests):
@@ -431,7 +437,7 @@ class PythonStream:
 
     @property
     def unanswered(self) -> int:
-        """Return the number of requests that are not completely answered."""
+        """Return the number of requests that have not got their last response."""
         return len(self._open)
 
     def cancel(self, index: int) -> None:
@@ -440,16 +446,16 @@ class PythonStream:
         self.go(index)
 
     def hold(self, index: int) -> None:
-        """Pause the stream of a request: the calling model has enough unread responses."""
+        """Pause the stream of a request, because the calling model has enough unread responses."""
         if index not in self._cancelled:
             self._held.add(index)
 
     def go(self, index: int) -> None:
-        """Resume the stream of a request: the calling model has read."""
+        """Resume the stream of a request, because the calling model has read its responses."""
         self._held.discard(index)
 
     def finish(self, result: Any) -> None:
-        """Process the result of `execute`.
+        """Process the result of `execute`, and notify the proxy that it has returned.
 
         Raises:
             WrongReturn: the result is invalid.
@@ -461,7 +467,7 @@ class PythonStream:
         self.returned(again)
 
     def take(self, result: Any) -> None:
-        """Send the responses returned by `execute`, and release the requests.
+        """Send the responses that `execute` returned, and drop the references to the requests.
 
         Raises:
             WrongReturn: a response is missing or not allowed.
@@ -478,7 +484,7 @@ class PythonStream:
         self.requests = []
 
     def returned(self, reschedule: list[int]) -> None:
-        """Notify the proxy that `execute` has returned; Triton queues the requests of `reschedule` again."""
+        """Notify the proxy that `execute` has returned, and that Triton must queue the requests in `reschedule` again."""
         with self._loop.changed:
             self._open.difference_update(reschedule)
             self._has_returned = True
@@ -487,7 +493,7 @@ class PythonStream:
                 self._end_if_done()
 
     def fail(self, text: str) -> None:
-        """Answer all unanswered requests with an error."""
+        """Fail all unanswered requests with an error text."""
         with self._loop.changed:
             if not self.lost and self.id in self.outbox.streams:
                 del self.outbox.streams[self.id]
@@ -496,13 +502,13 @@ class PythonStream:
                 self._loop.ended(self)
         self.requests = []
 
-    def let_go(self, index: int) -> None:
-        """Record that a request can no longer be answered. It may have been answered already."""
+    def release(self, index: int) -> None:
+        """Handle the deletion of a request and its sender. If the request is unanswered, the main thread fails it."""
         if index in self._open and not self.lost:
-            self._loop.let_go(self, index)
+            self._loop.release(self, index)
 
     def end_unanswered(self, index: int) -> bool:
-        """Answer a request that can no longer be answered with an error; return whether that was necessary."""
+        """Fail a request that the model can no longer answer. Return False if it is already answered."""
         if index not in self._open:
             return False
         error = pb_utils.TritonError(unanswered(decoupled=self._model.decoupled))
@@ -510,7 +516,7 @@ class PythonStream:
         return True
 
     def sender(self, index: int, answering: Answering) -> pb_utils.ResponseSender:
-        """Return the sender of a request, always the same object."""
+        """Return the sender of a request. Further calls return the same object while the model refers to it."""
         with self._loop.changed:
             made = self._senders.get(index)
             sender = made() if made is not None else None
@@ -526,12 +532,12 @@ class PythonStream:
         return self.lost or index in self._cancelled
 
     def send(self, index: int, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Send a response to a request, the end of the responses, or both. Blocks while the proxy has enough to read."""
+        """Send a response to a request and, with `final`, the end of its responses. Block until the proxy has room."""
         with self._loop.changed:
             self._loop.changed.wait_for(lambda: self.lost or not self._must_wait(index))
             if self.lost or index not in self._open:
                 return
-            # Another model that asked it to stop still accepts responses.
+            # If another model made the request, it still accepts responses after it has cancelled.
             gone = (
                 index in self._cancelled
                 and self._model.decoupled
@@ -560,7 +566,7 @@ class PythonStream:
                 self._end_if_done()
 
     def _must_wait(self, index: int) -> bool:
-        # On the event loop, waiting would block all streams of the model: continue there.
+        # Never pause for a calling model on the event loop, since that would block all streams.
         held = index in self._held and not self._loop.is_event_loop()
         return self.outbox.full or held
 
@@ -577,10 +583,10 @@ class PythonStream:
             else:
                 self.outbox.lane.send(message)
         except LaneClosed:
-            self.lost = True  # the lanes' thread also sees the end
+            self.lost = True  # the lanes' thread detects the closed lane, too
         except LaneError as error:
             self.lost = True
             report(f"an answer could not be sent: {error}")
-            # Requests without further parts would wait forever: close the lane, which fails them.
-            with contextlib.suppress(OSError):  # the proxy was faster
+            # Close the lane, which fails its requests. They would wait forever otherwise.
+            with contextlib.suppress(OSError):  # the proxy has already closed it
                 self.outbox.lane.hang_up()

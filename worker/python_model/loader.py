@@ -1,4 +1,4 @@
-"""Creates an initialized Triton Python model from its folder or class."""
+"""Loads a Triton Python model from its folder or its class, and initializes it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def load_python_model(
     worker: str,
     begun: float,
 ) -> LoadedPythonModel:
-    """Create a worker's instance: import, construct, `initialize`, and wait for its `is_ready` if it has one.
+    """Import and construct the model, call its `initialize`, and wait for its `is_ready` if it has one.
 
     Args:
-        payload: the class, if there is no folder
-        spec: the model
-        instance: the instance's number
-        endpoint: the dispatcher's, for the model's requests
+        payload: the pickled class, if the model has no folder
+        spec: the model's specification
+        instance: the number of the instance
+        endpoint: the dispatcher's endpoint, to which the model's own control requests go
         worker: the worker's name
         begun: when the load timeout started (`time.monotonic`)
 
     Raises:
-        LoadError: the file or class does not exist, or the model does not become ready.
+        LoadError: the file or the class does not exist, or the model did not become ready.
         Exception: anything that the model raises.
     """
     model = spec.python_model
@@ -63,11 +63,10 @@ def load_python_model(
 
 
 class _Source(SourceFileLoader):
-    """Loads a file from its source each time.
+    """Loader that always compiles the source.
 
-    Cached bytecode counts as current if the source has the same size and was written in the same second, which may
-    happen
-    when a model is edited and reloaded.
+    Python considers cached bytecode up to date if the source's size and modification time in seconds are unchanged, which
+    is possible when a model is edited and reloaded.
     """
 
     def path_stats(self, path: str) -> NoReturn:
@@ -76,10 +75,10 @@ class _Source(SourceFileLoader):
 
 
 def model_class(folder: Path, file: str) -> Any:
-    """Import `file` of a version's folder as Triton does; return its class `TritonPythonModel`.
+    """Import `file` from a version folder as Triton does; return its class `TritonPythonModel`.
 
-    Both the version's folder and the model's are on the search path, and the module is part of
-    a package named after the version, so that relative imports work.
+    The version folder and the model's folder are added to the search path. The module belongs to a package named after
+    the version, so that relative imports work.
 
     Raises:
         LoadError: the file or the class does not exist.

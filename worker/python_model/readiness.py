@@ -1,9 +1,9 @@
-"""A Triton Python model's own `is_ready`: awaited before it serves, then polled.
+"""Support for `is_ready` of Triton Python models: the worker waits for it before it serves, then polls it.
 
-    thread "is_ready"   calls the model, one call at a time, and passes on the result
-    thread "readiness"  waits for the result, no longer than Triton does, and reports changes to the dispatcher
+    thread "is_ready"   calls the model's function, one call at a time
+    thread "readiness"  waits for the result, at most as long as Triton would, and reports changes to the dispatcher
 
-tritonserver 2.51 does not support `is_ready`. So the worker polls it, as often as a health check would.
+tritonserver 2.51 does not support `is_ready`, so the worker polls it, as often as a health check would.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from pytriton.pb_utils import Logger
 from pytriton.worker.callables import LoadError
 from pytriton.worker.fault_reports import callable_errors, client_text, report_error
 
-#: Seconds between a result and the next call.
+#: Interval between a result and the next call, in seconds.
 EVERY_S = 1.0
-#: Time limit of a call in seconds; the same as in Triton's python backend.
+#: Timeout of a call in seconds, as in Triton's python backend.
 LIMIT_S = 5.0
-#: How much earlier than the dispatcher the worker gives up a load, so that it can report the reason.
+#: How long before the dispatcher's load timeout the worker gives up, so that it can report the reason.
 _MARGIN_S = 1.0
-#: Seconds until a change is reported again: a daemon that is being upgraded may have missed it.
+#: Interval in seconds for repeating a report, which a daemon that is being upgraded may have missed.
 AGAIN_S = 10.0
-#: How long the worker's exit waits for a call in progress.
+#: Maximum time that an exiting worker waits for a call in progress.
 _END_S = 2.0
 
 
 def ask(is_ready: Callable[[], Any]) -> str:
-    """Call it once; return "" if the model is ready, else the reason. Exceptions are reported."""
+    """Call `is_ready` once. Return "" if the model is ready, else the reason. Exceptions are logged."""
     try:
         answer = is_ready()
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
     except callable_errors() as error:
-        report_error(error, "its is_ready failed")
+        report_error(error, "the model's is_ready failed")
         return f"is_ready() raised {client_text(error)}"
     if not isinstance(answer, bool):
         return f"is_ready() returned {shown(answer)}, which is not a bool"
@@ -52,16 +52,16 @@ def ask(is_ready: Callable[[], Any]) -> str:
 
 
 def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, begun: float) -> None:
-    """Wait until the model is ready. Calls `is_ready` at least once.
+    """Wait until the model is ready. Call `is_ready` at least once.
 
     Args:
         name: the model's name
         is_ready: the model's function
-        load_timeout_s: time limit for loading, including `initialize` and everything before it
-        begun: when loading began (`time.monotonic`)
+        load_timeout_s: the load timeout, which includes `initialize` and everything before it
+        begun: when the load timeout started (`time.monotonic`)
 
     Raises:
-        LoadError: it did not become ready within nearly the whole time limit.
+        LoadError: the model did not become ready before the load timeout, with a margin of `_MARGIN_S`.
     """
     deadline = begun + load_timeout_s - _MARGIN_S
     said = ""
@@ -78,11 +78,11 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, be
         if why != said:
             Logger.log_warn(f"not ready yet after initialize(): {why}; retrying")
             said = why
-        time.sleep(min(EVERY_S, left_s))  # the model cannot notify us
+        time.sleep(min(EVERY_S, left_s))
 
 
 class ReadinessPoller:
-    """Polls the readiness of a serving model, and reports changes to the dispatcher, until `stop`."""
+    """Polls a model's `is_ready`, and reports changes to the dispatcher, from construction until `stop`."""
 
     def __init__(self, worker: str, endpoint: str, is_ready: Callable[[], Any]) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class ReadinessPoller:
             thread.start()
 
     def stop(self) -> None:
-        """Stop polling, and wait briefly for a call in progress: `finalize` comes next."""
+        """Stop polling, and wait briefly for a call in progress, because `finalize` comes next."""
         self._stopped.set()
         self._questions.put(False)
         self._threads[0].join(_END_S)
@@ -112,8 +112,8 @@ class ReadinessPoller:
     def _asked(self) -> str:
         try:
             return ask(self._is_ready)
-        except BaseException as error:  # SystemExit, for example, which would only end this thread
-            report_error(error, "its is_ready failed")
+        except BaseException as error:  # for example SystemExit, which would only end this thread
+            report_error(error, "the model's is_ready failed")
             return f"is_ready() raised {client_text(error)}"
 
     def _watch(self) -> None:
@@ -127,7 +127,7 @@ class ReadinessPoller:
             self._report(why)
 
     def _report(self, why: str) -> None:
-        """Report a result that differs from the previous one. After the first report, repeat it periodically."""
+        """Report a result if it differs from the previous one, and repeat the last report every `AGAIN_S`."""
         now = time.monotonic()
         if why == self._known and now < self._again_at:
             return

@@ -126,7 +126,7 @@ def test_a_text_that_is_no_unicode_fails_its_request_alone(
     if FRONT == "triton":
         assert f"model {model}: " in wrong.error
     assert _says_so(wrong)
-    assert "drops a lane" not in daemon.said()
+    assert "closed a lane" not in daemon.said()
 
 
 def _says_so(answer: Answer) -> bool:
@@ -202,4 +202,4 @@ def test_nothing_of_this_has_ended_a_lane_or_a_worker(daemon: RunningDaemon) -> 
         ("echo", "stream", "wait", "python"), "ready"
     )
     assert [model.instances[0].restarts for model in status.models] == [0] * 4
-    assert "drops a lane" not in daemon.said()
+    assert "closed a lane" not in daemon.said()

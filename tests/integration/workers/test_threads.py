@@ -165,7 +165,7 @@ def test_exceptions_fail_their_batch_only_and_keep_their_traceback(
     [record] = [one for one in caplog.records if one.exc_info]
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], OwnError)  # the very object
-    assert "model model: its callable failed" in record.getMessage()
+    assert "model model: the callable failed" in record.getMessage()
 
 
 def test_an_error_in_a_factory_is_the_cause(client: DaemonClient) -> None:

@@ -43,7 +43,7 @@ class Worker:
     """A caller, and proxies that connect to it."""
 
     def __init__(self, folder: str) -> None:
-        model: Any = SimpleNamespace(name="m", now=())
+        model: Any = SimpleNamespace(name="m", current_parts=())
         self.model = model
         self.path = f"{folder}/w.sock"
         self.caller = WorkerCaller("w1", model, self.path)
@@ -248,10 +248,10 @@ def test_the_chain_says_who_waits(worker: Worker) -> None:
     assert received(proxy).chain == [Link("m", "")]  # it serves nothing just now
     before = json.dumps({CHAIN_PARAMETER: encode_chain([Link("a", "w0")], b"key")})
     batch = SimpleNamespace(requests=[RequestRef([], before, []), RequestRef([], before, [])])
-    worker.model.now = [SimpleNamespace(batch=batch)]
+    worker.model.current_parts = [SimpleNamespace(batch=batch)]
     worker.begin()
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "w1")]
-    token = serving.set(worker.model.now)  # a task: its worker goes on meanwhile
+    token = serving.set(worker.model.current_parts)  # a task: its worker goes on meanwhile
     try:
         worker.begin()
     finally:
@@ -276,7 +276,7 @@ def test_an_error_in_the_reader_reaches_all_waiting_callers(
     def faulty(wire: calls.Wire, answer: Answer) -> None:
         raise MemoryError("8 GiB")
 
-    monkeypatch.setattr(calls.Wire, "_answered", faulty)
+    monkeypatch.setattr(calls.Wire, "_on_answer", faulty)
     proxy = worker.proxy()
     pending = worker.begin()
     proxy.send(Answer(received(proxy).id, [], True))

@@ -56,7 +56,7 @@ def test_requests_and_traces_are_named(capfd: pytest.CaptureFixture[str]) -> Non
     assert rest == ""
     record = decoded(line.encode())
     assert record is not None
-    assert record.event == "its callable failed: ValueError: no"
+    assert record.event == "the callable failed: ValueError: no"
     named, given, of_python_model_too = record.request_ids
     assert (named, of_python_model_too) == ("seven", "8")
     assert given.endswith("-1-1")  # the second request of batch 1

@@ -38,7 +38,7 @@ class Forks:
             "join_helpers": lambda: None,
             "Forker": self._forker,
             "installation": lambda: lambda: self.is_fresh,
-            "_begin": self._begin,
+            "_become_worker": self._begin,
         }.items():
             monkeypatch.setattr(fork_server, name, value)
 
@@ -165,7 +165,7 @@ class Site:
         self.module.write_text("version = 1\n")
         imported = types.ModuleType("library")
         imported.__file__ = str(self.module)
-        monkeypatch.setattr(fork_server, "_FOUND", ("late",))
+        monkeypatch.setattr(fork_server, "_WATCHED_MODULES", ("late",))
         monkeypatch.setattr(fork_server, "_site_folders", lambda: [str(folder)])
         monkeypatch.setattr(sysconfig, "get_path", lambda name: str(folder))
         monkeypatch.setitem(sys.modules, "library", imported)
@@ -214,10 +214,10 @@ def test_forks_draw_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "numpy.random", numpy)
     multiprocessing = types.SimpleNamespace(current_process=lambda: current)
     monkeypatch.setitem(sys.modules, "multiprocessing.process", multiprocessing)
-    fork_server._renew()
+    fork_server._reseed()
     assert drawn == ["seeded"]
     assert current.authkey != b"the server's"
     monkeypatch.delitem(sys.modules, "numpy.random")
     monkeypatch.delitem(sys.modules, "multiprocessing.process")
-    fork_server._renew()  # what nobody has imported, nobody has drawn from
+    fork_server._reseed()  # what nobody has imported, nobody has drawn from
     assert drawn == ["seeded"]

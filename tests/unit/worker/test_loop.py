@@ -51,7 +51,7 @@ class Callable:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def holds_much(self, lane: Lane) -> bool:
+    def has_excess_memory(self, lane: Lane) -> bool:
         return False
 
     def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
@@ -180,8 +180,8 @@ def test_batches_are_answered_and_counted(running: Running) -> None:
 def test_it_ends_when_the_dispatcher_says_so(running: Running) -> None:
     """Its callable may ignore SIGTERM, or have a handler of its own."""
     reader, writer = os.pipe()
-    end = SimpleNamespace(woken=reader, hear=lambda: None, set=running.end)
-    running.loop.listen_for(cast(EndSignal, end))
+    end = SimpleNamespace(woken=reader, read_signals=lambda: None, set=running.end)
+    running.loop.watch_signals(cast(EndSignal, end))
     lane = running.proxy()
     assert ask(lane, 1) == BatchDone(1, _ANSWERED)
     running.dispatcher.end_worker()

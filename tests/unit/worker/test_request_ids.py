@@ -87,11 +87,11 @@ def parts_of(*names: str) -> list[Part]:
 
 def test_requests_know_their_ids(model: WorkerModel) -> None:
     parts = parts_of("a", "")
-    model.now = parts
+    model.current_parts = parts
     first, second = read_requests(parts, batching=False)
     assert first.request_id == "a"
     assert second.request_id == ids_of(parts[0].batch)[1] != ""
-    model.now = ()
+    model.current_parts = ()
     assert second.request_id == ids_of(parts[0].batch)[1]  # asked before, so known
     assert Request({}).request_id == ""
 
@@ -103,8 +103,8 @@ def test_a_filled_request_keeps_its_id(model: WorkerModel) -> None:
     def infer(requests: list[Request]) -> None:
         seen.extend([request.request_id for request in requests])
 
-    model.now = parts_of("a")
-    infer(read_requests(model.now, batching=False))
+    model.current_parts = parts_of("a")
+    infer(read_requests(model.current_parts, batching=False))
     assert seen == ["a"]
 
 
@@ -112,17 +112,17 @@ def test_the_call_at_hand_names_log_records_and_events(model: WorkerModel) -> No
     record = logging.LogRecord("n", logging.INFO, "f", 1, "text", (), None)
     assert request_id() == ""
     assert add_request_id(None, "info", {}) == {}
-    model.now = parts_of("a", "b")
+    model.current_parts = parts_of("a", "b")
     assert RequestIds().filter(record)
     assert (record.request_id, request_id()) == ("a,b", "a,b")  # type: ignore[attr-defined]
     assert add_request_id(None, "info", {}) == {"request_id": "a,b"}
     assert add_request_id(None, "info", {"request_id": "own"}) == {"request_id": "own"}
     context = TritonContext()
     assert (context.request_id, context.request_ids) == ("a,b", ["a", "b"])
-    with bound(read_requests(model.now, batching=False)[1]), bound("c"):
+    with bound(read_requests(model.current_parts, batching=False)[1]), bound("c"):
         assert (request_id(), context.request_ids) == ("c", ["c"])
     assert request_id() == "a,b"
-    model.now = parts_of(*"0123456789")
+    model.current_parts = parts_of(*"0123456789")
     assert request_id() == "0,1,2,3,4,5,6,7,… 2 more"
 
 
@@ -139,13 +139,13 @@ def test_tasks_that_serve_at_the_same_time_have_their_own(model: WorkerModel) ->
 
 
 def test_a_thread_that_serves_has_its_own(model: WorkerModel) -> None:
-    model.now = parts_of("of the process")
+    model.current_parts = parts_of("of the process")
     seen = []
 
     def serve() -> None:
         spec = messages.ModelSpec("t", 1, CONFIG, messages.WorkerEnvironment("python"))
         other = WorkerModel(spec, lambda requests: [], own_process=False)
-        other.now = parts_of("of the thread")
+        other.current_parts = parts_of("of the thread")
         seen.append(request_id())
         other.close()
 

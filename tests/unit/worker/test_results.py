@@ -15,7 +15,7 @@ from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import ARENA, OWN, RequestRef, TensorRef
 from pytriton.decorators.batching import split
 from pytriton.proxy.types import Request, Response
-from pytriton.worker.results import ResultError, lay_down
+from pytriton.worker.results import ResultError, write_or_lend
 
 # ── the list and its dicts ───────────────────────────────────────────────────────────────────────
 
@@ -307,7 +307,7 @@ def lane(lanes: tuple[Lane, Lane]) -> Lane:
 
 
 def test_a_large_output_is_lent_where_it_lies(lane: Lane) -> None:
-    ref = lay_down(lane, "y", "FP32", _LARGE, _FLOAT)
+    ref = write_or_lend(lane, "y", "FP32", _LARGE, _FLOAT)
     assert (ref.memory, ref.offset, ref.nbytes) == (OWN, tensors.address(_LARGE), 1 << 20)
     assert ref.shape == [1 << 18]
     assert lane.lent == [_LARGE]  # kept until the proxy has read it
@@ -319,7 +319,7 @@ def test_a_large_output_is_lent_where_it_lies(lane: Lane) -> None:
     ids=["smaller than 1 MiB", "not contiguous", "of another type"],
 )
 def test_another_one_is_copied(lane: Lane, array: np.ndarray) -> None:
-    ref = lay_down(lane, "y", "FP32", array, _FLOAT)
+    ref = write_or_lend(lane, "y", "FP32", array, _FLOAT)
     assert ref.memory == ARENA
     assert ref.nbytes == array.size * 4
     assert lane.lent == []
@@ -327,4 +327,4 @@ def test_another_one_is_copied(lane: Lane, array: np.ndarray) -> None:
 
 def test_a_proxy_that_may_not_read_gets_a_copy(lane: Lane) -> None:
     lane.reads = False
-    assert lay_down(lane, "y", "FP32", _LARGE, _FLOAT).memory == ARENA
+    assert write_or_lend(lane, "y", "FP32", _LARGE, _FLOAT).memory == ARENA

@@ -43,7 +43,7 @@ def test_a_thread_that_never_returns_ends_with_the_process() -> None:
         "end_in_time(7, threads_s=0.1)"
     )
     assert done.returncode == 7
-    assert "1 threads that the callable left running (mine)" in done.stderr
+    assert "threads of the callable are still running: mine." in done.stderr
     assert done.stdout == "cleaned up\n"
 
 
@@ -148,7 +148,7 @@ forks = multiprocessing.get_context("fork")
 
 def is_told():
     while select.select([end.woken], [], [], 0)[0]:
-        end.hear()
+        end.read_signals()
     return bool(select.select([end.fd], [], [], 0)[0])
 
 """

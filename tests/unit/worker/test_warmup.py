@@ -159,7 +159,7 @@ def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) 
         ({"inputs": {}}, "it has no data for the input 'x'"),
         (
             {"inputs": {"x": {"data_type": "TYPE_INT8", "dims": [2], "zero_data": True}}},
-            "it makes TYPE_INT8 for the input 'x', which takes TYPE_FP32",
+            "it has TYPE_INT8 data for the input 'x', whose type is TYPE_FP32",
         ),
         (sample(dims=[-1], zero_data=True), "every dimension must be known"),
         (sample(zero_data=False), "needs one of zero_data, random_data and input_data_file"),

@@ -443,13 +443,13 @@ def test_an_exception_of_a_worker_is_one_record_of_level_error(rundir: RuntimeDi
     open_log(rundir)
     line, _ = encoded(
         record_of(
-            ValueError("no\nmore"), "ValueError: no\nmore", "its callable failed", ["7"], ["4bf9"]
+            ValueError("no\nmore"), "ValueError: no\nmore", "the callable failed", ["7"], ["4bf9"]
         )
     )
     record = logged(rundir, line, model="m", instance=1)
     about = {name: record[name] for name in ("level", "event", "model", "instance", "source")}
     assert about == {
-        "level": "error", "event": "its callable failed: ValueError: no", "model": "m", "instance": 1,
+        "level": "error", "event": "the callable failed: ValueError: no", "model": "m", "instance": 1,
         "source": "worker",
     }  # fmt: skip
     assert (record["error_type"], record["error_message"]) == ("ValueError", "no\nmore")

@@ -49,7 +49,7 @@ class Loop:
     def ended(self, stream: PythonStream) -> None:
         self.over.append(stream)
 
-    def let_go(self, stream: PythonStream, index: int) -> None:
+    def release(self, stream: PythonStream, index: int) -> None:
         self.unanswered.append(index)
 
     counts_bytes = True
