@@ -2,7 +2,8 @@
 
 `AsyncLoop` serves callables that answer each request once. Each lane has one batch in flight, and all lanes are served
 concurrently, so as many batches overlap as there are proxies. A batch that was in flight when an earlier worker was
-lost (`Batch.alone`) starts at a time of its own: if this worker is lost then, that batch is probably the cause.
+lost (`Batch.alone`) starts separately from others: if this worker is lost, too, right after that, the batch is probably
+the cause.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Turns:
 
     Args:
         soon: schedules a callback to run after the callbacks that are ready now
-        clock_ns, use: for tests
+        clock_ns, use: replaced in tests
     """
 
     def __init__(

@@ -56,7 +56,7 @@ _BACKLOG = 1024
 
 
 class WorkerCaller:
-    """Makes the calls of one worker, until `close`."""
+    """Sender of one worker's calls to other models, from construction until `close`."""
 
     def __init__(self, worker: str, model: WorkerModel, lane_path: str) -> None:
         self._worker = worker
@@ -126,7 +126,7 @@ class WorkerCaller:
         return min(usable, key=lambda wire: wire.busy)
 
     def _chain(self) -> list[Link]:
-        """Return the chain of models that wait for a call made now, with the workers that it keeps busy."""
+        """Return the chain for a call made now: the models that wait for its answer, and their workers."""
         parts = serving.get()
         occupied = parts is None
         if parts is None:

@@ -72,7 +72,7 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> BaseException:
-    """Return the cause of a failure: for an exception group, the unrecoverable member or the only member, if there is one."""
+    """Return the cause of a failure. Of an exception group, that is its unrecoverable member, or else its only member."""
     found = members(error)
     for one in found:
         if isinstance(one, PyTritonUnrecoverableError):

@@ -1,4 +1,4 @@
-"""Runs a cleanup in every child process that a callable forks."""
+"""Cleanup in child processes that a callable forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork server: a process that has imported what every worker imports, and forks a worker on each order.
+"""A fork server: a process that has imported what every worker imports, and forks a worker for each order.
 
 It forks before the worker's first message, so it holds no data of a model, a user or a connection. Each fork gets what a
 new process would have: session, working directory, output, environment variables, random seeds and name. All forks share

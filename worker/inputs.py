@@ -1,4 +1,4 @@
-"""Creates the requests for a callable from a batch on the lane, with the only copy of the inputs.
+"""Creation of the callable's requests from a batch on the lane, with the only copy of the inputs.
 
 Inputs belong to the callable: they are writable, and stay valid while it keeps them. If the requests of a batch agree
 in an input's type and shape, they are copied into one contiguous array, and each request gets a slice of it along the
@@ -175,7 +175,7 @@ class RequiredInputs:
         self.names = names if len(names) < len(config["input"]) else []
 
     def find_errors(self, batch: Batch) -> list[str | None] | None:
-        """Return an error for each request that lacks an input and None for each other one; None if all are complete."""
+        """Return a list with an error text, or None, for each request. Return None if no request lacks an input."""
         if not self.names:
             return None
         found = [self._fault(request) for request in batch.requests]

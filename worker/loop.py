@@ -172,7 +172,7 @@ class Loop:
             self._begin_shutdown()
 
     def _prepare_lane(self, lane: Lane) -> None:
-        """Allow a new proxy to read this process's memory, unless the process belongs to the registrant."""
+        """Allow a new proxy to read this process's memory, unless this is the registrant's process."""
         if self._model.own_process:
             linux.allow_reading(lane.peer_pid())
 
@@ -199,7 +199,7 @@ class Loop:
             return
         parts = [Part(lane, batch)]
         if len(ready) > 1:
-            parts += self._model.mergeable(batch, ready[1:])
+            parts += self._model.take_mergeable(batch, ready[1:])
             for part in parts[1:]:
                 self._move_to_end(part.lane)
         self._run(parts)
@@ -318,7 +318,7 @@ class Loop:
         self._close_withdrawn_lanes()
 
     def _close_withdrawn_lanes(self) -> None:
-        """Close the lanes that the dispatcher has withdrawn, as far as lanes are idle."""
+        """Close idle lanes, up to the number that the dispatcher has withdrawn."""
         for lane in self._withdrawals.due(self._idle_lanes()):
             self._drop(lane)
 
@@ -356,7 +356,7 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 class Withdrawals:
-    """Count of the lanes that the dispatcher has withdrawn and the worker has not closed yet.
+    """Number of lanes that the dispatcher has withdrawn and the worker has not closed yet.
 
     A lane is closed while it is idle, because closing it aborts its batches in flight.
     """

@@ -1,4 +1,4 @@
-"""Creates the main loop that a worker's model needs. Loops that few models need are imported on demand."""
+"""Creation of the main loop that a worker's model needs. Loops that few models need are imported on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create_loop(
     worker: str,
     lane_path: str,
 ) -> Loop:
-    """Create the main loop of a worker, which listens for proxies at `lane_path` from now on."""
+    """Create the main loop of a worker. It listens for proxies at `lane_path` from now on."""
     return _loop_class(model)(model, Allowance(spec), stats, control, worker, lane_path)
 
 

@@ -1,4 +1,4 @@
-"""Recreates the registrant's modules that the worker has no file for: its script, `__main__`, and others pickled by value.
+"""The registrant's modules that the worker has no file for, recreated in memory: `__main__`, and others pickled by value.
 
 Pickles refer to these modules by name: a pipeline that the script trained and saved, the tasks of a process pool,
 objects that the callable itself pickles. So the worker creates modules of these names. Loading the callable adds the
@@ -85,7 +85,7 @@ def add_definitions(defined: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def restore() -> Any:
-    """Recreate the worker's modules in a child process that it spawned.
+    """Recreate a worker's modules in a child process that the worker has spawned.
 
     Returns:
         The `__getattr__` of the main module.
@@ -144,8 +144,8 @@ def _create_module(
 class _Finder:
     """Import finder for the modules that exist only in memory, and for packages that contain only such modules.
 
-    The modules are not in `sys.modules` until something imports them: cloudpickle pickles the objects of a module by
-    value if it is not there, and a process without these modules (one of loky's) can only unpickle objects by value.
+    A module is added to `sys.modules` only when something imports it. Until then, cloudpickle pickles its objects by
+    value, so that processes without these modules, such as loky's, can unpickle them.
     """
 
     def find_spec(
@@ -181,7 +181,7 @@ class _ModuleDefinitions:
     """The definitions of one module, each loaded on first access."""
 
     def __init__(self, module: MemoryModule, header: Header, payload: bytes = b"") -> None:
-        """Load nothing yet.
+        """Create the definitions without loading them.
 
         Args:
             module: the module and its definitions

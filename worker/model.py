@@ -205,7 +205,7 @@ class WorkerModel:
             parts, batching=self._batching, zero_copy=self._zero_copy, texts=self.text_inputs
         )
 
-    def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
+    def take_mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         """Receive and return the batches waiting on `lanes` that fit into one call with `batch`.
 
         As in Triton's own batches, all requests must have inputs of the same names, types and shapes (except for the batch
@@ -228,7 +228,7 @@ class WorkerModel:
         return parts
 
     def answer(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
-        """Call the callable for one batch, or for several merged ones; return the answer to each, possibly an error.
+        """Call the callable for one batch, or for several merged ones. Return an answer or an error for each.
 
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError; the text is also for the clients.
@@ -410,7 +410,7 @@ class WorkerModel:
 
     @staticmethod
     def _recoverable(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
-        """Return the cause of a failed call. Report it and raise if it is unrecoverable.
+        """Return the cause of a failed call. If it is unrecoverable, report it and raise.
 
         Raises:
             Unrecoverable: the cause is a PyTritonUnrecoverableError.

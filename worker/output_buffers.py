@@ -87,7 +87,7 @@ class _LaneBuffers:
         return array
 
     def find(self, array: Array) -> tuple[_Block, int] | None:
-        """Return the buffer that contains a contiguous array, and the array's offset in the arena; None without one.
+        """Return the buffer that contains a contiguous array, and the array's offset in the arena; None if none does.
 
         numpy makes the first array the base of every view, so a buffer contains an array if it is the array's base.
         """

@@ -100,7 +100,7 @@ def _load(
     begun: float,
     stats: WorkerStatsPage,
 ) -> tuple[WorkerModel, messages.Completion | None]:
-    """Load and warm up the model. Return it, and what its file adds to its configuration, if anything."""
+    """Load and warm up the model. Return it, and the completion of its configuration if its file has one."""
     spec = load.spec
     worker_limits.apply(spec.limits)
     began_ns = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""The batches that a worker is serving, and its records of individual requests, which it writes after some calls."""
+"""The batches that a worker is serving, and its records of individual requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAX_TYPE = 100
 
 
 class AnsweredStream(Protocol):
-    """What the request log needs of a stream that has ended. One stream answers all requests of a batch."""
+    """The facts about an ended stream that the request log records. One stream answers all requests of a batch."""
 
     @property
     def failure(self) -> str:
@@ -79,7 +79,7 @@ class _Outcome(NamedTuple):
 
 
 class RequestLog:
-    """Writes one worker's records of requests. The statistics page decides for which calls."""
+    """Writer of one worker's request records. The statistics page selects the calls to record."""
 
     def __init__(self, stats: WorkerStatsPage) -> None:
         self._stats = stats

@@ -1,4 +1,4 @@
-"""Checks a callable's results against the model's declaration, and writes them for the proxy.
+"""Validation of a callable's results against the model's declaration, and their transfer to the proxy.
 
 Outputs in buffers of `empty_output`, and large outputs that can be lent, stay in place. All others are copied.
 """
@@ -82,7 +82,7 @@ class Output:
 
 
 class ResultWriter:
-    """Checks and writes the results of one model's callable."""
+    """Validator and writer of the results of one model's callable."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ class EndSignal:
             os.write(self._write_fd, b"\0")
 
     def _before_fork(self) -> None:
-        """Block SIGTERM until the child has removed this handler, which would write the signal to this process's pipe."""
+        """Block SIGTERM until the child has removed this handler, which would write to its parent's pipe."""
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _after_fork(self) -> None:

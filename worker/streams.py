@@ -76,7 +76,7 @@ class Outbox:
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """Ask the proxy to send no more batches. Return False if the lane is idle, so that it can be closed.
+        """If batches are in flight, ask the proxy to send no more. Return False if none are, so that the lane can be closed.
 
         Batches that arrive before the proxy has read this must be served, because closing the lane would end its streams.
         """
@@ -180,7 +180,7 @@ class BatchStream:
         self._outbox.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
-        """Send one response to each request. A result of None sends nothing to its request.
+        """Send one response to each request, or nothing to a request whose result is None.
 
         Raises:
             ResultError: the results do not match the declaration.

@@ -1,4 +1,4 @@
-"""Exports the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
+"""Export of the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
 
 A thread copies the default registry every second, so calls have no overhead. Without `prometheus_client` in the
 worker's environment, there is no such thread.

@@ -68,7 +68,7 @@ _AGAIN_S = 10.0
 
 
 class Allowance:
-    """Decides when a worker should be recycled: after `max_batches`, or when it uses too much memory."""
+    """The recycling limits of a worker: a number of batches, and an amount of memory."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits

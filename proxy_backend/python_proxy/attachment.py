@@ -14,12 +14,12 @@ from pytriton.proxy_backend.python_proxy.calls import ProxyCalls
 
 
 class Attachment:
-    """A proxy's attachment to a worker, with the lane while there is one. Not thread-safe.
+    """The attachment of a proxy to a worker, with the lane while there is one. Not thread-safe.
 
     Attributes:
         lane: the lane to the worker; None if there is none
         worker: the name of the worker
-        avoid: workers that the next one must differ from, because they wait for the current batch
+        avoid: workers that cannot serve the current batch, because they wait for it
         execution_timeout_s: the model's time limit for a batch, or None
         tracing: whether tritonserver traces requests with OpenTelemetry
         calls: the calls to other models that this proxy makes for the worker
@@ -84,7 +84,7 @@ class Attachment:
         return self.lane
 
     def detach_lane(self) -> Attachment:
-        """Move the lane, whose worker is retiring, to a new attachment and return that. It needs no `close`."""
+        """Move the lane, whose worker is retiring, to a new attachment, and return that. The new one needs no `close`."""
         detached = copy.copy(self)
         detached._retire_calls = self.calls.detach()
         self.lane = None

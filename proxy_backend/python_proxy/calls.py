@@ -374,7 +374,7 @@ Release = Callable[[], None]
 
 
 class Executor:
-    """Makes the calls that a worker requests on one connection. Thread-safe."""
+    """Executor of the calls that a worker requests on one connection. Thread-safe."""
 
     def __init__(
         self,
@@ -523,7 +523,7 @@ def _is_unserved(text: str) -> bool:
 
 
 def describe_error(call: Call, error: Any) -> tuple[str, str]:
-    """Return the text for the caller of a response's error, and the name of the error code."""
+    """Return the text of an error for the caller, and the name of its code."""
     text = error.message().strip()
     code = translate.code_name(error)
     prefix = f"Model {call.model} - Error when running inference: "

@@ -96,7 +96,7 @@ def refusal_of(call: Call, control_endpoint: str) -> str | None:
 
 
 def report_waiting(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Report the models that a worker waits for to the dispatcher. Return those that can never answer."""
+    """Report to the dispatcher which models a worker waits for. Return those that can never answer."""
     try:
         with closing(ControlClient(control_endpoint)) as control:
             question = messages.CallsWait(os.getpid(), worker, models)

@@ -1,4 +1,4 @@
-"""Custom metrics: exports the metrics of a model in a worker on tritonserver's /metrics.
+"""Custom metrics of a model in a worker, exported on tritonserver's /metrics.
 
 The metrics belong to the stub and outlive a worker, so a counter keeps its value when another worker takes over.
 """

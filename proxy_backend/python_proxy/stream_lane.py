@@ -490,7 +490,7 @@ TICK_S = 0.25
 
 
 class StreamWatch:
-    """Checks the batches in flight on one lane.
+    """Periodic check of the batches in flight on one lane.
 
     Args:
         attachment: asks the dispatcher about batches that take too long

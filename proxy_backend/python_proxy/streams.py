@@ -44,7 +44,7 @@ class Streams:
         *,
         until_returned: bool = False,
     ) -> None:
-        """Create it without a lane.
+        """Create the object without a lane.
 
         Args:
             name: the model's name

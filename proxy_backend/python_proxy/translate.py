@@ -53,7 +53,7 @@ class WrongSequenceId(ValueError):
 
 
 class Translator:
-    """Translates the batches of one instance of a model, for one lane at a time.
+    """Translator for the batches of one instance of a model, for one lane at a time.
 
     Args:
         model: the model's name

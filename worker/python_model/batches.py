@@ -56,7 +56,7 @@ _NO_DETAILS = RequestDetails()
 
 
 class LoadedPythonModel(WorkerModel):
-    """A model with an instance of its `TritonPythonModel` class."""
+    """A Triton Python model with the instance of its class."""
 
     def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
         assert spec.python_model is not None

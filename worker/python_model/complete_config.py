@@ -1,4 +1,4 @@
-"""Runs a model's `auto_complete_config` in the interpreter of its workers, and prints the result as JSON.
+"""Program that runs a model's `auto_complete_config` in the interpreter of its workers, and prints the result as JSON.
 
 Usage: python complete_config.py PYTRITON_FOLDER. Standard input is one JSON object with the model's file, the search
 path ([] for the interpreter's own) and the configuration. Standard output is one JSON object with the completed

@@ -372,7 +372,7 @@ _ENDED = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 class Answering:
-    """Link from a request and its sender to the stream. When both are deleted, so is this, and ends the request."""
+    """Object through which a request and its sender answer. When both are gone, its deletion ends the request."""
 
     def __init__(self, stream: PythonStream, index: int) -> None:
         self._stream = stream
@@ -437,7 +437,7 @@ class PythonStream:
 
     @property
     def unanswered(self) -> int:
-        """Return the number of requests that have not got their last response."""
+        """Return the number of requests that have not received their last response."""
         return len(self._open)
 
     def cancel(self, index: int) -> None:

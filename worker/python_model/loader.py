@@ -1,4 +1,4 @@
-"""Loads a Triton Python model from its folder or its class, and initializes it."""
+"""Loading of a Triton Python model from its folder or its class."""
 
 from __future__ import annotations
 

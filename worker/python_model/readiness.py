@@ -37,7 +37,7 @@ AGAIN_S = 10.0
 _END_S = 2.0
 
 
-def ask(is_ready: Callable[[], Any]) -> str:
+def call_is_ready(is_ready: Callable[[], Any]) -> str:
     """Call `is_ready` once. Return "" if the model is ready, else the reason. Exceptions are logged."""
     try:
         answer = is_ready()
@@ -66,7 +66,7 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, be
     deadline = begun + load_timeout_s - _MARGIN_S
     said = ""
     while True:
-        why = ask(is_ready)
+        why = call_is_ready(is_ready)
         if not why:
             return
         left_s = deadline - time.monotonic()
@@ -82,7 +82,7 @@ def wait_ready(name: str, is_ready: Callable[[], Any], load_timeout_s: float, be
 
 
 class ReadinessPoller:
-    """Polls a model's `is_ready`, and reports changes to the dispatcher, from construction until `stop`."""
+    """Poller of a model's `is_ready`. Reports changes to the dispatcher, from construction until `stop`."""
 
     def __init__(self, worker: str, endpoint: str, is_ready: Callable[[], Any]) -> None:
         self._worker = worker
@@ -107,11 +107,11 @@ class ReadinessPoller:
 
     def _answer(self) -> None:
         while self._questions.get():
-            self._answers.put(self._asked())
+            self._answers.put(self._call())
 
-    def _asked(self) -> str:
+    def _call(self) -> str:
         try:
-            return ask(self._is_ready)
+            return call_is_ready(self._is_ready)
         except BaseException as error:  # for example SystemExit, which would only end this thread
             report_error(error, "the model's is_ready failed")
             return f"is_ready() raised {client_text(error)}"

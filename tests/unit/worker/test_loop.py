@@ -54,7 +54,7 @@ class Callable:
     def has_excess_memory(self, lane: Lane) -> bool:
         return False
 
-    def mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
+    def take_mergeable(self, batch: Batch, lanes: Sequence[Lane]) -> list[Part]:
         if not self.merges:
             return []
         return [Part(lane, other) for lane in lanes if isinstance(other := lane.receive(), Batch)]

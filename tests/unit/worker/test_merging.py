@@ -127,7 +127,7 @@ def merged(to: WorkerModel, lanes: Sequence[Lane]) -> list[Part]:
     """Take the batch of the first lane, and what fits of the others."""
     first = lanes[0].receive()
     assert isinstance(first, Batch)
-    return [Part(lanes[0], first), *to.mergeable(first, lanes[1:])]
+    return [Part(lanes[0], first), *to.take_mergeable(first, lanes[1:])]
 
 
 def answer(to: WorkerModel, parts: Sequence[Part]) -> None:
