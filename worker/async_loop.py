@@ -191,7 +191,7 @@ class AsyncLoop(OnEventLoop):
         try:
             return await model.answer_async(part)
         except Unrecoverable as end:
-            model.on_failed("unrecoverable", len(batch.requests), end.__cause__)
+            model.log.failed("unrecoverable", len(batch.requests), end.__cause__)
             self._report_unrecoverable(end.text)
             return BatchFailed(batch.id, end.text)
 

@@ -69,9 +69,8 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         lane = ready[0]
         outbox = self._outboxes.get(lane)
         if outbox is not None:
-            if (
-                not outbox.full
-            ):  # otherwise, the streams that wait for room would wake up only to wait again
+            # Otherwise, the streams that wait for room would wake up only to wait again.
+            if not outbox.full:
                 self._heard[lane].set()
             for stream in outbox.streams.values():
                 if stream.abandoned:
@@ -218,9 +217,8 @@ class Turns:
         self._last_ns = 0  #: when the last of them was produced
         self._before = Use(0, 0)  #: at the start of the turn, or at the last check
         self._seen = 0  #: number of parts at that time
-        self._waiting: list[
-            GatheringOutbox
-        ] = []  #: outboxes with parts that wait for the end of the turn
+        #: Outboxes with parts that wait for the end of the turn.
+        self._waiting: list[GatheringOutbox] = []
 
     @property
     def has_begun(self) -> bool:

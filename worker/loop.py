@@ -28,7 +28,7 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.fault_reports import report
 from pytriton.worker.fork_hooks import call_in_forked_children
 from pytriton.worker.model import Unrecoverable, WorkerModel
-from pytriton.worker.request_log import Answers, Part, RequestLog
+from pytriton.worker.request_log import Answers, Part
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
@@ -55,9 +55,6 @@ class Loop:
         self.unrecoverable = False
         self.unable: str | None = None
         self._model = model
-        model.on_failed = RequestLog(stats).failed
-        model.on_traced = stats.traced
-        model.on_retry = stats.restarted
         self._allowance = allowance
         self._stats = stats
         self._control = control
@@ -213,7 +210,7 @@ class Loop:
                 answers = self._model.answer(parts)
             except Unrecoverable as end:
                 self._report_unrecoverable(end.text)
-                self._model.on_failed("unrecoverable", _requests(parts), end.__cause__)
+                self._model.log.failed("unrecoverable", _requests(parts), end.__cause__)
                 answers = [BatchFailed(part.batch.id, end.text) for part in parts]
             for part, answer in zip(parts, answers):
                 self._send_answer(part, answer)
@@ -250,9 +247,7 @@ class Loop:
         message: BatchDone | BatchLent | BatchFailed = answer
         if self._model.has_excess_memory(lane):
             self._schedule_memory_check()
-            if (
-                lane.reads
-            ):  # the proxy then reports when it has read the answer, and memory can be released
+            if lane.reads:  # the proxy then reports when it has read, and memory can be released
                 lane.lent.append(lane.arena)
         if isinstance(answer, BatchFailed):
             lane.lent.clear()

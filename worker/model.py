@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pytriton import buffers, request_ids
 from pytriton._protocol import datatypes, messages, numpy_types
@@ -40,7 +40,7 @@ from pytriton.worker.inputs import (
     without_invalid,
 )
 from pytriton.worker.output_buffers import OutputBuffers
-from pytriton.worker.request_log import Part, id_of, serving, trace_of
+from pytriton.worker.request_log import CallLog, Part, id_of, serving, trace_of
 from pytriton.worker.results import Output, RefusedRequest, ResultError, ResultWriter, failure_kind
 from pytriton.worker.streams import parts_of
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans, spans_of
@@ -58,19 +58,12 @@ class WorkerModel:
     #: True for a Triton Python model that may answer at any time.
     streams = False
     own_process = True
-    #: Called when requests fail, with the reason (one of stats_page.FAILURES), their number, and the exception, if any.
-    on_failed: Callable[[str, int, Optional[BaseException]], None] = staticmethod(
-        lambda kind, requests, error: None
-    )
 
-    #: Called before the callable is called again for one request of a failed call. Restarts the clock of the call.
-    on_retry: Callable[[], None] = staticmethod(lambda: None)
-
-    #: Called at the end of a traced call, with its trace id.
-    on_traced: Callable[[str], None] = staticmethod(lambda trace: None)
-
-    def __init__(self, spec: messages.ModelSpec, infer: Infer, *, own_process: bool = True) -> None:
+    def __init__(
+        self, spec: messages.ModelSpec, infer: Infer, log: CallLog, *, own_process: bool = True
+    ) -> None:
         self.name = spec.name
+        self.log = log
         self.own_process = own_process
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in ASYNCHRONOUS
@@ -139,9 +132,7 @@ class WorkerModel:
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop on which an asynchronous callable is created, warmed up and called."""
-        from pytriton.worker import (
-            event_loops,
-        )  # few callables need asyncio, and importing it takes 30 ms
+        from pytriton.worker import event_loops  # it imports asyncio, which takes 30 ms
 
         return event_loops.current()
 
@@ -249,7 +240,7 @@ class WorkerModel:
         faults = self._required.find_errors(part.batch)
         if faults is None:
             return await self._answer_async(part)
-        self.on_failed("input", len(faults) - faults.count(None), None)
+        self.log.failed("input", len(faults) - faults.count(None), None)
         rest = without_invalid(part.batch, faults)
         answer: BatchDone | BatchFailed = BatchDone(rest.id, [])
         if rest.requests:
@@ -281,7 +272,7 @@ class WorkerModel:
                 spans.failed(answer.text)
         trace = trace_of(batch) if batch.trace is not None else ""
         if trace:
-            self.on_traced(trace)
+            self.log.traced(trace)
         return answer
 
     async def _call_async(
@@ -310,7 +301,7 @@ class WorkerModel:
     async def _retried_alone_async(self, part: Part) -> ResponseRef:
         lane, batch = part
         serving.set([part])
-        self.on_retry()
+        self.log.retried()
         try:
             produced = await self._produced(self.requests([part]))
             results = self.results.checked(produced, 1)
@@ -348,7 +339,7 @@ class WorkerModel:
         answers = self._answer_with_spans(parts)
         trace = next((found for part in parts if (found := trace_of(part.batch))), "")
         if trace:
-            self.on_traced(trace)
+            self.log.traced(trace)
         return answers
 
     def _answer_with_spans(self, parts: Sequence[Part]) -> list[BatchDone | BatchFailed]:
@@ -378,7 +369,7 @@ class WorkerModel:
         faults = self._required.find_errors(part.batch)
         if faults is None:
             return self.answer([part])[0]
-        self.on_failed("input", len(faults) - faults.count(None), None)
+        self.log.failed("input", len(faults) - faults.count(None), None)
         rest = without_invalid(part.batch, faults)
         answer = (
             self.answer([Part(part.lane, rest)])[0] if rest.requests else BatchDone(rest.id, [])
@@ -453,7 +444,7 @@ class WorkerModel:
     def _retried_alone(self, part: Part, infer: Infer) -> ResponseRef:
         lane, batch = part
         self.current_parts = [part]
-        self.on_retry()
+        self.log.retried()
         try:
             # Read again: the first call may have modified its arrays.
             results = self.results.checked(infer(self.requests(self.current_parts)), 1)
@@ -477,7 +468,7 @@ class WorkerModel:
     def _failed(
         self, parts: Sequence[Part], error: BaseException, kind: str
     ) -> list[BatchDone | BatchFailed]:
-        self.on_failed(kind, sum([len(part.batch.requests) for part in parts]), error)
+        self.log.failed(kind, sum([len(part.batch.requests) for part in parts]), error)
         report_error(error, batches=[part.batch for part in parts])
         text = client_text(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
@@ -489,7 +480,7 @@ class WorkerModel:
             lane.arena.reset()
             responses = self.results.write(results, batch.requests, lane, refused)
         except Exception as error:
-            self.on_failed("result", len(batch.requests), error)
+            self.log.failed("result", len(batch.requests), error)
             report_error(error, "the callable's result cannot be sent", [batch])
             return BatchFailed(batch.id, client_text(error))
         if refused:
@@ -509,7 +500,7 @@ class WorkerModel:
         ]
         for place, error in refused:
             text = client_text(error)
-            self.on_failed(failure_kind(error), 1, error)
+            self.log.failed(failure_kind(error), 1, error)
             ids.setdefault(text, []).append(id_at(batch, place))
         for one in refused:
             of_text = ids.pop(client_text(one.error), None)

@@ -137,9 +137,9 @@ class OutputBuffers:
             MemoryError: not enough memory.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if (
-            nbytes < _SMALLEST or dtype.hasobject or os.getpid() != self._pid
-        ):  # in a fork of the worker
+        if nbytes < _SMALLEST or dtype.hasobject:
+            return None
+        if os.getpid() != self._pid:  # in a fork of the worker
             return None
         with self._lock:
             parts = serving.get()

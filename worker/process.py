@@ -33,6 +33,7 @@ from pytriton.worker.fault_reports import (
 from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.memory_modules import establish
 from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import RequestLog
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.user_metrics import export_user_metrics
 from pytriton.worker.warmup import warm_up
@@ -105,6 +106,7 @@ def _load(
     worker_limits.apply(spec.limits)
     began_ns = time.monotonic_ns()
     _adopt_environment(spec.world)
+    log = RequestLog(stats)
     python_model, completion = spec.python_model, None
     folder = python_model.folder if python_model is not None else ""
     establish(payloads[0], os.path.join(folder, str(spec.version)) if folder else "")
@@ -113,7 +115,7 @@ def _load(
         from pytriton.worker.python_model.loader import load_python_model
 
         model: WorkerModel = load_python_model(
-            payloads[0], spec, load.instance, endpoint=endpoint, worker=worker, begun=begun
+            payloads[0], spec, load.instance, log, endpoint=endpoint, worker=worker, begun=begun
         )
     else:
         infer = create_callable(load_object(payloads[0], spec), spec)
@@ -123,7 +125,7 @@ def _load(
             spec = msgspec.structs.replace(spec, config=completion.applied_to(spec.config))
         if spec.check:
             run_check(load_object(payloads[1], spec), spec, infer)
-        model = WorkerModel(spec, infer)
+        model = WorkerModel(spec, infer, log)
     if load.tracing:
         tracing.create_tracer()
     loaded_ns = time.monotonic_ns()

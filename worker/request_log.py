@@ -78,7 +78,20 @@ class _Outcome(NamedTuple):
     error: str = ""
 
 
-class RequestLog:
+class CallLog:
+    """Receiver of a model's reports about its calls. This one ignores them."""
+
+    def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
+        """Count failed requests of the current call; `kind` is one of stats_page.FAILURES."""
+
+    def retried(self) -> None:
+        """Restart the clock of the current call: the callable is called again, for one of its requests."""
+
+    def traced(self, trace: str) -> None:
+        """Record the trace id of a traced call that is about to end."""
+
+
+class RequestLog(CallLog):
     """Writer of one worker's request records. The statistics page selects the calls to record."""
 
     def __init__(self, stats: WorkerStatsPage) -> None:
@@ -90,6 +103,14 @@ class RequestLog:
         """Count failed requests of the current call, and remember the reason for its records."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
         self._stats.failed(kind, requests)
+
+    def retried(self) -> None:
+        """Restart the clock of the current call on the statistics page."""
+        self._stats.restarted()
+
+    def traced(self, trace: str) -> None:
+        """Record the trace id of the current call on the statistics page."""
+        self._stats.traced(trace)
 
     def _note(self, begun_ns: int, ended_ns: int, parts: Sequence[Part], answers: Answers) -> None:
         ring = self._stats.records

@@ -43,12 +43,8 @@ class EndSignal:
         """Handle SIGTERM from now on. Only the main thread may create this object."""
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._descriptors = [
-            self.fd,
-            self._write_fd,
-            self.woken,
-            self._wake,
-        ]  #: empty in a forked child
+        #: Empty in a forked child.
+        self._descriptors = [self.fd, self._write_fd, self.woken, self._wake]
         #: The signal mask of each thread that is about to fork.
         self._masks = threading.local()
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -105,10 +101,8 @@ def end_in_time(code: int, threads_s: float = THREADS_S) -> None:
     atexit.register(joined.release)
     try:
         _thread.start_new_thread(_watch, (joined, code, threads_s))
-    except (
-        RuntimeError
-    ):  # no more threads are allowed; the daemon kills the worker after its own timeout
-        return
+    except RuntimeError:
+        return  # no more threads are allowed; the daemon kills the worker after its own timeout
 
 
 def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
@@ -125,9 +119,7 @@ def _watch(joined: _thread.LockType, code: int, threads_s: float) -> None:
             _warn_of_threads(left)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # the stream is closed, or nobody reads it
+            with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
                 stream.flush()
     finally:  # even if parts of Python no longer work
         if ends:

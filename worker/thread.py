@@ -24,6 +24,7 @@ from pytriton.worker.calls import WorkerCaller
 from pytriton.worker.fault_reports import client_text, report_error, report_to, traceback_of
 from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import RequestLog
 from pytriton.worker.warmup import warm_up
 
 #: Maximum time to wait until the last messages to the dispatcher are sent.
@@ -115,7 +116,7 @@ class WorkerThread:
 
     def _load_model(self, stats: WorkerStatsPage) -> WorkerModel:
         began_ns = time.monotonic_ns()
-        model = WorkerModel(self._spec, self._load(), own_process=False)
+        model = WorkerModel(self._spec, self._load(), RequestLog(stats), own_process=False)
         loaded_ns = time.monotonic_ns()
         try:
             tracing.add_variables(self._spec.world.env)

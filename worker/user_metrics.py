@@ -98,9 +98,8 @@ class UserMetricsThread:
         if message != self._last:
             self._last = message
             if not self._pages.write(message):
-                report(
-                    "the callable's metrics do not fit on the statistics page"
-                )  # unexpected, since `collected` limits their size
+                # Unexpected, since `collected` limits their size.
+                report("the callable's metrics do not fit on the statistics page")
 
 
 def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsThread | None:

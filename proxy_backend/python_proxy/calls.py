@@ -75,9 +75,8 @@ class ProxyCalls:
     def serve(self, lane_path: str) -> None:
         """Make the calls of the worker that listens for lanes at `lane_path`, until `retire`."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.setblocking(
-            False
-        )  # do not wait for a full backlog: the worker then has enough other proxies
+        # Do not wait if the backlog is full: the worker then has enough other proxies.
+        connection.setblocking(False)
         try:
             connection.connect(socket_path(lane_path))
         except OSError:  # the worker is about to exit, which its lane will show
@@ -350,9 +349,8 @@ class _Wire:
         self, under: CallInFlight, answer: Answer, release: Callable[[], None] = lambda: None
     ) -> None:
         with self._lock:
-            wanted = (
-                not under.ended and answer.id in self._calls
-            )  # else it was dropped, or the worker is gone
+            # Otherwise, the call was dropped, or the worker is gone.
+            wanted = not under.ended and answer.id in self._calls
             if wanted:
                 under.ended = answer.final
                 under.kept.append((answer, release))

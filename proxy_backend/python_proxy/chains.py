@@ -68,9 +68,8 @@ def check_chain(requests: list[RequestRef], worker: str) -> None:
     for index, request in enumerate(requests):
         if len(request.parameters) > 2:  # most requests have none, and this runs for every batch
             chain = decode_chain(request.parameters, _KEY)
-            if (
-                not chain and CHAIN_PARAMETER in request.parameters
-            ):  # else the worker would pass it on in its calls
+            # Otherwise, the worker would pass a forged chain on in its calls.
+            if not chain and CHAIN_PARAMETER in request.parameters:
                 renamed = request.parameters.replace(CHAIN_PARAMETER, NO_CHAIN_PARAMETER)
                 requests[index] = msgspec.structs.replace(request, parameters=renamed)
             waiting = {link.worker for link in chain}

@@ -371,9 +371,7 @@ class BatchAttempts:
         """Return the slice of requests to try now; None when all are answered."""
         if self.done == self.count:
             return None
-        if (
-            self.done == self.end
-        ):  # try the next request individually; one worker was lost with it before
+        if self.done == self.end:  # try the next request alone; a worker was lost with it before
             self.end += 1
             self.losses = 1
         return slice(self.done, self.end)

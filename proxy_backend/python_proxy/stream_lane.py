@@ -100,9 +100,8 @@ class StreamLane:
         client reloads the model with fewer instances. The reader then blocks in `pb_utils` until this process exits.
         """
         with self._changed:
-            if (
-                self.attachment.lane is self.lane
-            ):  # else the worker has exited, and the reader has closed the lane
+            # Otherwise, the worker has exited, and the reader has closed the lane.
+            if self.attachment.lane is self.lane:
                 self.lane.hang_up()
         self._reader.join(_END_S)
 
@@ -185,9 +184,8 @@ class StreamLane:
     def _pass_on(self, *parts: BatchPart | PartRef) -> None:
         for part in parts:
             flight = self.flights.get(part.id)
-            if (
-                flight is None or not flight.begun
-            ):  # it could be retried although an answer was sent
+            # A batch that has not begun could be retried although an answer was sent.
+            if flight is None or not flight.begun:
                 raise LaneError(f"the worker answered batch {part.id}, which has not begun")
             self._pass_part_on(flight, part)
         self._credits.take(len(parts))

@@ -176,9 +176,8 @@ class Streams:
             lane, flights = on.lane, on.flights
             self._batch_id += 1
             number = self._batch_id
-            flights[number] = (
-                flight  # before sending, because the reader may receive the answer at once
-            )
+            # Before sending, because the reader may receive the answer at once.
+            flights[number] = flight
             try:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
@@ -212,9 +211,8 @@ class Streams:
         def there_is() -> bool:
             return self._lane is not lane or len(lane.flights) < lane.room
 
-        while (
-            lane.room and not there_is()
-        ):  # no timeout, since batches in flight have their own time limits
+        # Without a timeout, since the batches in flight have their own time limits.
+        while lane.room and not there_is():
             self._changed.wait()
         self._wait_until(there_is, flight, lane, sent=False)
         if self._lane is lane:

@@ -27,7 +27,7 @@ from pytriton._protocol.lanes.tensors import Array
 from pytriton.model_config import ModelConfig, Tensor, to_triton_config
 from pytriton.worker import event_loops, request_log
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 
 #: Columns of float32 with which a row is large enough to be given out of shared memory.
 COLUMNS = 70_000
@@ -123,7 +123,7 @@ def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Wo
         1,
     )
     world = messages.WorkerEnvironment("", [], "", {})
-    return WorkerModel(messages.ModelSpec("m", 1, config, world, strict=strict), infer)
+    return WorkerModel(messages.ModelSpec("m", 1, config, world, strict=strict), infer, CallLog())
 
 
 def filled(x: Array) -> Array:

@@ -39,7 +39,7 @@ from pytriton.worker.model import Unrecoverable, WorkerModel
 from pytriton.worker.output_buffers import OutputBuffers
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.readiness import ReadinessPoller
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 from pytriton.worker.results import write_or_lend
 
 
@@ -58,9 +58,12 @@ _NO_DETAILS = RequestDetails()
 class LoadedPythonModel(WorkerModel):
     """A Triton Python model with the instance of its class."""
 
-    def __init__(self, spec: messages.ModelSpec, instance: Any, instance_name: str) -> None:
+    def __init__(
+        self, spec: messages.ModelSpec, instance: Any, instance_name: str, log: CallLog
+    ) -> None:
         assert spec.python_model is not None
         self.name = spec.name
+        self.log = log
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = False
         self.streams = spec.python_model.streams or self.decoupled
@@ -185,7 +188,7 @@ class LoadedPythonModel(WorkerModel):
             if isinstance(cause, PyTritonUnrecoverableError):
                 raise Unrecoverable(self.failure(cause)) from cause
             count = sum([len(part.batch.requests) for part in parts])
-            self.on_failed(failure_of(cause), count, cause)
+            self.log.failed(failure_of(cause), count, cause)
             return [BatchFailed(part.batch.id, self.failure(cause)) for part in parts]
         finally:
             self.current_parts = ()
@@ -202,7 +205,7 @@ class LoadedPythonModel(WorkerModel):
 
         Either a reference is invalid, or there is not enough memory for a copy.
         """
-        self.on_failed("input", len(part.batch.requests), error)
+        self.log.failed("input", len(part.batch.requests), error)
         report_error(error, "the inputs of a batch cannot be read", [part.batch])
         return BatchFailed(part.batch.id, self.failure(error))
 
@@ -223,7 +226,7 @@ class LoadedPythonModel(WorkerModel):
         """
         error = response.error()
         if error is not None:
-            self.on_failed("callable", 1, None)
+            self.log.failed("callable", 1, None)
             details = ResponseDetails(error.code().name, final=final)
             return ResponseRef([], cut_for_client(error.message()), details)
         parameters = response.parameters()
@@ -269,7 +272,7 @@ class LoadedPythonModel(WorkerModel):
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:
-            self.on_failed("result", len(batch.requests), error)
+            self.log.failed("result", len(batch.requests), error)
             report_error(error, "the result of execute cannot be sent", [batch])
             return BatchFailed(batch.id, self.failure(error))
         return BatchDone(batch.id, refs)

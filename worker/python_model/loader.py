@@ -18,12 +18,14 @@ from pytriton.worker.memory_modules import make_package
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.batches import LoadedPythonModel, instance_arguments
 from pytriton.worker.python_model.readiness import wait_ready
+from pytriton.worker.request_log import CallLog
 
 
 def load_python_model(
     payload: bytes,
     spec: messages.ModelSpec,
     instance: int,
+    log: CallLog,
     *,
     endpoint: str,
     worker: str,
@@ -35,6 +37,7 @@ def load_python_model(
         payload: the pickled class, if the model has no folder
         spec: the model's specification
         instance: the number of the instance
+        log: receives the model's reports about its calls
         endpoint: the dispatcher's endpoint, to which the model's own control requests go
         worker: the worker's name
         begun: when the load timeout started (`time.monotonic`)
@@ -59,7 +62,7 @@ def load_python_model(
     ours.is_serving = True
     if hasattr(loaded, "is_ready"):
         wait_ready(spec.name, loaded.is_ready, spec.load_timeout_s, begun)
-    return LoadedPythonModel(spec, loaded, arguments["model_instance_name"])
+    return LoadedPythonModel(spec, loaded, arguments["model_instance_name"], log)
 
 
 class _Source(SourceFileLoader):

@@ -25,6 +25,7 @@ from pytriton.decorators import sample
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker import async_loop, callables, event_loops
 from pytriton.worker.model import WorkerModel
+from pytriton.worker.request_log import CallLog
 
 FP32 = np.dtype(np.float32)
 
@@ -380,7 +381,9 @@ def test_a_partial_of_a_coroutine_function_is_one(dispatcher: FakeDispatcher) ->
     async def infer(value: float, requests: Any) -> Any:
         return [answer(value)]
 
-    assert WorkerModel(spec_of(decoupled=False), functools.partial(infer, 2.0)).asynchronous
+    assert WorkerModel(
+        spec_of(decoupled=False), functools.partial(infer, 2.0), CallLog()
+    ).asynchronous
     served = worker_of(functools.partial(infer, 2.0), spec_of(decoupled=False), dispatcher)
     with served as worker, lanes_to(worker, 1) as lanes:
         lanes[0].send(batch(1))

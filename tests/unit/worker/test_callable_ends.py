@@ -17,6 +17,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 from pytriton.worker.python_model.batches import LoadedPythonModel
+from pytriton.worker.request_log import CallLog
 
 #: asyncio lets KeyboardInterrupt through as it does SystemExit.
 ENDS = pytest.mark.parametrize("end", [SystemExit, GeneratorExit])
@@ -129,7 +130,9 @@ def test_a_triton_python_model(
 ) -> None:
     spec = spec_of(decoupled=decoupled, python_model=messages.PythonModel("{}", streams=streams))
     with (
-        loop_with(LoadedPythonModel(spec, made(end), "m_0_0"), spec, dispatcher) as worker,
+        loop_with(
+            LoadedPythonModel(spec, made(end), "m_0_0", CallLog()), spec, dispatcher
+        ) as worker,
         contextlib.closing(worker.proxy(streams=streams)) as lane,
     ):
         lane.send(_BATCH)

@@ -28,6 +28,7 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.python_model.batches import LoadedPythonModel
+from pytriton.worker.request_log import CallLog
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 
@@ -127,7 +128,9 @@ def serving(kind: str, gate: Gate, dispatcher: FakeDispatcher) -> Iterator[Servi
             yield worker
     else:
         spec = spec_of(decoupled=True, python_model=messages.PythonModel("{}", streams=True))
-        with loop_with(LoadedPythonModel(spec, gate, "m_0_0"), spec, dispatcher) as worker:
+        with loop_with(
+            LoadedPythonModel(spec, gate, "m_0_0", CallLog()), spec, dispatcher
+        ) as worker:
             yield worker
 
 

@@ -43,6 +43,7 @@ from pytriton.worker.fault_reports import (
     traceback_of,
 )
 from pytriton.worker.python_model.batches import LoadedPythonModel
+from pytriton.worker.request_log import CallLog
 
 TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 
@@ -420,7 +421,7 @@ def test_cancelled_in_a_triton_python_model(
 ) -> None:
     python_model = messages.PythonModel("{}", streams=streams)
     spec = spec_of(decoupled=decoupled, python_model=python_model)
-    model = LoadedPythonModel(spec, made(), "m_0_0")
+    model = LoadedPythonModel(spec, made(), "m_0_0", CallLog())
     with loop_with(model, spec, dispatcher) as worker:
         check(worker.proxy(streams=streams))
         assert worker.is_alive()

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from fakes.fake_call_log import FakeCallLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -37,7 +38,7 @@ from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.proxy.types import Request
 from pytriton.worker.inputs import RequiredInputs, read_requests, with_errors, without_invalid
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 
 Lanes = tuple[Lane, Lane]
 Inputs = dict[str, Array]
@@ -448,7 +449,7 @@ def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> Work
         "output": [entry("y")],
         "model_transaction_policy": {"decoupled": decoupled},
     }
-    return WorkerModel(ModelSpec("sum", 1, config, WorkerEnvironment("")), infer)
+    return WorkerModel(ModelSpec("sum", 1, config, WorkerEnvironment("")), infer, CallLog())
 
 
 def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
@@ -509,13 +510,12 @@ def test_callable_and_clients_see_the_same_request_ids(lanes: Lanes) -> None:
 def test_the_other_requests_are_traced(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.worker.model.spans_of", lambda *_: None)  # nobody collects them
     served = model(sums)
-    reported: list[str] = []
-    served.on_traced = reported.append
+    served.log = log = FakeCallLog()
     lane, sent = batch(lanes, {"o": 2}, {"x": 1})
     parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
     part = Part(lane, structs.replace(sent, trace=BatchTrace(0, ["", parent])))
     assert answers(lanes, served, part)[1] == 1
-    assert reported == ["4bf92f3577b34da6a3ce929d0e0e4736"]
+    assert log.traces == ["4bf92f3577b34da6a3ce929d0e0e4736"]
 
 
 def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:

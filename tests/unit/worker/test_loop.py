@@ -31,7 +31,7 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
 from pytriton.worker.model import Unrecoverable, WorkerModel
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 from pytriton.worker.shutdown import EndSignal
 from pytriton.worker.worker_limits import Allowance
 
@@ -44,6 +44,7 @@ class Callable:
     name = "m"
     own_process = True
     names_requests = True
+    log = CallLog()
 
     def __init__(self) -> None:
         self.batches: queue.SimpleQueue[list[int]] = queue.SimpleQueue()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from fakes.fake_call_log import FakeCallLog
 
 from pytriton import decorators
 from pytriton._protocol.lanes import tensors
@@ -27,7 +28,7 @@ from pytriton._protocol.lanes.tensors import Array
 from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.worker.model import Unrecoverable, WorkerModel
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
 #: Of one proxy: what it sends as one batch, the input `x` of each request.
@@ -112,7 +113,7 @@ def model(
     spec = ModelSpec(
         "digits", 1, config, WorkerEnvironment("python"), on_error=on_error, text_inputs=texts
     )
-    return WorkerModel(spec, infer)
+    return WorkerModel(spec, infer, CallLog())
 
 
 def ones(rows: int, columns: int = 2, dtype: str = "float32") -> Array:
@@ -273,8 +274,6 @@ def test_a_bad_result_fails_its_request_alone(proxies: Proxies) -> None:
 def test_an_exception_in_place_of_a_result_is_the_error_of_its_request(
     proxies: Proxies, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    failed: list[tuple[str, int]] = []
-
     def infer(requests: Any) -> Any:
         results: list[Any] = [*doubled(requests)]
         results[1] = ValueError("negative")
@@ -282,13 +281,13 @@ def test_an_exception_in_place_of_a_result_is_the_error_of_its_request(
         return results
 
     to = model(infer)
-    to.on_failed = lambda kind, requests, error: failed.append((kind, requests))
+    to.log = log = FakeCallLog()
     lanes = proxies.send([ones(1), ones(1)], [ones(1)], [ones(2)])
     answer(to, merged(to, lanes))
     assert proxies.receive(lanes[0]) == [[[2, 2]], "ValueError: negative [request id: 0-1-1]"]
     assert "CancelledError" in proxies.receive(lanes[1])[0]
     assert proxies.receive(lanes[2]) == [[[2, 2], [2, 2]]]
-    assert failed == [("callable", 1), ("callable", 1)]
+    assert log.failures == [("callable", 1), ("callable", 1)]
     assert '"request_ids":["0-1-1"]' in capfd.readouterr().err
 
 

@@ -27,7 +27,7 @@ from pytriton.proxy.types import Request
 from pytriton.request_ids import RequestIds, add_request_id, bound, request_id
 from pytriton.worker.inputs import read_requests
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.request_log import Part, serving
+from pytriton.worker.request_log import CallLog, Part, serving
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 X = {"name": "x", "data_type": "TYPE_FP64", "dims": [1], "optional": True}
@@ -75,7 +75,7 @@ def test_those_that_have_none_get_one_of_their_own() -> None:
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerModel]:
     monkeypatch.setattr(request_ids, "_of_process", None)
     spec = messages.ModelSpec("m", 1, CONFIG, messages.WorkerEnvironment("python"))
-    served = WorkerModel(spec, lambda requests: [])
+    served = WorkerModel(spec, lambda requests: [], CallLog())
     yield served
     served.close()
 
@@ -144,7 +144,7 @@ def test_a_thread_that_serves_has_its_own(model: WorkerModel) -> None:
 
     def serve() -> None:
         spec = messages.ModelSpec("t", 1, CONFIG, messages.WorkerEnvironment("python"))
-        other = WorkerModel(spec, lambda requests: [], own_process=False)
+        other = WorkerModel(spec, lambda requests: [], CallLog(), own_process=False)
         other.current_parts = parts_of("of the thread")
         seen.append(request_id())
         other.close()

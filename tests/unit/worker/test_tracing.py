@@ -29,7 +29,7 @@ from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.telemetry import get_telemetry_tracer, set_telemetry_tracer
 from pytriton.worker.model import Unrecoverable, WorkerModel
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 from pytriton.worker.tracing import spans_of
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,9 @@ def model(infer: Infer) -> WorkerModel:
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
     }
-    return WorkerModel(ModelSpec("linear", 1, config, WorkerEnvironment("", [], "", {})), infer)
+    return WorkerModel(
+        ModelSpec("linear", 1, config, WorkerEnvironment("", [], "", {})), infer, CallLog()
+    )
 
 
 def echo(requests: Any) -> Any:

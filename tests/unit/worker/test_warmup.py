@@ -22,6 +22,7 @@ from pytriton._protocol.messages import (
 )
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.python_model import batches
+from pytriton.worker.request_log import CallLog
 from pytriton.worker.warmup import WarmupError, warm_up
 
 
@@ -33,7 +34,7 @@ def model(infer: Callable[[Any], Any], *, decoupled: bool = False) -> WorkerMode
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
         "model_transaction_policy": {"decoupled": decoupled},
     }
-    return WorkerModel(ModelSpec("m", 1, config, WorkerEnvironment("python")), infer)
+    return WorkerModel(ModelSpec("m", 1, config, WorkerEnvironment("python")), infer, CallLog())
 
 
 def declared(*warmups: Warmup) -> ModelSpec:
@@ -144,7 +145,7 @@ def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) 
         seen.append([{name: one.copy() for name, one in request.items()} for request in requests])
         return [{"y": request["x"]} for request in requests]
 
-    warm_up(WorkerModel(spec, infer), spec)
+    warm_up(WorkerModel(spec, infer, CallLog()), spec)
     assert [len(batch) for batch in seen] == [3, 1, 1, 2]
     assert all(one["x"].shape == (1, 2) for batch in seen for one in batch)
     assert not np.any([one["x"] for one in seen[0]])
@@ -175,7 +176,7 @@ def test_a_configured_warm_up_that_cannot_be_made_fails_the_load(
     (tmp_path / "warmup" / "short").write_bytes(b"abc")
     spec = configured(tmp_path, {**sample(), **change})
     with pytest.raises(WarmupError, match=r"model m: its warm-up 'first' failed: ") as caught:
-        warm_up(WorkerModel(spec, lambda requests: []), spec)
+        warm_up(WorkerModel(spec, lambda requests: [], CallLog()), spec)
     assert said in str(caught.value)
 
 
@@ -228,7 +229,7 @@ class Forgets(Returns):
 
 def python_model(spec: ModelSpec, instance: Any) -> batches.LoadedPythonModel:
     pb_utils.install()
-    return batches.LoadedPythonModel(spec, instance, "m_0_0")
+    return batches.LoadedPythonModel(spec, instance, "m_0_0", CallLog())
 
 
 @pytest.mark.parametrize("streams", [False, True])

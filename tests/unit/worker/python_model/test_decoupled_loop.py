@@ -28,6 +28,7 @@ from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
 from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
 from pytriton.worker.python_model.batches import LoadedPythonModel, WrongReturn
 from pytriton.worker.python_model.decoupled_loop import PythonStream, PythonStreamLoop
+from pytriton.worker.request_log import CallLog
 from pytriton.worker.streams import Outbox
 
 Lanes = tuple[Lane, Lane]
@@ -72,7 +73,7 @@ def begin(
         WorkerEnvironment("python"),
         python_model=PythonModelSpec("{}", streams=True),
     )
-    model = LoadedPythonModel(spec, object(), "m_0_0")
+    model = LoadedPythonModel(spec, object(), "m_0_0", CallLog())
     batch = Batch(5, [RequestRef([], "", ["y"]) for _ in range(count)])
     loop = Loop()
     outbox = Outbox(worker, 4)

@@ -17,6 +17,7 @@ from pytriton.pb_utils import host
 from pytriton.worker.callables import LoadError
 from pytriton.worker.python_model.backend_host import WorkerHost
 from pytriton.worker.python_model.loader import load_python_model, model_class
+from pytriton.worker.request_log import CallLog
 
 MODEL = """
 import triton_python_backend_utils as pb_utils
@@ -59,7 +60,13 @@ def load(folder: Path | None, **more: Any) -> Any:
         "m", 1, {}, messages.WorkerEnvironment("python"), python_model=model, **more
     )
     return load_python_model(
-        b"", spec, more.pop("instance", 0), endpoint="ipc://x", worker="w1", begun=time.monotonic()
+        b"",
+        spec,
+        more.pop("instance", 0),
+        CallLog(),
+        endpoint="ipc://x",
+        worker="w1",
+        begun=time.monotonic(),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from fakes.fake_call_log import FakeCallLog
 from fakes.fake_dispatcher import FakeDispatcher
 from fakes.serving_worker import loop_with, spec_of
 from support.real_daemon import eventually
@@ -25,7 +26,7 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
-from pytriton.worker.request_log import Part
+from pytriton.worker.request_log import CallLog, Part
 
 NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
 NO_TYPE = TensorRef("x", "FP77", [1], 77, 0, 4)
@@ -38,7 +39,7 @@ class Echo:
 
 def model(*, streams: bool, of: Any = None) -> tuple[LoadedPythonModel, messages.ModelSpec]:
     spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}", streams=streams))
-    return LoadedPythonModel(spec, of or Echo(), "m_0_0"), spec
+    return LoadedPythonModel(spec, of or Echo(), "m_0_0", CallLog()), spec
 
 
 @pytest.fixture
@@ -51,8 +52,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 @pytest.mark.parametrize("wrong", [NOWHERE, NO_TYPE])
 def test_merged_readable_batches_are_answered(lanes: tuple[Lane, Lane], wrong: TensorRef) -> None:
     reported, _ = model(streams=False)
-    failed: list[tuple[str, int]] = []
-    reported.on_failed = lambda kind, count, error: failed.append((kind, count))
+    reported.log = log = FakeCallLog()
     good, bad = RequestRef([], "", []), RequestRef([wrong], "", [])
     parts = [Part(lanes[1], Batch(1, [good])), Part(lanes[1], Batch(2, [bad, bad]))]
     done, refused = reported.answer(parts)
@@ -60,7 +60,7 @@ def test_merged_readable_batches_are_answered(lanes: tuple[Lane, Lane], wrong: T
     assert (done.id, len(done.responses)) == (1, 1)
     assert isinstance(refused, BatchFailed)
     assert refused.id == 2
-    assert failed == [("input", 2)]
+    assert log.failures == [("input", 2)]
 
 
 def test_without_memory_for_a_copy_a_model_that_answers_later_serves_on(
