@@ -158,7 +158,7 @@ class AsyncLoop(OnEventLoop):
                 return None
         message = lane.receive(wait=False)
         if not isinstance(message, Batch):
-            raise LaneError(f"{type(message).__name__} is not for a worker")
+            raise LaneError(f"unexpected message from the proxy: {type(message).__name__}")
         return message
 
     def _resume(self) -> None:

@@ -185,7 +185,7 @@ class Loop:
         try:
             batch = lane.receive(wait=False)  # only a memory descriptor may have arrived
             if not isinstance(batch, Batch):
-                raise LaneError(f"{type(batch).__name__} is not for a worker")
+                raise LaneError(f"unexpected message from the proxy: {type(batch).__name__}")
         except LaneSilent:
             return
         except LaneClosed:

@@ -213,7 +213,7 @@ class _ModuleDefinitions:
                     self._load(used)
                 except Exception as error:  # the code that uses it may never run
                     report(
-                        f"{self._module}.{used}, which {self._module}.{name} uses: {client_text(error)}"
+                        f"{self._module}.{used}, which {self._module}.{name} uses, could not be loaded: {client_text(error)}"
                     )
             return self._namespace[name]
 

@@ -108,7 +108,7 @@ class Outbox:
             if message.id in self.streams:
                 self._on_request_message(self.streams[message.id], message)
         else:
-            raise LaneError(f"{type(message).__name__} is not for a worker")
+            raise LaneError(f"unexpected message from the proxy: {type(message).__name__}")
         return None
 
     @staticmethod

@@ -128,7 +128,9 @@ class Attachment:
     def _ask(self, question: messages.LaneLost | messages.BatchOverdue) -> messages.Verdict:
         verdict = self._control.ask(question, timeout_s=None)
         if not isinstance(verdict, messages.Verdict):
-            raise LaneError(f"the dispatcher answered {type(verdict).__name__}, not a Verdict")
+            raise LaneError(
+                f"unexpected answer of the dispatcher, not a Verdict: {type(verdict).__name__}"
+            )
         return verdict
 
     def _ask_for_worker(self, lost: str | None, batch: bool) -> messages.Attached:
@@ -140,5 +142,7 @@ class Attachment:
         # the dispatcher.
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
-            raise LaneError(f"the dispatcher answered Attach with {type(answer).__name__}")
+            raise LaneError(
+                f"unexpected answer of the dispatcher to Attach: {type(answer).__name__}"
+            )
         return answer

@@ -348,7 +348,9 @@ class Flight:
             LaneError: an index in `reschedule` is out of range.
         """
         if any(not 0 <= index < len(self.senders) for index in reschedule):
-            raise LaneError(f"the worker asked to reschedule requests {reschedule!r:.100}")
+            raise LaneError(
+                f"the worker asked to reschedule requests {reschedule!r:.100} of {len(self.senders)}"
+            )
         for index in reschedule:
             self.senders[index] = None
         self.reschedule = reschedule

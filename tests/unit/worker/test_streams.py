@@ -200,7 +200,7 @@ def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
         (batch(1), "batch 1 is already in flight"),
         (batch(3), "no room for another batch"),
         (Credit(1), "1 parts were acknowledged, more than were sent"),
-        (BatchDone(1, []), "BatchDone is not for a worker"),
+        (BatchDone(1, []), "unexpected message from the proxy: BatchDone"),
     ],
     ids=["twice", "a third", "too much credit", "a worker's message"],
 )

@@ -143,7 +143,7 @@ def test_an_answer_to_something_else_breaks_the_protocol(
     attachment: Attachment, control: Control
 ) -> None:
     control.answers = [messages.Verdict("retry"), messages.Attached("w1", "/x")]
-    with pytest.raises(LaneError, match="answered Attach with Verdict"):
+    with pytest.raises(LaneError, match="to Attach: Verdict"):
         attachment.attach()
-    with pytest.raises(LaneError, match="answered Attached, not a Verdict"):
+    with pytest.raises(LaneError, match="not a Verdict: Attached"):
         attachment.judge_loss(losses=1)
