@@ -125,7 +125,7 @@ class AsyncLoop(OnEventLoop):
 
     def _serve(self, ready: list[Lane]) -> None:
         lane = ready[0]
-        if self._finished():
+        if self._is_finished():
             return
         try:
             if lane in self._tasks:
@@ -220,6 +220,6 @@ class AsyncLoop(OnEventLoop):
             self._record_end(begun_ns, [part], [task.result()])
         if self._stopping and lane.fileno() in self._lanes:
             self._drop(lane)
-        if not self._finished():
+        if not self._is_finished():
             self._close_withdrawn_lanes()
             self._resume()

@@ -91,7 +91,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         serving.set([Part(outbox.lane, batch)])  # for this task and its child tasks
         try:
             requests = self._requests(outbox, batch, stream)
-            stream.begun()
+            stream.send_begun()
             sending.set(stream.put)
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
@@ -128,7 +128,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             self._drop(outbox.lane, error)
         if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
             self._drop(outbox.lane)
-        elif not self._finished():
+        elif not self._is_finished():
             self._close_withdrawn_lanes()
 
     def _outcome(

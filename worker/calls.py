@@ -91,7 +91,7 @@ class WorkerCaller:
             CallError: no proxy is attached, or there is no memory for the inputs.
         """
         while True:
-            wire = self._wire(pending.call.model)
+            wire = self._choose_wire(pending.call.model)
             if wire.send(next(self._ids), pending, self._chain()):
                 return
 
@@ -104,7 +104,7 @@ class WorkerCaller:
         for wire in self._wires:
             wire.hang_up()
 
-    def _wire(self, model: str) -> Wire:
+    def _choose_wire(self, model: str) -> Wire:
         """Return the connection to the proxy with the fewest calls in flight."""
         with self._lock:
             while True:

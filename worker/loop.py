@@ -82,7 +82,7 @@ class Loop:
         """Serve until the descriptor `end_fd` becomes readable, or the callable is unrecoverable."""
         self._start_watching(end_fd)
         poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
-        while not self._finished():
+        while not self._is_finished():
             awake, gone = [], []
             for fd, event in poll(self._idle_s):
                 if fd in handlers:
@@ -93,7 +93,7 @@ class Loop:
                     awake.append(fd)
             if gone:
                 self._drop_gone(gone)
-            if awake and not self._finished():  # a handler may have dropped one of them
+            if awake and not self._is_finished():  # a handler may have dropped one of them
                 self._serve([lane for fd, lane in lanes.items() if fd in awake])
             if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
                 self._release_unused_memory()
@@ -117,7 +117,7 @@ class Loop:
             if self._model.has_excess_memory(lane):
                 self._schedule_memory_check()
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         return self._stopping or self.unrecoverable
 
     def _start_watching(self, end_fd: int) -> None:
@@ -151,7 +151,7 @@ class Loop:
             return False
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
-        if self._finished():  # the proxy was assigned to this worker too late: it asks again
+        if self._is_finished():  # the proxy was assigned to this worker too late: it asks again
             lane.close()
             return True
         self._lanes[lane.fileno()] = lane
@@ -163,7 +163,7 @@ class Loop:
     def _cannot_take_lanes(self, why: str) -> None:
         if self._stats.read().answered:
             self._control.send(messages.WorkerRecycleDue(self._worker, why))
-        elif not self._finished():
+        elif not self._is_finished():
             # A replacement would fail, too. Exiting as a failure delays its start.
             self.unable = why
             self._begin_shutdown()

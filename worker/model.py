@@ -162,7 +162,7 @@ class WorkerModel:
             for name in self.text_inputs & arrays.keys():
                 arrays[name] = as_text(name, arrays[name].astype(object))
         for results in self._answer_warm_up([Request(arrays) for arrays in batch]):
-            checked = self.results.checked(results, len(refs))
+            checked = self.results.check(results, len(refs))
             lane.arena.reset()
             for result, ref in zip(checked, refs):
                 if result is not None or not self.decoupled:
@@ -178,7 +178,7 @@ class WorkerModel:
     async def _answer_warm_up_async(self, requests: list[Request]) -> list[Any]:
         if not self.decoupled:
             return [await awaited(self.produce(requests))]
-        return await _collected(self.produce(requests))
+        return await _collect(self.produce(requests))
 
     def requests(self, parts: Sequence[Part]) -> list[Request]:
         """Read the inputs of one batch, or of several merged ones; return the requests for the callable.
@@ -251,7 +251,7 @@ class WorkerModel:
 
     def cancelled(self, part: Part) -> BatchDone | BatchFailed:
         """Return the answer to a batch whose task the callable cancelled before the first step."""
-        return self._failed([part], callable_errors()[-1](), "callable")[0]
+        return self._fail([part], callable_errors()[-1](), "callable")[0]
 
     async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:
         batch = part.batch
@@ -259,10 +259,10 @@ class WorkerModel:
             requests = self.requests([part])
         except TextError as error:
             if len(batch.requests) == 1:
-                return self._failed([part], error, "input")[0]
-            return await self._retried_async(part)  # the others are valid
+                return self._fail([part], error, "input")[0]
+            return await self._retry_async(part)  # the others are valid
         except Exception as error:
-            return self._failed([part], error, "input")[0]
+            return self._fail([part], error, "input")[0]
         self._buffers.on_answer_read(part.lane)
         spans = spans_of(self.name, [batch]) or NO_SPANS
         with spans:
@@ -280,8 +280,8 @@ class WorkerModel:
     ) -> BatchDone | BatchFailed:
         try:
             with spans.calling(requests):
-                produced = await self._produced(requests)
-            results = self.results.checked(produced, len(requests))
+                produced = await self._call_within_limit(requests)
+            results = self.results.check(produced, len(requests))
         except callable_errors() as error:
             if self._is_abandoned(error, part):
                 raise
@@ -289,34 +289,34 @@ class WorkerModel:
             if answers is not None:
                 return answers[0]
         else:
-            return self._written(part, results)
-        return await self._retried_async(part)
+            return self._write_answer(part, results)
+        return await self._retry_async(part)
 
-    async def _retried_async(self, part: Part) -> BatchDone:
+    async def _retry_async(self, part: Part) -> BatchDone:
         part.lane.arena.reset()
         self._buffers.share(part.lane)
         alone = [Part(part.lane, one) for one in split_requests(part.batch)]
-        return BatchDone(part.batch.id, [await self._retried_alone_async(one) for one in alone])
+        return BatchDone(part.batch.id, [await self._retry_alone_async(one) for one in alone])
 
-    async def _retried_alone_async(self, part: Part) -> ResponseRef:
+    async def _retry_alone_async(self, part: Part) -> ResponseRef:
         lane, batch = part
         serving.set([part])
         self.log.retried()
         try:
-            produced = await self._produced(self.requests([part]))
-            results = self.results.checked(produced, 1)
+            produced = await self._call_within_limit(self.requests([part]))
+            results = self.results.check(produced, 1)
             return self.results.write(results, batch.requests, lane)[0]
         except callable_errors() as error:
             if self._is_abandoned(error, part):
                 raise
-            return self._refused(batch, [RefusedRequest(0, error)])[0]
+            return self._refuse(batch, [RefusedRequest(0, error)])[0]
 
     @staticmethod
     def _is_abandoned(error: BaseException, part: Part) -> bool:
         """Return True if the loop cancelled the batch because its proxy is gone."""
         return is_cancellation(error) and part.lane.fileno() < 0
 
-    async def _produced(self, requests: list[Request]) -> Any:
+    async def _call_within_limit(self, requests: list[Request]) -> Any:
         from pytriton.worker.event_loops import within_limit
 
         return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
@@ -381,14 +381,14 @@ class WorkerModel:
             requests = self.requests(parts)
         except TextError as error:
             if sum([len(part.batch.requests) for part in parts]) == 1:
-                return self._failed(parts, error, "input")
-            return [self._retried(part, infer) for part in parts]  # the others are valid
+                return self._fail(parts, error, "input")
+            return [self._retry(part, infer) for part in parts]  # the others are valid
         except Exception as error:
             if len(parts) > 1:  # an invalid reference on one lane must not affect the others
                 return [self._answers([part], infer)[0] for part in parts]
-            return self._failed(parts, error, "input")
+            return self._fail(parts, error, "input")
         try:
-            results = self.results.checked(infer(requests), len(requests))
+            results = self.results.check(infer(requests), len(requests))
             if len(parts) > 1:
                 results = list(results)  # not every sequence supports slicing, such as a deque
         except callable_errors() as error:
@@ -396,11 +396,11 @@ class WorkerModel:
             if answers is not None:
                 return answers
         else:
-            return self._all_written(parts, results)
-        return [self._retried(part, infer) for part in parts]
+            return self._write_answers(parts, results)
+        return [self._retry(part, infer) for part in parts]
 
     @staticmethod
-    def _recoverable(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
+    def _recoverable_cause(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
         """Return the cause of a failed call. If it is unrecoverable, report it and raise.
 
         Raises:
@@ -421,14 +421,14 @@ class WorkerModel:
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError.
         """
-        error = self._recoverable(raised, parts)
+        error = self._recoverable_cause(raised, parts)
         if requests == 1 or not self._retries or isinstance(error, ResultError):
-            return self._failed(parts, error, failure_kind(error))
+            return self._fail(parts, error, failure_kind(error))
         what = f"the callable failed for {requests} requests at once; retrying each one alone"
         report_error(error, what, [part.batch for part in parts])
         return None
 
-    def _retried(self, part: Part, infer: Infer) -> BatchDone:
+    def _retry(self, part: Part, infer: Infer) -> BatchDone:
         """Answer a batch with one call per request, so that only the requests that fail alone get an error.
 
         Each result is copied before the next call, which may reuse its memory.
@@ -438,34 +438,34 @@ class WorkerModel:
         lane.reads = False
         self._buffers.share(lane)
         return BatchDone(
-            batch.id, [self._retried_alone(Part(lane, one), infer) for one in split_requests(batch)]
+            batch.id, [self._retry_alone(Part(lane, one), infer) for one in split_requests(batch)]
         )
 
-    def _retried_alone(self, part: Part, infer: Infer) -> ResponseRef:
+    def _retry_alone(self, part: Part, infer: Infer) -> ResponseRef:
         lane, batch = part
         self.current_parts = [part]
         self.log.retried()
         try:
             # Read again: the first call may have modified its arrays.
-            results = self.results.checked(infer(self.requests(self.current_parts)), 1)
+            results = self.results.check(infer(self.requests(self.current_parts)), 1)
             return self.results.write(results, batch.requests, lane)[0]
         except callable_errors() as error:
-            return self._refused(batch, [RefusedRequest(0, error)])[0]
+            return self._refuse(batch, [RefusedRequest(0, error)])[0]
 
-    def _all_written(
+    def _write_answers(
         self, parts: Sequence[Part], results: Sequence[Any]
     ) -> list[BatchDone | BatchFailed]:
         if len(parts) == 1:
-            return [self._written(parts[0], results)]
+            return [self._write_answer(parts[0], results)]
         answers = []
         start = 0
         for part in parts:
             end = start + len(part.batch.requests)
-            answers.append(self._written(part, results[start:end]))
+            answers.append(self._write_answer(part, results[start:end]))
             start = end
         return answers
 
-    def _failed(
+    def _fail(
         self, parts: Sequence[Part], error: BaseException, kind: str
     ) -> list[BatchDone | BatchFailed]:
         self.log.failed(kind, sum([len(part.batch.requests) for part in parts]), error)
@@ -473,7 +473,7 @@ class WorkerModel:
         text = client_text(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
 
-    def _written(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
+    def _write_answer(self, part: Part, results: Sequence[Any]) -> BatchDone | BatchFailed:
         lane, batch = part
         refused: list[RefusedRequest] = []
         try:
@@ -484,11 +484,11 @@ class WorkerModel:
             report_error(error, "the callable's result cannot be sent", [batch])
             return BatchFailed(batch.id, client_text(error))
         if refused:
-            for one, response in zip(refused, self._refused(batch, refused)):
+            for one, response in zip(refused, self._refuse(batch, refused)):
                 responses[one.place] = response
         return BatchDone(batch.id, responses)
 
-    def _refused(self, batch: Batch, refused: Sequence[RefusedRequest]) -> list[ResponseRef]:
+    def _refuse(self, batch: Batch, refused: Sequence[RefusedRequest]) -> list[ResponseRef]:
         """Return the error responses of requests that fail alone, and report each distinct error once.
 
         Raises:
@@ -496,7 +496,7 @@ class WorkerModel:
         """
         ids: dict[str, list[str]] = {}
         refused = [
-            RefusedRequest(place, self._recoverable(error, batch)) for place, error in refused
+            RefusedRequest(place, self._recoverable_cause(error, batch)) for place, error in refused
         ]
         for place, error in refused:
             text = client_text(error)
@@ -520,7 +520,7 @@ class Unrecoverable(Exception):
         self.text = text
 
 
-async def _collected(produced: Any) -> list[Any]:
+async def _collect(produced: Any) -> list[Any]:
     if hasattr(produced, "__aiter__"):
         return [results async for results in produced]
     return [await produced]

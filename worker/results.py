@@ -108,7 +108,7 @@ class ResultWriter:
         )
         self._buffers = buffers or OutputBuffers()
 
-    def checked(self, results: Any, count: int) -> Sequence[Any]:
+    def check(self, results: Any, count: int) -> Sequence[Any]:
         """Check that the callable's results are a list of `count` items, and return them.
 
         Raises:

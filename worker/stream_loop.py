@@ -71,7 +71,7 @@ class StreamLoop(Loop):
         self._model.current_parts = [Part(outbox.lane, batch)]
         try:
             requests = self._requests(outbox, batch, stream)
-            stream.begun()
+            stream.send_begun()
             with stream.spans.calling(requests):
                 self._produce(outbox, stream, requests)
         except (LaneClosed, LaneError):

@@ -175,7 +175,7 @@ class BatchStream:
         """Return the lane on which the answers are sent."""
         return self._outbox.lane
 
-    def begun(self) -> None:
+    def send_begun(self) -> None:
         """Notify the proxy that the worker has copied the inputs and begun the batch."""
         self._outbox.send(BatchBegun(self.id))
 
@@ -189,7 +189,7 @@ class BatchStream:
         """
         responses = self._text(results) if type(results) is OneText else None
         if responses is None:
-            checked = self._writer.checked(results, len(self._requests))
+            checked = self._writer.check(results, len(self._requests))
             responses = [self._response(index, result) for index, result in enumerate(checked)]
             if not any(response is not None for response in responses):
                 return
@@ -267,10 +267,10 @@ class BatchStream:
         if result is None or index in self._cancelled:
             return None
         if type(result) is not dict and isinstance(result, BaseException):
-            return self._refused(index, result)
+            return self._refuse(index, result)
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
 
-    def _refused(self, index: int, error: BaseException) -> ResponseRef:
+    def _refuse(self, index: int, error: BaseException) -> ResponseRef:
         """Return the last response to a request that fails alone with this exception; the other requests continue."""
         if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error

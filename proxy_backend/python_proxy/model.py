@@ -151,29 +151,29 @@ class TritonPythonModel:
                 attempts.losses += 1
                 verdict = self._attachment.judge_loss(**self._facts(attempts))
                 self._drop_lane()
-                return self._lost(batch, attempts, verdict)
+                return self._handle_loss(batch, attempts, verdict)
             except Overdue as overdue:
                 self._drop_lane()
                 attempts.losses += overdue.taken
-                return self._lost(batch, attempts, overdue.verdict) if overdue.taken else []
+                return self._handle_loss(batch, attempts, overdue.verdict) if overdue.taken else []
             except Circular as circular:
                 self._drop_lane()
                 self._attachment.avoid = circular.waiting
                 return []
         except RemoteFailure as failure:
-            return self._failures(batch, attempts, failure.text, whole=True)
+            return self._fail(batch, attempts, failure.text, whole=True)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
-            return self._failures(batch, attempts, f"model {self._name}: {error}")
+            return self._fail(batch, attempts, f"model {self._name}: {error}")
 
-    def _lost(
+    def _handle_loss(
         self, batch: Sequence[Any], attempts: BatchAttempts, verdict: messages.Verdict
     ) -> list[Any]:
         if attempts.lost(verdict):
             return []
-        return self._failures(batch, attempts, verdict.text, whole=verdict.whole)
+        return self._fail(batch, attempts, verdict.text, whole=verdict.whole)
 
-    def _failures(
+    def _fail(
         self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
     ) -> list[Any]:
         """Fail the requests of this attempt, or all remaining ones if `whole`. Each error contains the request's id."""
@@ -233,7 +233,7 @@ class TritonPythonModel:
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
-        rows = self._translator.rows(refs)
+        rows = self._translator.count_rows(refs)
         self._sent = Batch(
             self._batch_id, refs, trace, False, attempts.apart, attempts.taken_ns, rows
         )
@@ -247,7 +247,7 @@ class TritonPythonModel:
         if self._waited_on:
             self._waited_on = False
             lane.set_receive_timeout(self._attachment.execution_timeout_s)
-        self._translator.inputs_read(lane)
+        self._translator.release_inputs(lane)
         if isinstance(answer, (BatchDone, BatchFailed)) and answer.id == self._batch_id:
             return answer
         raise LaneError(f"the worker answered batch {self._batch_id} with {answer!r:.100}")

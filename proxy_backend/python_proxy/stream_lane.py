@@ -111,9 +111,9 @@ class StreamLane:
             if unread:  # the lane reports this once, before the data that the worker sent
                 self._read_to_end()
         except Exception as error:  # including those that pb_utils raises
-            self._lost(text=f"model {self._name}: {error}")
+            self._handle_loss(text=f"model {self._name}: {error}")
         else:
-            self._lost(unread=unread or self._credits.was_reset)
+            self._handle_loss(unread=unread or self._credits.was_reset)
 
     def _read_to_end(self) -> bool:
         """Handle the worker's messages until it is gone. Return True if it has left messages unread."""
@@ -133,14 +133,14 @@ class StreamLane:
 
     def _handle(self, message: FromWorker | FromProxy) -> None:
         if isinstance(message, Room):
-            self._has_room(message.batches)
+            self._on_room(message.batches)
             return
         if isinstance(message, Metrics):
             self._metrics.apply(message)
             self._credits.take(1)
             return
         if isinstance(message, BatchParts):
-            self._pass_on(*message.parts)
+            self._forward(*message.parts)
             return
         if (
             isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
@@ -151,17 +151,17 @@ class StreamLane:
         if isinstance(message, BatchBegun):
             if flight.begun:  # else a worker could restart the time limit forever
                 raise LaneError(f"the worker reported twice that batch {message.id} has begun")
-            self._has_begun(flight)
+            self._on_begun(flight)
         elif isinstance(message, BatchPart):
-            self._pass_on(message)
+            self._forward(message)
         elif isinstance(message, BatchReturned):
             with self._changed:
-                flight.has_returned(message.reschedule)
+                flight.mark_returned(message.reschedule)
                 self._changed.notify_all()
         else:
-            self._done(message, flight)
+            self._on_done(message, flight)
 
-    def _has_room(self, batches: int) -> None:
+    def _on_room(self, batches: int) -> None:
         with self._changed:
             retires = batches == 0 and self.room > 0
             if batches < 1 and not retires:  # batches would wait forever
@@ -175,22 +175,22 @@ class StreamLane:
                 self._left(self)
             self._changed.notify_all()
 
-    def _has_begun(self, flight: Flight) -> None:
+    def _on_begun(self, flight: Flight) -> None:
         self.lane.set_receive_timeout(TICK_S)
         with self._changed:
-            flight.has_begun(self.attachment.execution_timeout_s)
+            flight.mark_begun(self.attachment.execution_timeout_s)
             self._changed.notify_all()
 
-    def _pass_on(self, *parts: BatchPart | PartRef) -> None:
+    def _forward(self, *parts: BatchPart | PartRef) -> None:
         for part in parts:
             flight = self.flights.get(part.id)
             # A batch that has not begun could be retried although an answer was sent.
             if flight is None or not flight.begun:
                 raise LaneError(f"the worker answered batch {part.id}, which has not begun")
-            self._pass_part_on(flight, part)
+            self._forward_part(flight, part)
         self._credits.take(len(parts))
 
-    def _pass_part_on(self, flight: Flight, part: BatchPart | PartRef) -> None:
+    def _forward_part(self, flight: Flight, part: BatchPart | PartRef) -> None:
         flight.answered = True
         if len(part.responses) != len(flight.senders):
             raise LaneError(
@@ -204,7 +204,7 @@ class StreamLane:
                 flight.send(index, made, final=details is not None and details.final)
                 self._credits.read(response)
 
-    def _done(self, message: BatchDone | BatchFailed, flight: Flight) -> None:
+    def _on_done(self, message: BatchDone | BatchFailed, flight: Flight) -> None:
         if isinstance(message, BatchFailed):
             # The error of a model.py keeps Triton's wording.
             flight.end(translate.failure, message.text, named=not self._until_returned)
@@ -222,7 +222,7 @@ class StreamLane:
                     self.lane.hang_up()
                 self._changed.notify_all()
 
-    def _lost(self, *, unread: bool = False, text: str | None = None) -> None:
+    def _handle_loss(self, *, unread: bool = False, text: str | None = None) -> None:
         """Handle the end of the lane: fail the batches that cannot be retried, and let the others be sent again.
 
         Args:
@@ -246,7 +246,7 @@ class StreamLane:
                 if not unread or flight.begun:
                     flight.judge_retry(self._judge, None if failed else text)
                 if flight.failure is None:
-                    flight.reset_for_retry()
+                    flight.prepare_retry()
                 else:
                     flight.begun = True  # so that `execute` stops waiting for it
                     failed.append(flight)
@@ -335,13 +335,13 @@ class Flight:
             self.failure = verdict.text
             self.whole = verdict.whole
 
-    def has_begun(self, limit_s: float | None) -> None:
+    def mark_begun(self, limit_s: float | None) -> None:
         """Record that the worker has begun the batch, and start its time limit."""
         self.begun = True
         self.overdue_at = None if limit_s is None else time.monotonic() + limit_s
         self.overdue_since = None
 
-    def has_returned(self, reschedule: list[int]) -> None:
+    def mark_returned(self, reschedule: list[int]) -> None:
         """Record that the model's `execute` has returned, and that Triton queues the requests in `reschedule` again.
 
         Raises:
@@ -356,7 +356,7 @@ class Flight:
         self.reschedule = reschedule
         self.returned = True
 
-    def reset_for_retry(self) -> None:
+    def prepare_retry(self) -> None:
         """Reset the batch, so that it can be sent again."""
         self.begun = False
         self.overdue_at = None

@@ -94,10 +94,10 @@ class Streams:
             self._metrics,
             self._changed,
             until_returned=self._until_returned,
-            left=self._leave,
+            left=self._forget_lane,
         )
 
-    def _leave(self, lane: StreamLane) -> None:
+    def _forget_lane(self, lane: StreamLane) -> None:
         """Stop sending batches over a lane. The caller must hold the lock."""
         self._parted = [one for one in self._parted if one is not lane]
         if self._lane is not lane:
@@ -128,7 +128,7 @@ class Streams:
         if self._attachment.tracing:
             flight.trace = trace_of(requests)
         try:
-            while not self._begun(flight, requests):
+            while not self._send(flight, requests):
                 if flight.losses and len(requests) > 1:
                     self._begin_individually(flight, requests)
                     return
@@ -166,12 +166,12 @@ class Streams:
 
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
-    def _begun(self, flight: Flight, requests: Sequence[Any]) -> bool:
+    def _send(self, flight: Flight, requests: Sequence[Any]) -> bool:
         """Send a batch when there is room, and wait until the worker has begun it. Return False if the lane was lost first."""
         self.attach()
         with self._changed:
             on = self._lane
-            if on is None or not self._has_room(flight, on):
+            if on is None or not self._wait_for_room(flight, on):
                 return False
             lane, flights = on.lane, on.flights
             self._batch_id += 1
@@ -182,7 +182,7 @@ class Streams:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
                 check_chain(refs, self._attachment.worker)
-                rows, alone = self._translator.rows(refs), flight.losses > 0
+                rows, alone = self._translator.count_rows(refs), flight.losses > 0
                 flight.sent = Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows)
                 lane.send(flight.sent)
             except LaneClosed:
@@ -195,13 +195,13 @@ class Streams:
                 raise
             self._wait_until(lambda: number not in flights or flight.begun, flight, on, sent=True)
             if flight.begun and self._lane is on:
-                self._translator.inputs_read(lane)
+                self._translator.release_inputs(lane)
             if self._until_returned:
                 self._changed.wait_for(lambda: number not in flights or flight.returned)
             # If it has not begun, the lane was lost, and no response was sent.
             return flight.begun
 
-    def _has_room(self, flight: Flight, lane: StreamLane) -> bool:
+    def _wait_for_room(self, flight: Flight, lane: StreamLane) -> bool:
         """Wait until the worker has room for a batch. Return False if the lane was lost. The caller must hold the lock.
 
         Raises:

@@ -127,7 +127,7 @@ class Translator:
         details = RequestDetails(trace=_trace_context(request)) if self._details else None
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
-    def rows(self, refs: Sequence[RequestRef]) -> int:
+    def count_rows(self, refs: Sequence[RequestRef]) -> int:
         """Count the rows of a batch. A request without inputs, or of a model without a batch axis, counts as one row."""
         if not self._batching:
             return len(refs)
@@ -173,7 +173,7 @@ class Translator:
             )
         return None
 
-    def inputs_read(self, lane: Lane) -> None:
+    def release_inputs(self, lane: Lane) -> None:
         """Release the arena memory of inputs that the worker has read, if it is large.
 
         That is rare, because only BYTES tensors are copied into the arena.

@@ -59,7 +59,7 @@ def refusal(lanes: Lanes, results: Any, to: ResultWriter, *requests: RequestRef)
     """The text with which results are refused: one line that names the model."""
     asked = requests or [request()]
     with pytest.raises(ResultError) as caught:
-        to.write(to.checked(results, len(asked)), asked, lanes[1])
+        to.write(to.check(results, len(asked)), asked, lanes[1])
     text = str(caught.value)
     assert "\n" not in text
     assert "`digits`" in text

@@ -143,7 +143,7 @@ class LoadedPythonModel(WorkerModel):
             error = response.error()
             if error is not None:
                 raise pb_utils.TritonModelException(error.message())
-            self.written(response, wanted, lane, final=False)
+            self.write_response(response, wanted, lane, final=False)
 
     def _responses_to(
         self, requests: list[pb_utils.InferenceRequest]
@@ -196,7 +196,7 @@ class LoadedPythonModel(WorkerModel):
         start = 0
         for part in parts:
             end = start + len(part.batch.requests)
-            answers.append(self._write_answers(part, responses[start:end]))
+            answers.append(self._write_responses(part, responses[start:end]))
             start = end
         return answers
 
@@ -216,7 +216,7 @@ class LoadedPythonModel(WorkerModel):
             f"Failed to process the request(s) for model '{self.instance_name}', message: {text}"
         )
 
-    def written(
+    def write_response(
         self, response: pb_utils.InferenceResponse, request: RequestRef, lane: Lane, *, final: bool
     ) -> ResponseRef:
         """Write the requested outputs of a response to the lane's arena; return a reference to the response.
@@ -259,7 +259,7 @@ class LoadedPythonModel(WorkerModel):
                 returned[index] = sender.wait()
         return list(returned)
 
-    def _write_answers(
+    def _write_responses(
         self, part: Part, responses: Sequence[pb_utils.InferenceResponse | None]
     ) -> BatchDone | BatchFailed:
         lane, batch = part
@@ -268,7 +268,7 @@ class LoadedPythonModel(WorkerModel):
             refs = [
                 _RESCHEDULE
                 if response is None
-                else self.written(response, request, lane, final=False)
+                else self.write_response(response, request, lane, final=False)
                 for response, request in zip(responses, batch.requests)
             ]
         except Exception as error:

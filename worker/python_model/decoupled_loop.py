@@ -254,7 +254,7 @@ class PythonStreamLoop(Loop):
                 returned = self._awaited(returned)
             stream.finish(returned)
         except callable_errors() as error:
-            self._failed(stream, error)
+            self._on_failure(stream, error)
         finally:
             self._python.current_parts = ()
 
@@ -273,11 +273,11 @@ class PythonStreamLoop(Loop):
         try:
             stream.take(await coroutine)
         except callable_errors() as error:
-            self._failed(stream, error)
+            self._on_failure(stream, error)
 
     def _on_finished(self, stream: PythonStream, finish: Future[None]) -> None:
         if finish.cancelled():  # cancelled before its first step, by a task of the model
-            self._failed(stream, asyncio.CancelledError())
+            self._on_failure(stream, asyncio.CancelledError())
             return
         error = finish.exception()
         if error is not None:
@@ -289,7 +289,7 @@ class PythonStreamLoop(Loop):
             self._fatal.set_exception(error)
         self._jobs.put(None)
 
-    def _failed(self, stream: PythonStream, error: BaseException) -> None:
+    def _on_failure(self, stream: PythonStream, error: BaseException) -> None:
         report_error(error, "the model's execute failed", [stream.part.batch])
         with self.changed:
             stream.failure, stream.error = failure_of(error), type_of(error)
@@ -338,7 +338,7 @@ class PythonStreamLoop(Loop):
         """Return True if the sizes of answers are recorded."""
         return self._stats.records.all_wanted
 
-    def responded(self, since_ns: int, *, first: bool) -> int:
+    def record_response(self, since_ns: int, *, first: bool) -> int:
         """Record a response. `since_ns` is the time of the previous one or, for the first, of the batch's start.
 
         Returns:
@@ -361,7 +361,7 @@ class PythonStreamLoop(Loop):
                 self._drop(stream.outbox.lane)
             if self._stopping and not self._streams:
                 self._jobs.put(None)
-            if not self._finished():
+            if not self._is_finished():
                 self._close_withdrawn_lanes()
             self.changed.notify_all()
 
@@ -544,7 +544,7 @@ class PythonStream:
                 and HANDLE_PARAMETER not in self._refs[index].parameters
             )
             if response is not None and not gone:
-                ref = self._model.written(
+                ref = self._model.write_response(
                     response, self._refs[index], self.outbox.lane, final=final
                 )
             elif final:
@@ -558,7 +558,7 @@ class PythonStream:
                 self.bytes_out += nbytes_of(ref)
             if ref is not _ENDED and self._model.decoupled:
                 last_ns = self._last_ns[index]
-                self._last_ns[index] = self._loop.responded(
+                self._last_ns[index] = self._loop.record_response(
                     last_ns or self.begun_ns, first=not last_ns
                 )
             if final:

@@ -35,7 +35,7 @@ from pytriton.worker.streams import BatchStream, Outbox, parts_of
 class Writer:
     """Takes every result for what is to be said about it."""
 
-    def checked(self, results: Any, count: int) -> Any:
+    def check(self, results: Any, count: int) -> Any:
         assert len(results) == count
         return results
 
@@ -65,7 +65,7 @@ def test_a_stream_says_that_it_began_its_parts_and_its_end(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one = stream(outbox, 7, requests=2)
-    one.begun()
+    one.send_begun()
     one.put(["a", None])
     one.put([None, None])  # nothing for anybody: nothing is sent
     one.put(["b", "c"])
@@ -80,7 +80,7 @@ def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one = stream(outbox, 7, requests=2)
-    one.begun()
+    one.send_begun()
     one.put(["a", ValueError("negative")])
     one.put(["b", "c"])
     assert not one.abandoned

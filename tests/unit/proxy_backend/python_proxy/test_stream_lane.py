@@ -90,22 +90,22 @@ def test_a_closed_handle_means_a_departed_client() -> None:
 def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answer() -> None:
     flight, _ = flight_of(1)
     assert not flight.is_final(until_returned=False)
-    flight.has_begun(None)
+    flight.mark_begun(None)
     assert flight.overdue_at is None
     assert flight.is_final(until_returned=False)
     assert not flight.is_final(until_returned=True)
     flight.answered = True
     assert flight.is_final(until_returned=True)
     flight.answered = False
-    flight.has_returned([])
+    flight.mark_returned([])
     assert flight.is_final(until_returned=True)
 
 
 def test_requests_that_are_queued_again_get_no_answer_here() -> None:
     flight, (first, second) = flight_of(2)
     with pytest.raises(LaneError, match="asked to reschedule"):
-        flight.has_returned([2])
-    flight.has_returned([0])
+        flight.mark_returned([2])
+    flight.mark_returned([0])
     flight.end()
     assert first.sent == []
     assert second.sent == [(None, FINAL)]
@@ -120,11 +120,11 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
         return Verdict("retry") if len(asked) == 1 else Verdict("fail", "it kills", whole=True)
 
     flight, _ = flight_of(2)
-    flight.has_begun(5.0)
+    flight.mark_begun(5.0)
     assert flight.overdue_at is not None
     flight.judge_retry(judge, None)
     assert flight.failure is None
-    flight.reset_for_retry()
+    flight.prepare_retry()
     assert not flight.begun
     assert vars(flight)["overdue_at"] is None
     one = flight.split_off(1, in_row=1)

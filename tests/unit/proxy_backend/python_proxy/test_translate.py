@@ -245,7 +245,7 @@ def test_the_arena_of_a_large_batch_is_given_back(ends: Ends) -> None:
     own = translator()
     own.requests([Request(Tensor("s", large))], ends.proxy)
     assert ends.proxy.arena.large
-    own.inputs_read(ends.proxy)
+    own.release_inputs(ends.proxy)
     assert ends.proxy.arena.used == 0
 
 

@@ -55,7 +55,7 @@ class Loop:
 
     counts_bytes = True
 
-    def responded(self, since_ns: int, *, first: bool) -> int:
+    def record_response(self, since_ns: int, *, first: bool) -> int:
         self.responses.append(first)
         return since_ns + 1
 
