@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from pytriton.dispatcher.runtime.tasks import SupervisedTasks, uninterrupted
+from pytriton.dispatcher.runtime.tasks import SupervisedTasks, run_in_background, uninterrupted
 
 
 class Work:
@@ -119,3 +119,17 @@ def test_a_vital_task_that_ends_makes_the_group_unhealthy() -> None:
     assert [(line["event"], line["task"]) for line in logged] == [
         ("internal error: task failed", "other")
     ]
+
+
+def test_a_background_task_is_referenced_until_it_ends() -> None:
+    async def scene() -> None:
+        work, tasks = Work(), set[asyncio.Task[None]]()
+        run_in_background(tasks, work.run())
+        await work.begun.wait()
+        assert len(tasks) == 1
+        work.may_end.set()
+        await asyncio.wait(tasks)
+        assert work.ended
+        assert not tasks
+
+    asyncio.run(scene())
