@@ -186,7 +186,7 @@ class Use(NamedTuple):
 
     @classmethod
     def now(cls) -> Use:
-        """Return the current values."""
+        """Return the values of the current thread."""
         used = resource.getrusage(resource.RUSAGE_THREAD)
         return cls(int((used.ru_utime + used.ru_stime) * 1e9), used.ru_nvcsw)
 

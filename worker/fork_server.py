@@ -106,7 +106,7 @@ def _prepare(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
 
 
 def _fork(forker: Forker) -> ForkAnswer | None:
-    """Fork. Return the answer to the dispatcher; None in the fork."""
+    """Fork. Return the answer for the dispatcher in this process, and None in the fork."""
     try:
         pid = forker.fork()
     except OSError as error:
@@ -139,7 +139,7 @@ def _is_wanted(dispatcher: socket.socket) -> bool:
 
 
 def _reseed() -> None:
-    """Renew random seeds and other state that libraries initialize on import. `random` reseeds itself in every fork."""
+    """Reset random seeds and other state that libraries initialize on import. `random` reseeds itself in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:

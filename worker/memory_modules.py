@@ -338,7 +338,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def unpickle(pickled: bytes) -> Any:
-    """Return the unpickled object."""
+    """Unpickle an object, whichever major version of numpy pickled it."""
     return Unpickler(io.BytesIO(pickled)).load()
 
 

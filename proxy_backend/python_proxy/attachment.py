@@ -46,7 +46,7 @@ class Attachment:
         self.worker = ""
 
     def attach(self) -> Lane:
-        """Return the lane for a batch. Without one, ask for a worker, repeatedly until a connection succeeds.
+        """Return the lane for a batch. If there is none, request workers until a connection to one succeeds.
 
         A worker may exit between the dispatcher's answer and the connection.
 

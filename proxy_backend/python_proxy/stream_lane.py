@@ -324,7 +324,7 @@ class Flight:
         return self.begun and not waits
 
     def judge_retry(self, judge: Callable[..., Verdict], broken: str | None) -> None:
-        """Ask `judge` whether to retry the batch after a loss. Do not retry it if the worker broke the protocol (`broken`)."""
+        """Ask `judge` whether to retry the batch of a lost worker. Fail it if the worker broke the protocol (`broken`)."""
         self.failure = self.failure or broken
         if self.failure is not None:
             return
