@@ -219,7 +219,7 @@ class Daemon:
         if on_ready is not None:
             on_ready(status.status())
         tasks = services.tasks
-        tasks.start("server watch", self._watch_server(), vital=True)
+        tasks.start("server watch", services.server_watch.run(), vital=True)
         tasks.start("index watch", services.index_watch.run(), vital=True)
         tasks.start("restore", services.restorer.restore())
         tasks.start("repositories", services.restorer.load_repositories())
@@ -228,11 +228,6 @@ class Daemon:
         tasks.start("memory", services.memory.run())
         tasks.start("leases", services.leases.run(), vital=True)
         tasks.start("openai", services.openai.run(), vital=True)
-
-    async def _watch_server(self) -> None:
-        """Supervise tritonserver. Stop the daemon when the restart limit is reached."""
-        why = await self.services.server_watch.run()
-        self.services.shutdown.request(why, ExitCode.SERVER_FAILED)
 
     # ── shutdown ─────────────────────────────────────────────────────────────────────────────────
 

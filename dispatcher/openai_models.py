@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.limits import openai_limits
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
@@ -18,15 +19,16 @@ __all__ = ["api_state", "check_aliases", "upstream"]
 
 def api_state(config: DaemonConfig, frontend: Frontend, registry: Registry) -> ApiState:
     """Return the current state."""
+    limits = openai_limits(config.openai_limit)
     return ApiState(
         ApiSettings(
             keys_file=config.openai_keys_file,
             cors_origins=config.openai_cors_origin,
             remote_urls=config.openai_remote_urls,
-            max_body_size=config.openai_max_body_size,
-            max_requests=config.openai_max_requests,
+            max_body_size=int(limits["body_bytes"]),
+            max_requests=int(limits["requests"]),
             keepalive_s=_KEEPALIVE_S,
-            timeout_s=config.openai_timeout_s,
+            timeout_s=limits["response_s"],
         ),
         upstream(config, frontend),
         [_served(one) for one in registry if one.spec.openai is not None],

@@ -19,6 +19,7 @@ import structlog
 
 from pytriton._host.install.python_on_demand import PythonOnDemand
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.triton_options import repository_poll_s
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
@@ -87,7 +88,7 @@ class RepositoryModels:
         #: State, reason and exits of models in tritonserver, before they were loaded again.
         self._former: dict[str, tuple[str, str, int]] = {}
         #: Used in the control mode "poll".
-        self.watch = FileWatch(self._places, config.repository_poll_s, self._follow)
+        self.watch = FileWatch(self._places, repository_poll_s(config.tritonserver_options), self._follow)
         self._needs_python = False
         #: Whether all models to load at the start were loaded or failed.
         self.tried = False

@@ -1,8 +1,7 @@
 """Starts tritonserver, and restarts it after an unexpected exit: immediately at first, then with growing back-off.
 
 If the first start fails (a missing library, a wrong option), the daemon exits. A server that was up once can come up
-again, so the daemon retries indefinitely, unless the setting `server_restart_limit` makes it exit so that a service
-manager notices. Workers keep their models in the meantime.
+again, so the daemon retries without limit. Workers keep their models in the meantime.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ServerWatch:
 
     Args:
         server: the running server
-        config: defines the back-off and the restart limit
+        config: defines the maximum back-off
         lost: called when the server has exited and lost all its models
         preload: returns the models to load before its ports reopen: name -> configuration
         load_again: loads the remaining models once it is up again, given the names of those already loaded
@@ -94,7 +93,6 @@ class ServerWatch:
     ) -> None:
         self._events = events
         self._server = server
-        self._limit = config.server_restart_limit
         self._longest_pause_s = config.server_backoff_max_s
         self._lost = lost
         self._preload = preload
@@ -108,8 +106,8 @@ class ServerWatch:
         self._up_since: float | None = time.monotonic()
         self._next_start: float | None = None
 
-    async def run(self) -> str:
-        """Restart the server until the restart limit is reached; return the reason."""
+    async def run(self) -> None:
+        """Restart the server whenever it exits, until cancelled."""
         while True:
             end = await self._server.wait_exited()
             self._lost()
@@ -120,11 +118,7 @@ class ServerWatch:
                 self._events.emit(kinds.SERVER_EXITED, reason=end)
                 self._count(end)
             while not await self._start():
-                if self._limit is not None and self._failures > self._limit:
-                    return (
-                        f"tritonserver does not stay up: {self._failures} times in a row, last: {self._last} "
-                        f"(server_restart_limit is {self._limit})"
-                    )
+                pass
 
     async def restart(self, why: str, busy: Callable[[], bool]) -> None:
         """Shut tritonserver down gracefully, to be restarted immediately."""
@@ -189,8 +183,6 @@ class ServerWatch:
         stopping.
         """
         await self._server.clean_up()
-        if self._limit is not None and self._failures > self._limit:
-            return False
         pause_s = self._pause_s()
         if pause_s:
             self._next_start = time.monotonic() + pause_s

@@ -222,8 +222,7 @@ class ServerProcess:
                 )
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartError(
-                    f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s "
-                    f"(server_start_timeout_s). The last probe failed: {self._silence}. "
+                    f"tritonserver was not ready within {self._config.server_start_timeout_s:g} s. The last probe failed: {self._silence}. "
                     f"Its last output:\n{self._last_lines()}"
                 )
             await asyncio.wait([self.child.exited], timeout=_READY_INTERVAL_S)

@@ -38,7 +38,7 @@ def retiring(server: messages.ServerInfo) -> list[str]:
     """Return a line for each replaced tritonserver that still has requests or connections."""
     return [
         f"pid {one.pid} was replaced and still has {one.requests} requests on {one.connections} connections; it exits "
-        f"when they are finished, or in {duration(max(0.0, one.until - time.time()))} (retire_timeout_s)"
+        f"when they are finished, or in {duration(max(0.0, one.until - time.time()))}"
         for one in server.retiring
     ]
 

@@ -22,7 +22,6 @@ _SETTINGS = {
     "metrics-port": "metrics_port",
     "model-control-mode": "model_control_mode",
     "exit-timeout-secs": "grace_period_s",
-    "repository-poll-secs": "repository_poll_s",
     "response-cache-byte-size": "response_cache_size",
 }
 _REPEATED = {"load-model": "load_model", "model-repository": "model_repository"}

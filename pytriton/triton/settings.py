@@ -31,8 +31,8 @@ _DAEMON_SETTINGS = (
     "cache_config", "exit_timeout_secs", "grpc_restricted_protocol", "http_restricted_api",
     "model_repository", "response_cache_byte_size",
 )  # fmt: skip
-#: Time limits for tritonserver's start, and for in-flight requests at `stop`, as in PyTriton.
-_START_S, _GRACE_S = 120.0, 30.0
+#: Time limit for in-flight requests at `stop`, as in PyTriton, in seconds.
+_GRACE_S = 30.0
 #: Settings of the daemon that a script may set through its environment, as PYTRITON_DAEMON_*.
 _FROM_ENVIRONMENT = (
     "tritonserver", "frontend", "proxy_python", "cache_dir", "log_format", "log_level",
@@ -103,7 +103,6 @@ def daemon_settings(
         **_settings_of_environment(),
         "runtime_dir": str(runtime_dir),
         "ephemeral": True,
-        "server_start_timeout_s": _START_S,
         "grace_period_s": float(_or(config.exit_timeout_secs, _GRACE_S)),
         "response_cache_size": cache_size,
         "restricted_endpoints": security.endpoints,

@@ -14,7 +14,7 @@ from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.frontend_choice import FRONTENDS, INWARD
-from pytriton._host.settings.frontend_limits import limits_for, limits_of
+from pytriton._host.settings.limits import limits_for, limits_of
 from pytriton._host.settings.triton_options import Options
 from pytriton._protocol import linux
 from pytriton._protocol.parameters import ACCESS_HEADER
@@ -101,8 +101,7 @@ def document(
         "libraries": program.libraries,
         "options": _core_options(config, place, preload),
         "response_cache_bytes": config.response_cache_size,
-        "loops": config.frontend_threads
-        or (2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1),
+        "loops": 2 if (os.cpu_count() or 1) >= _SEVERAL_PROCESSORS else 1,
         "listen": [
             {
                 "fd": one.listener.fileno(),

@@ -16,7 +16,7 @@ from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
 from pytriton._host.install.server_runtime import CLIENT_SHM, python_link, server_environment
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.triton_options import Options
+from pytriton._host.settings.triton_options import REPOSITORY_POLL, Options
 from pytriton._protocol.calls.call_messages import KEY_VARIABLE
 from pytriton._protocol.parameters import access_headers
 from pytriton.dispatcher.runtime.child import Child
@@ -139,8 +139,8 @@ _log = structlog.get_logger(__name__)
 #: With this option the core retries a failed load at once, without a pause and without a way to stop it: the load
 #: request is never answered, the server does not exit, and the log fills up. The daemon reports the failure instead.
 _RETRIES = "model-load-retry-count"
-#: With "exit-on-error", a model that fails to load would end the server.
-_NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES})
+#: With "exit-on-error", a model that fails to load would end the server. The daemon polls the repository itself.
+_NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES, REPOSITORY_POLL})
 #: Backends whose models come with a complete configuration.
 _COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
 

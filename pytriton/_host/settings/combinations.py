@@ -15,8 +15,6 @@ def contradictions(config: DaemonConfig) -> list[str]:
     problems = []
     if not (config.allow_http or config.allow_grpc):
         problems.append("allow_http and allow_grpc are both false: clients could not send requests")
-    if (config.grpc_client_cert is None) != (config.grpc_client_key is None):
-        problems.append("grpc_client_cert and grpc_client_key go together: set both or none")
     problems += _of_management(config)
     problems += grpc_tls.problems(config)
     problems += frontend_choice.problems(config)

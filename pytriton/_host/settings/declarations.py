@@ -7,6 +7,7 @@ Flags, environment variables, keys of `pytriton-daemon.toml` and docs/reference/
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 
 from pytriton._host.settings import parsing as values
 from pytriton._host.settings.combinations import contradictions
-from pytriton._host.settings.frontend_limits import LIMITS, limits
+from pytriton._host.settings.limits import FRONTEND_LIMITS, OPENAI_LIMITS, Limit, limits
 from pytriton._host.settings.parsing import Kind
 from pytriton._host.settings.triton_options import Options, read_options
 from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir, default_state_dir
@@ -64,7 +65,9 @@ class ConfigError(Exception):
     """Invalid settings. The text names the source, key, value and allowed values of each."""
 
 
-_LIMITS = ", ".join(f"{name} ({one.usual:.15g})" for name, one in LIMITS.items())
+def _list_defaults(table: Mapping[str, Limit]) -> str:
+    return ", ".join(f"{name} ({one.default:.15g})" for name, one in table.items())
+
 
 #: Endpoints that Triton can restrict with a token; the first five change the server or reveal data about its users.
 _ENDPOINTS = ("model-repository", "shared-memory", "trace", "logging", "statistics")
@@ -225,23 +228,16 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.boolean(),
         ),
     ] = False
-    openai_max_body_size: Annotated[
-        int, Option("Maximum size of a request body of the OpenAI API, in bytes.", values.size())
-    ] = 64 << 20
-    openai_max_requests: Annotated[
-        int,
+    openai_limit: Annotated[
+        tuple[str, ...],
         Option(
-            "Maximum number of concurrent requests of the OpenAI API. Beyond it, requests fail with 429.",
-            values.integer(1),
+            "Limit of the OpenAI API, as NAME=VALUE. May be repeated. Defaults: "
+            f"`{_list_defaults(OPENAI_LIMITS)}`. `body_bytes` is the maximum size of a request body, `requests` the "
+            "maximum number of concurrent requests (beyond it, requests fail with 429), `response_s` the maximum "
+            "duration of a response in seconds (0 disables it).",
+            limits(OPENAI_LIMITS),
         ),
-    ] = 1024
-    openai_timeout_s: Annotated[
-        float,
-        Option(
-            "Maximum duration of a response of the OpenAI API, in seconds. 0 disables the limit.",
-            SECONDS,
-        ),
-    ] = 600.0
+    ] = ()
 
     # ── the frontend ────────────────────────────────────────────────────────────────────────────────
     frontend: Annotated[
@@ -253,21 +249,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.choice("auto", "native", "triton"),
         ),
     ] = "auto"
-    frontend_threads: Annotated[
-        Optional[int],
-        Option(
-            "Number of native frontend threads that read requests. Default: 1, or 2 with four or more processors.",
-            values.optional(values.integer(1, 64)),
-            of_server=True,
-        ),
-    ] = None
     frontend_limit: Annotated[
         tuple[str, ...],
         Option(
             "Limit of the native frontend, as NAME=VALUE. May be repeated. Defaults: "
-            f"`{_LIMITS}`. `_s` means seconds. The `total_*` limits default to these values or to a quarter of the "
+            f"`{_list_defaults(FRONTEND_LIMITS)}`. `_s` means seconds. The `total_*` limits default to these values or to a quarter of the "
             "memory of the machine (or of the daemon's control group), whichever is more.",
-            limits(),
+            limits(FRONTEND_LIMITS),
             of_server=True,
         ),
     ] = ()
@@ -385,13 +373,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.several(values.text()),
         ),
     ] = ()
-    repository_poll_s: Annotated[
-        float,
-        Option(
-            "Interval between checks for changed files with model_control_mode poll, in seconds.",
-            SECONDS,
-        ),
-    ] = 15.0
     model_python: Annotated[
         Optional[str],
         Option(
@@ -445,28 +426,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ] = None
 
-    grpc_client_cert: Annotated[
-        Optional[str],
-        Option(
-            "Client certificate (PEM) of the daemon for its own tritonserver. Only needed with grpc-use-ssl-mutual "
-            "and without allow_http.",
-            values.optional(values.path()),
-        ),
-    ] = None
-    grpc_client_key: Annotated[
-        Optional[str],
-        Option("Private key (PEM) of grpc_client_cert.", values.optional(values.path())),
-    ] = None
-
     # ── starting, stopping, restarting ───────────────────────────────────────────────────────────
-    server_start_timeout_s: Annotated[
-        float,
-        Option(
-            "Time tritonserver may take to start, in seconds.",
-            SECONDS,
-            of_server=True,
-        ),
-    ] = 60.0
     readiness: Annotated[
         str,
         Option(
@@ -486,24 +446,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             of_server=True,
         ),
     ] = 10.0
-    server_restart_limit: Annotated[
-        Optional[int],
-        Option(
-            "Maximum number of consecutive restarts after unexpected exits of tritonserver. After that, the daemon "
-            "exits with code 6. 0 disables restarts. Default: no limit.",
-            values.optional(values.integer(0)),
-        ),
-    ] = None
 
-    retire_timeout_s: Annotated[
-        float,
-        Option(
-            "Time a replaced tritonserver (`restart --server`) may take to finish its requests and streams, in seconds. "
-            "`status` lists it until then.",
-            SECONDS,
-            of_server=True,
-        ),
-    ] = 3600.0
     grace_period_s: Annotated[
         float,
         Option(
@@ -587,12 +530,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             live=True,
         ),
     ] = "info"
-    log_file_size: Annotated[
-        int,
-        Option(
-            "Size at which a log file is rotated, in bytes. 0 disables rotation.", values.size()
-        ),
-    ] = 10_000_000
 
     webhooks: Annotated[
         Optional[str],
@@ -604,9 +541,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # ── fixed values ─────────────────────────────────────────────────────────────────────────────
     # Not settings: the values suit every deployment. They are fields so that tests and benchmarks can pass others.
+    server_start_timeout_s: float = 120.0  #: how long tritonserver may take to start
     server_probe_interval_s: float = 5.0  #: between liveness probes of tritonserver
     #: Maximum delay before a restart of tritonserver: calls of gRPC clients fail after 20 s.
     server_backoff_max_s: float = 10.0
+    #: how long a replaced tritonserver (`restart --server`) may take to finish its requests and streams
+    retire_timeout_s: float = 3600.0
     #: how long register, scale and rollback wait until tritonserver has started or a model is restored
     server_wait_timeout_s: float = 600.0
     #: how long a worker process may take to start, without the loading of the model
@@ -620,6 +560,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     resume_queue_size: int = 1000
     #: Number of models, the last suspended first, for which a worker process (30 MB) without the model keeps running.
     prestarted_workers: int = 4
+    log_file_size: int = 10_000_000  #: bytes after which a log file is rotated
     #: bytes of the event log in the state directory; 0 keeps events in memory only
     event_log_size: int = 8_000_000
 

@@ -50,7 +50,6 @@ INWARD = frozenset(
 )
 #: Settings that only the native frontend has; http_key and http_client_authorities need http_certificate.
 _NATIVE = (
-    "frontend_threads",
     "frontend_limit",
     "http_unix_socket",
     "grpc_unix_socket",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytriton._host.settings.frontend_choice import chosen
+
 if TYPE_CHECKING:
     import ssl
 
@@ -48,10 +50,10 @@ def problems(config: DaemonConfig) -> list[str]:
                 f"{name} in tritonserver_options is {path!r}, but must be an absolute path: tritonserver runs in a "
                 "directory of the daemon"
             )
-    if is_mutual(config) and not config.allow_http and config.grpc_client_cert is None:
+    if is_mutual(config) and not config.allow_http and chosen(config) != "native":
         found.append(
-            "with grpc-use-ssl-mutual and without allow_http, the daemon itself must present a certificate to "
-            "tritonserver: set grpc_client_cert and grpc_client_key"
+            "with grpc-use-ssl-mutual and without allow_http, the daemon could not reach NVIDIA's tritonserver, since it "
+            "has no client certificate: set frontend to native, or allow_http to true"
         )
     return found
 
@@ -70,8 +72,6 @@ def client_context(config: DaemonConfig) -> ssl.SSLContext:
     context.verify_flags |= _PARTIAL_CHAIN
     context.load_verify_locations(str(config.tritonserver_options["grpc-server-cert"]))
     context.set_alpn_protocols(["h2"])  # gRPC closes other connections
-    if config.grpc_client_cert is not None:
-        context.load_cert_chain(config.grpc_client_cert, config.grpc_client_key)
     return context
 
 

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Union
 
+from pytriton._host.settings import parsing as values
 from pytriton._host.settings.parsing import nearest
 
 #: Name without dashes -> its value, or a list of values if it may be repeated.
@@ -31,7 +32,7 @@ _SINGLE = """
     vertex-ai-thread-count vertex-ai-default-model cache-directory allow-gpu-metrics allow-cpu-metrics
     metrics-interval-ms repoagent-directory rate-limit pinned-memory-pool-byte-size
     min-supported-compute-capability buffer-manager-thread-count trace-file
-    trace-rate trace-count trace-log-frequency
+    trace-rate trace-count trace-log-frequency repository-poll-secs
 """
 _REPEATABLE = """
     metrics-config trace-config trace-level
@@ -42,6 +43,9 @@ _REPEATABLE = """
 LATER = frozenset({"grpc-infer-thread-count", "grpc-max-response-pool-size", "http-max-input-size"})
 #: Options that name a file that tritonserver writes.
 _FILES = ("log-file", "trace-file")
+#: Interval between checks of the model repository for changed files; the daemon does this instead of tritonserver.
+REPOSITORY_POLL = "repository-poll-secs"
+_DEFAULT_REPOSITORY_POLL_S = 15.0  #: as in tritonserver
 #: Options that may be given once.
 SINGLE = frozenset(_SINGLE.split())
 #: Options that may be repeated.
@@ -71,7 +75,6 @@ OURS: Mapping[str, str] = {
     "model-store": _SETTING.format("model_repository"),
     "model-control-mode": _SETTING.format("model_control_mode"),
     "load-model": _SETTING.format("load_model"),
-    "repository-poll-secs": _SETTING.format("repository_poll_s"),
     "model-config-name": "a model's configuration is part of its registration",
     "disable-auto-complete-config": _COMPLETE,
     "strict-model-config": _COMPLETE,
@@ -145,6 +148,11 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def repository_poll_s(options: Options) -> float:
+    """Return the interval between checks of the model repository for changed files, in seconds."""
+    return float(str(options.get(REPOSITORY_POLL, _DEFAULT_REPOSITORY_POLL_S)))
+
+
 def beyond_pinned(options: Options) -> list[str]:
     """Return the options that the downloaded tritonserver lacks but another version may have."""
     return sorted(name for name in options if name not in SINGLE | REPEATABLE)
@@ -179,6 +187,11 @@ def _text(name: str, value: object) -> str:
         raise ValueError(f"the value of {name} is empty; leave the option out to keep its default")
     if name == "http-max-input-size" and not text.isdecimal():
         raise ValueError(f"the value of {name} is {text!r}, but must be a number of bytes")
+    if name == REPOSITORY_POLL:
+        try:
+            values.number(0).read(text)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     if name == "cache-config" and text.partition(",")[0] == "local":
         raise ValueError(
             "the setting response_cache_size configures the local response cache; use it instead"

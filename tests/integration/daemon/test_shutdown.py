@@ -325,14 +325,6 @@ def test_a_registration_survives_a_server_exit(tmp_path: Path) -> None:
         eventually(lambda: _answers(daemon), "it is served", 100)
 
 
-def test_a_service_manager_sees_a_tritonserver_that_does_not_stay_up() -> None:
-    """If the settings say so."""
-    with RunningDaemon.start(server_restart_limit=1) as daemon:
-        _kill_server(daemon, 2)
-        assert daemon.process.wait(100) == ExitCode.SERVER_FAILED
-        assert "tritonserver does not stay up: 2 times in a row" in daemon.said()
-
-
 def _answers(daemon: RunningDaemon) -> bool:
     try:
         return bool(_ask(daemon).tolist() == (ONES * 2).tolist())

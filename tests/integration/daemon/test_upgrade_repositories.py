@@ -53,7 +53,7 @@ def test_models_of_repositories_are_served_on(repository: Path) -> None:
         frontend="native",
         model_repository=(str(repository),),
         model_control_mode="poll",
-        repository_poll_s=0.2,
+        tritonserver_options={"repository-poll-secs": "0.2"},
         python_backend_model=("stock",),
     ) as daemon:
         eventually(lambda: states(daemon) == ALL, "all models are there")

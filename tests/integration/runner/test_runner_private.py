@@ -147,7 +147,7 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
         repositories.add(repository, name, native, repositories.PYTHON_CONFIG)
     settings: dict[str, Any] = {
         "model_control_mode": "poll",
-        "repository_poll_s": 0.2,
+        "tritonserver_options": {"repository-poll-secs": "0.2"},
         "python_backend_model": ("native",),
     }
     with RunningDaemon.start(model_repository=(str(repository),), **settings) as daemon:

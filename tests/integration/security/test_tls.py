@@ -44,8 +44,10 @@ class Certificates:
             # The certificate alone, as an authority sends it: without the authority's own.
             issued.cert_chain_pems[0].write_to_path(str(folder / f"{kind}.pem"))
             issued.private_key_pem.write_to_path(str(folder / f"{kind}.key"))
-        self.client = {"grpc_client_cert": f"{folder}/client.pem"}
-        self.client["grpc_client_key"] = f"{folder}/client.key"
+        self.client = {
+            "private_key": f"{folder}/client.key",
+            "certificate_chain": f"{folder}/client.pem",
+        }
         self.options: Options = {
             "grpc-use-ssl": "true",
             "grpc-server-cert": f"{folder}/server.pem",
@@ -106,18 +108,14 @@ def test_beside_plain_http(authority: trustme.CA, tmp_path: Path) -> None:
         trust = {"ssl": True, "root_certificates": str(files.root)}
         with pytest.raises(InferenceServerException):
             _infer(daemon, **trust)  # shows no certificate
-        mine = {
-            "private_key": files.client["grpc_client_key"],
-            "certificate_chain": files.client["grpc_client_cert"],
-        }
-        assert _infer(daemon, **trust, **mine) == [[2, 2]]
+        assert _infer(daemon, **trust, **files.client) == [[2, 2]]
 
 
 def test_mutual_tls_alone(authority: trustme.CA, tmp_path: Path) -> None:
-    """The daemon shows the certificate that its settings name."""
+    """The daemon administers the native frontend over its private socket, without a certificate."""
     files = Certificates(authority, tmp_path, ["triton.example.test"])
     with RunningDaemon.start(
-        allow_http=False, tritonserver_options=files.mutual, **files.client
+        allow_http=False, frontend="native", tritonserver_options=files.mutual
     ) as daemon:
         daemon.client.register(_double, "double", X, Y, progress=False)
         assert [model.name for model in daemon.client.models()] == ["double"]

@@ -191,7 +191,7 @@ def config_of(container: Object) -> DaemonConfig:
 def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
     """Numbers, switches, lists, names of several, and options with quotes in them."""
     settings = {
-        "log_file_size": 10_000_000,
+        "response_cache_size": 10_000_000,
         "server_probe_timeout_s": 7.5,
         "install_packages": True,
         "restricted_endpoints": [],
@@ -202,7 +202,7 @@ def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
     }
     container = pod_of(render({"settings": settings, "models": MODELS}))["containers"][0]
     config = config_of(container)
-    assert config.log_file_size == 10_000_000
+    assert config.response_cache_size == 10_000_000
     assert config.server_probe_timeout_s == 7.5
     assert config.install_packages
     assert config.restricted_endpoints == ()

@@ -215,24 +215,6 @@ def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
         play(scene, folder, control_tcp=f"127.0.0.1:{other.getsockname()[1]}")
 
 
-def test_a_tritonserver_that_does_not_stay_up_is_the_end_where_settings_say_so(
-    folder: Path,
-) -> None:
-    async def scene(one: Scene) -> None:
-        running = await one.until_ready()
-        pid = one.services.status.status().server.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        assert await running == ExitCode.SERVER_FAILED
-        why = one.how_it_ended()[1]
-        assert why.startswith(
-            "tritonserver does not stay up: 1 times in a row, last: tritonserver ("
-        )
-        assert why.endswith("SIGKILL) (server_restart_limit is 0)"), why
-
-    play(scene, folder, server_restart_limit=0)
-
-
 def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()

@@ -18,8 +18,6 @@ def test_the_defaults_contradict_nothing() -> None:
     ("settings", "words"),
     [
         ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
-        ({"grpc_client_cert": "/c"}, "go together"),
-        ({"grpc_client_key": "/k"}, "go together"),
         ({"load_model": ("m",)}, "load_model needs model_control_mode explicit"),
         ({"model_control_mode": "explicit"}, "needs a model_repository"),
         ({"http_port": 9000, "grpc_port": 9000}, "http_port and grpc_port are both 9000"),

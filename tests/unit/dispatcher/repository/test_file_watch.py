@@ -158,7 +158,7 @@ def states(sim: SimulatedDaemon) -> dict[str, str]:
 
 
 def test_a_model_added_during_other_loads_is_served(start: Start, repository: Path) -> None:
-    sim = start(model_control_mode="poll", repository_poll_s=5.0, usual_plan="hangs")
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"}, usual_plan="hangs")
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
     sim.usual_plan = "serves"
     sim.loop.ask(sim.alive("py")[0].loaded)
@@ -169,7 +169,7 @@ def test_a_model_added_during_other_loads_is_served(start: Start, repository: Pa
 def test_a_failed_model_that_is_removed_does_not_prevent_readiness(
     start: Start, repository: Path
 ) -> None:
-    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     assert (states(sim)["odd"], sim.server.gate_open) == ("failed", False)
     (repository / "odd").rename(repository / ".away")
     sim.advance(6.0)

@@ -121,7 +121,7 @@ def test_tritonserver_exits_during_the_first_loads(
 
 def test_tritonserver_exits_while_file_changes_are_loaded(start: Start, repository: Path) -> None:
     """What has changed is loaded anew by the one that is started next, and what comes meanwhile."""
-    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     sim.server.obstacles["own"] = Obstacle("end")
     sim.server.history.clear()
     (repository / "own" / "1" / "libtriton_mine.so").write_bytes(b"another one")

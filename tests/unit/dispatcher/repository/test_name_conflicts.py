@@ -40,7 +40,7 @@ def test_registered_names_take_precedence_over_repositories(start: Start) -> Non
 def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     start: Start, repository: Path, how: str
 ) -> None:
-    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     if how != "replaces":
         sim.answered(sim.client.ask(messages.Unregister("py")))
     sim.served(sim.client.register("py", b"a client's", replace=True))

@@ -305,7 +305,7 @@ def test_a_client_of_tritonserver_unloads_and_loads_a_model(start: Start, name: 
 
 def test_a_repository_is_polled(start: Start, repository: Path) -> None:
     """What comes is loaded, what changes loaded anew, what goes unloaded; what is spoilt serves on."""
-    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
     sim.advance(6.0)
     assert sim.is_served("late")
@@ -325,7 +325,7 @@ def test_a_repository_is_polled(start: Start, repository: Path) -> None:
 
 def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repository: Path) -> None:
     """The next version goes on from what the former one has seen, and knows what that has loaded."""
-    sim = start(model_control_mode="poll", repository_poll_s=5.0)
+    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     models = sim.services.repository_models
     before = {name: dataclasses.replace(one) for name, one in models.records.items()}
     (old,) = sim.alive("py")

@@ -118,23 +118,6 @@ def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPa
     assert pauses.all == []
 
 
-@pytest.mark.parametrize(("limit", "starts"), [(0, 0), (2, 2)])
-def test_the_restart_limit_makes_the_daemon_exit(
-    monkeypatch: pytest.MonkeyPatch, limit: int, starts: int
-) -> None:
-    Pauses(monkeypatch)
-
-    async def main() -> tuple[int, str]:
-        server = Unstable(99)
-        why = await _watch(server, server_restart_limit=limit).run()
-        return server.starts, why
-
-    tried, why = asyncio.run(main())
-    assert tried == starts
-    assert why.startswith(f"tritonserver does not stay up: {limit + 1} times in a row, last: ")
-    assert why.endswith(f"SIGSEGV) (server_restart_limit is {limit})")
-
-
 class Irreplaceable(Unstable):
     """A server that another one cannot replace: before that has loaded models, or after."""
 

@@ -134,7 +134,7 @@ def play(
         (
             "silent",
             {"server_start_timeout_s": 0.5},
-            r"was not ready within 0\.5 s \(server_start_timeout_s\)\. "
+            r"was not ready within 0\.5 s\. "
             r"The last probe failed: .*(refused|[Cc]onnect).*Its last output:\n$",
         ),
         (

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.frontend_limits import limits_for
+from pytriton._host.settings.limits import limits_for
 from pytriton._protocol import linux
 from pytriton.dispatcher.server.frontends import native_settings
 from pytriton.dispatcher.server.frontends.native_settings import Listening
@@ -93,12 +93,12 @@ def test_the_response_cache_is_the_frontends_own(tmp_path: Path) -> None:
     assert not [name for name, _ in reported["options"] if name.startswith("cache-config")]
 
 
-@pytest.mark.parametrize(("given", "processors", "loops"), [(None, 2, 1), (None, 4, 2), (7, 64, 7)])
+@pytest.mark.parametrize(("processors", "loops"), [(2, 1), (4, 2), (64, 2)])
 def test_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int | None, processors: int, loops: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: int, loops: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    assert _document(tmp_path, [], frontend_threads=given)["loops"] == loops
+    assert _document(tmp_path, [])["loops"] == loops
 
 
 def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_path: Path) -> None:

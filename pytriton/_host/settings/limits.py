@@ -1,13 +1,11 @@
-"""Limits of the native frontend: how much of each resource clients may use.
-
-The frontend has the same table in `proxy_backend/frontend/net/limits.c`.
-"""
+"""Limits on what clients may use of the native frontend and of the OpenAI API, set as NAME=VALUE."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pytriton._host.settings.parsing import Kind, nearest
 
@@ -16,13 +14,14 @@ from pytriton._host.settings.parsing import Kind, nearest
 class Limit:
     """The allowed range of a limit, and its default."""
 
-    least: float
-    most: float
-    usual: float
+    minimum: float
+    maximum: float
+    default: float
 
 
-#: Names ending in `_s` are seconds, in `_bytes` bytes. docs/operations/security.md describes each limit.
-LIMITS = {
+#: Limits of the native frontend, which has the same table in `proxy_backend/frontend/net/limits.c`. Names ending in `_s`
+#: are seconds, in `_bytes` bytes. docs/operations/security.md describes each limit.
+FRONTEND_LIMITS = {
     "header_bytes": Limit(1024, 1 << 24, 1 << 16),
     "headers": Limit(8, 1 << 16, 128),
     "body_bytes": Limit(1024, 1e15, 2147483647),
@@ -48,19 +47,28 @@ LIMITS = {
     "unsent_s": Limit(0.1, 1e6, 60),
 }
 
+#: Limits of the OpenAI API. docs/how-to/openai.md describes each limit.
+OPENAI_LIMITS = {
+    "body_bytes": Limit(0, 1e15, 64 << 20),
+    "requests": Limit(1, 1 << 20, 1024),
+    "response_s": Limit(0, 1e9, 600),
+}
 
-#: Limits that default to this fraction (1/n) of the memory, if that is more than the table's default.
+#: Limits of the native frontend that default to this fraction (1/n) of the memory, if that is more than the table's default.
 _PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
 
 
-def limits() -> Kind:
-    """Return a validator for lists of NAME=VALUE; text is split as a shell would."""
-    return Kind("a list in which each value is NAME=VALUE", _read_all, is_list=True)
+def limits(table: Mapping[str, Limit]) -> Kind:
+    """Return a validator for lists of NAME=VALUE with the names of `table`; text is split as a shell would."""
+    return Kind("a list in which each value is NAME=VALUE", partial(_read_all, table), is_list=True)
 
 
 def limits_for(memory: int) -> dict[str, float]:
     """Return the defaults that depend on the amount of memory, for `memory` bytes."""
-    return {name: max(LIMITS[name].usual, memory // part) for name, part in _PART_OF_MEMORY.items()}
+    return {
+        name: max(FRONTEND_LIMITS[name].default, memory // part)
+        for name, part in _PART_OF_MEMORY.items()
+    }
 
 
 def limits_of(pairs: Iterable[str]) -> dict[str, float]:
@@ -68,26 +76,31 @@ def limits_of(pairs: Iterable[str]) -> dict[str, float]:
     return {name: float(value) for name, _, value in (one.partition("=") for one in pairs)}
 
 
-def _read_all(raw: object) -> tuple[str, ...]:
+def openai_limits(pairs: Iterable[str]) -> dict[str, float]:
+    """Return all limits of the OpenAI API: those that were set, and the defaults of the others."""
+    return {**{name: one.default for name, one in OPENAI_LIMITS.items()}, **limits_of(pairs)}
+
+
+def _read_all(table: Mapping[str, Limit], raw: object) -> tuple[str, ...]:
     words = shlex.split(raw) if isinstance(raw, str) else raw
     if not isinstance(words, (list, tuple)):
         raise ValueError(f"{raw!r} is not a list of NAME=VALUE")
-    return tuple(map(_read, words))
+    return tuple(_read(table, word) for word in words)
 
 
-def _read(raw: object) -> str:
+def _read(table: Mapping[str, Limit], raw: object) -> str:
     name, equals, text = str(raw).strip().partition("=")
     if not equals:
         raise ValueError(f"{raw!r} is not NAME=VALUE")
-    known = LIMITS.get(name)
+    known = table.get(name)
     if known is None:
-        raise ValueError(f"unknown limit {name!r}{nearest(name, LIMITS)}")
+        raise ValueError(f"unknown limit {name!r}{nearest(name, table)}")
     try:
         value = float(text)
     except ValueError:
         raise ValueError(f"{name} is {text!r}, which is not a number") from None
-    if not known.least <= value <= known.most:
+    if not known.minimum <= value <= known.maximum:
         raise ValueError(
-            f"{name} is {text}, and must be between {known.least:.15g} and {known.most:.15g}"
+            f"{name} is {text}, and must be between {known.minimum:.15g} and {known.maximum:.15g}"
         )
     return f"{name}={text}"

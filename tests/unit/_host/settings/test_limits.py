@@ -1,4 +1,4 @@
-"""Limits of the native frontend: what may be set, and that both sides know the same ones."""
+"""Limits of the native frontend and of the OpenAI API: what may be set, and that both sides know the same ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from pytriton._host.settings.declarations import DaemonConfig
-from pytriton._host.settings.frontend_limits import LIMITS, Limit, limits_for, limits_of
+from pytriton._host.settings.limits import (
+    FRONTEND_LIMITS,
+    Limit,
+    limits_for,
+    limits_of,
+    openai_limits,
+)
 
 _TABLE = Path(__file__).parents[4] / "proxy_backend" / "frontend" / "net" / "limits.c"
 _ROW = re.compile(
@@ -19,7 +25,7 @@ _ROW = re.compile(
 def test_the_frontend_has_the_same_table() -> None:
     rows = _ROW.findall(_TABLE.read_text())
     theirs = {name: Limit(*map(_number, numbers)) for name, *numbers in rows}
-    assert theirs == LIMITS
+    assert theirs == FRONTEND_LIMITS
 
 
 def _number(text: str) -> float:
@@ -57,3 +63,9 @@ def test_some_defaults_grow_with_the_memory() -> None:
     assert set(small.values()) == {1 << 30}
     assert set(large.values()) == {16 << 30}
     assert set(small) == {"total_body_bytes", "total_unsent_bytes"}
+
+
+def test_limits_of_the_openai_api_that_are_not_set_have_their_defaults() -> None:
+    config = DaemonConfig(openai_limit=("requests=5", "response_s=0"))
+    limits = openai_limits(config.openai_limit)
+    assert limits == {"body_bytes": 64 << 20, "requests": 5, "response_s": 0}
