@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -28,27 +28,21 @@ from pytriton._host.service_manager.systemd import Notifier
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.private_files import open_private
-from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError, share
+from pytriton._protocol.files.rundir import RuntimeDir, share
 from pytriton._protocol.log_lines import print_error
 from pytriton.dispatcher.daemon import Daemon, OnReady
-from pytriton.dispatcher.models.persistence import state_dir
-from pytriton.dispatcher.models.persistence.state_dir import Store, StoreError
+from pytriton.dispatcher.file_checks import FileErrors
+from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.owner import Owner
 from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
 from pytriton.dispatcher.server import admin_token
-from pytriton.dispatcher.telemetry.events.webhooks import WebhookError, read_hooks
-from pytriton.dispatcher.telemetry.http.management import CertificateError, tls_context
 from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 
 _log = structlog.get_logger(__name__)
 
 #: Attempts to lock the runtime directory, and the pause between them.
 _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
-
-
-#: Errors of files and folders that prevent a start.
-FileErrors = (RuntimeDirError, StoreError, WebhookError, CertificateError)
 
 
 def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
@@ -89,22 +83,6 @@ def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
     if name == "management_address":
         return name, (config.management_address or "").rpartition(":")[0].strip("[]")
     return f"{name}_address", str(getattr(config, f"{name}_address"))
-
-
-def check_files(config: DaemonConfig, models: Sequence[str]) -> None:
-    """Check that a daemon with these settings can use its files and folders. Nothing is changed.
-
-    Args:
-        config: the settings
-        models: names that the state directory must contain
-
-    Raises:
-        RuntimeDirError, StoreError, WebhookError, CertificateError: one of them cannot be used.
-    """
-    RuntimeDir(Path(config.runtime_dir)).check()
-    read_hooks(config.webhooks)
-    tls_context(config)
-    state_dir.check(config.state_path, models)
 
 
 def run(

@@ -73,7 +73,7 @@ class MetricData(msgspec.Struct, frozen=True):
         kind: "counter", "gauge" or "histogram"
         help: help text
         series: labels, and values by name suffix and bucket bound ("" if none)
-        since: start of counting (seconds since the epoch); 0 if a frontend of an earlier version does not report it
+        since: time when counting began, in seconds since the epoch
     """
 
     name: str

@@ -88,7 +88,9 @@ class RepositoryModels:
         #: State, reason and exits of models in tritonserver, before they were loaded again.
         self._former: dict[str, tuple[str, str, int]] = {}
         #: Used in the control mode "poll".
-        self.watch = FileWatch(self._places, repository_poll_s(config.tritonserver_options), self._follow)
+        self.watch = FileWatch(
+            self._places, repository_poll_s(config.tritonserver_options), self._follow
+        )
         self._needs_python = False
         #: Whether all models to load at the start were loaded or failed.
         self.tried = False

@@ -94,8 +94,7 @@ class UpgradeCoordinator:
         for left, registration in zip(state.registrations, adopted):
             if left.owner is not None:
                 services.client_bound_models.add(registration, left.owner)
-        if state.repositories is not None:
-            services.repository_models.adopt(state.repositories)
+        services.repository_models.adopt(state.repositories)
         if state.openai is not None:
             services.openai.adopt(state.openai)
         services.webhooks.adopt(state.unposted)

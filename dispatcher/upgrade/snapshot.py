@@ -25,8 +25,6 @@ from pytriton.dispatcher.scaling.memory_policy import KnownSize
 VERSION = 1
 #: The protocols of running workers and proxies that this version supports.
 PROTOCOLS = (messages.PROTOCOL,)
-#: Their protocol if the document does not contain it: versions without the field had only this one.
-_UNSAID = 12
 _MAGIC = b"pytriton-hand-over "
 
 
@@ -52,10 +50,10 @@ class WorkerState(msgspec.Struct, frozen=True):
     stats: int
     lane_path: str
     started_at: float
+    protocol: int
     not_ready_reason: Optional[str] = None
     #: Why it must be recycled.
     recycle_due: Optional[str] = None
-    protocol: int = _UNSAID
 
 
 class SupervisedState(msgspec.Struct, frozen=True):
@@ -144,14 +142,14 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
     number: int
     admin: ListenerState
     listeners: list[ListenerState]
-    restarts: dict[str, int] = {}
     #: The protocol of its proxies.
-    protocol: int = _UNSAID
-    #: Where it reports models that requests wait for; -1 if it does not.
-    asked: int = -1
-    #: The table of shared memory regions registered by clients.
-    regions: int = -1
-    #: What clients may have changed since its start.
+    protocol: int
+    #: Descriptor of the table of shared memory regions registered by clients.
+    regions: int
+    restarts: dict[str, int] = {}
+    #: Descriptor on which it reports models that requests wait for; -1 if no request can wait.
+    on_demand: int = -1
+    #: Triton's log settings, which clients may have changed since its start.
     log_settings: TritonLogSettings = TritonLogSettings()
 
 
@@ -241,6 +239,7 @@ class HandOver(msgspec.Struct, frozen=True):
     server: ServerSnapshot
     registrations: list[RegistrationState]
     counters: list[ModelCountersState]
+    repositories: RepositoriesState
     management: list[int] = []
     beginnings: Optional[SentSeries] = None
     openai: Optional[OpenAIState] = None
@@ -250,8 +249,6 @@ class HandOver(msgspec.Struct, frozen=True):
     events: int = 0
     #: Known memory sizes of models, by name.
     sizes: dict[str, KnownSize] = {}
-    #: None: the previous version served none.
-    repositories: Optional[RepositoriesState] = None
     #: Lazy models: persisted, and loaded by tritonserver on first request.
     lazy: list[str] = []
 
@@ -362,7 +359,8 @@ def descriptors(state: HandOver) -> list[int]:
     found = [*state.locks, state.control, state.helper[1], *state.management]
     found += _output_of(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
-    found += [one for one in (state.server.asked, state.server.regions) if one >= 0]
+    found += [state.server.regions]
+    found += [state.server.on_demand] if state.server.on_demand >= 0 else []
     if state.openai is not None:
         found += [state.openai.listener, state.openai.channel, *_output_of(state.openai.child)]
     for registration in state.registrations:

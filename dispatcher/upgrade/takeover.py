@@ -26,6 +26,7 @@ from pytriton._host.service_manager import socket_activation
 from pytriton._host.settings.declarations import ConfigError, DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.private_files import remove
+from pytriton.dispatcher import file_checks
 from pytriton.dispatcher.upgrade import snapshot
 from pytriton.dispatcher.upgrade.snapshot import (
     HandOver,
@@ -91,7 +92,6 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
             choice_of,
             find_or_install_server,
         )
-        from pytriton.dispatcher import run
 
         try:
             runtime = find_or_install_server(choice_of(config), lambda line: None)
@@ -103,9 +103,9 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
             )
         try:
             models = [one.spec.name for one in state.registrations if one.kept]
-            run.check_files(config, models)
+            file_checks.check_files(config, models)
             _try_to_lay_out(runtime, Path(config.runtime_dir))
-        except run.FileErrors as error:
+        except file_checks.FileErrors as error:
             return CompatibilityReport(False, own, str(error))
         except (OSError, ServerRuntimeError) as error:
             return CompatibilityReport(

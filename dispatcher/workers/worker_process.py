@@ -180,9 +180,9 @@ class WorkerProcess(Worker):
             self.stats.kept,
             str(self.lane_path),
             self.started_at,
+            self.protocol,
             self.not_ready_reason,
             recycle_due,
-            self.protocol,
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:

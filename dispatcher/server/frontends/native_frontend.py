@@ -70,10 +70,10 @@ class _Process(NamedTuple):
     admin: Listening
     child: Child
     accepting: asyncio.Future[None]
-    protocol: int = messages.PROTOCOL
-    on_demand: Optional[OnDemandLoads] = None
-    handover: Optional[Path] = None
-    is_encrypted: bool = False
+    handover: Path
+    protocol: int
+    on_demand: Optional[OnDemandLoads]
+    is_encrypted: bool
 
     def connect(self) -> NativeAdmin:
         assert self.admin.path is not None
@@ -109,7 +109,7 @@ class NativeFrontend:
 
     @property
     def http_socket(self) -> Path | None:
-        """The private socket; None before `choose_ports`, or if the previous version had none."""
+        """The private socket; None before `choose_ports`."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
@@ -251,8 +251,9 @@ class NativeFrontend:
             admin,
             child,
             _when_readable(reader),
-            on_demand=on_demand,
-            handover=handover_path,
+            handover_path,
+            messages.PROTOCOL,
+            on_demand,
             is_encrypted=tls.get("http") is not None,
         )
         return child
@@ -270,10 +271,10 @@ class NativeFrontend:
             self._starts,
             _listener_state(self._processes[pid].admin),
             [_listener_state(one) for one in self._listening],
-            dict(restarts),
             self._processes[pid].protocol,
-            -1 if (on_demand := self._processes[pid].on_demand) is None else on_demand.descriptor,
             self._region_table(),
+            dict(restarts),
+            -1 if (on_demand := self._processes[pid].on_demand) is None else on_demand.descriptor,
             logs.triton_log_settings() or logs.TritonLogSettings(),
         )
 
@@ -297,16 +298,18 @@ class NativeFrontend:
         accepting.set_result(None)
         own = replace(place, shm_prefix=f"{place.shm_prefix}{state.number}-")
         admin = _adopt_listener(state.admin, {})
-        on_demand = None if state.asked < 0 else OnDemandLoads(state.asked, self._on_request)
+        on_demand = (
+            None if state.on_demand < 0 else OnDemandLoads(state.on_demand, self._on_request)
+        )
         self._processes[child.pid] = _Process(
             own,
             admin,
             child,
             accepting,
+            place.models.parent / _HANDOVER_SOCKET.format(state.number),
             state.protocol,
             on_demand,
-            place.models.parent / _HANDOVER_SOCKET.format(state.number),
-            tls.get("http") is not None,
+            is_encrypted=tls.get("http") is not None,
         )
         return child
 
@@ -319,8 +322,7 @@ class NativeFrontend:
         process = self._processes.pop(pid, None)
         if process is not None:
             process.admin.close()
-            if process.handover is not None:
-                process.handover.unlink(missing_ok=True)
+            process.handover.unlink(missing_ok=True)
             if process.on_demand is not None:
                 process.on_demand.close()
             process.place.sweep_shared_memory()
@@ -396,20 +398,16 @@ async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
     old_admin, new_admin = old.connect(), new.connect()
     try:
         await _unless_exited(
-            old, old_admin.retire(_handover_address(new) if can_take else None, force=force)
+            old, old_admin.retire(str(new.handover) if can_take else None, force=force)
         )
     except InProgress:
         await old_admin.accept(True)
-        await new_admin.retire(_handover_address(old) if can_take else None, force=True)
+        await new_admin.retire(str(old.handover) if can_take else None, force=True)
         return False
     finally:
         await old_admin.close()
         await new_admin.close()
     return True
-
-
-def _handover_address(process: _Process) -> str | None:
-    return None if process.handover is None else str(process.handover)
 
 
 async def _unless_exited(process: _Process, request: Awaitable[None]) -> None:

@@ -158,7 +158,11 @@ def states(sim: SimulatedDaemon) -> dict[str, str]:
 
 
 def test_a_model_added_during_other_loads_is_served(start: Start, repository: Path) -> None:
-    sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"}, usual_plan="hangs")
+    sim = start(
+        model_control_mode="poll",
+        tritonserver_options={"repository-poll-secs": "5"},
+        usual_plan="hangs",
+    )
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
     sim.usual_plan = "serves"
     sim.loop.ask(sim.alive("py")[0].loaded)

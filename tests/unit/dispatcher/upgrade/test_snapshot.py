@@ -17,15 +17,13 @@ from pytriton.dispatcher.scaling.memory_policy import KnownSize
 from pytriton.dispatcher.upgrade import snapshot
 from pytriton.dispatcher.upgrade.snapshot import HandOver, UnusableHandOver
 
-#: Left by the first version that could: protocol 12.
-
 WORKER = snapshot.WorkerState(
     "w7",
     snapshot.ChildState(70, 7, b"half", ["said"]),
     8,
     "/l/w7",
     1.5,
-    protocol=messages.PROTOCOL,
+    messages.PROTOCOL,
 )
 STATE = HandOver(
     config=b'{"http_port":9000}',
@@ -45,8 +43,9 @@ STATE = HandOver(
         1,
         snapshot.ListenerState("admin", 10, "/run/frontend-1.sock"),
         [snapshot.ListenerState("http", 11)],
-        {"exited": 1},
         messages.PROTOCOL,
+        16,
+        {"exited": 1},
     ),
     registrations=[
         snapshot.RegistrationState(
@@ -84,6 +83,7 @@ STATE = HandOver(
             failed={"lost": 1},
         )
     ],
+    repositories=snapshot.RepositoriesState([]),
     management=[12],
     beginnings=(5, [("calls", (("model", "m"),), 7.0, 3)]),
     openai=snapshot.OpenAIState(13, snapshot.ChildState(100, 14), 15),
@@ -117,14 +117,14 @@ def test_written_values_are_read_back() -> None:
 
 
 def test_all_descriptors_and_children_are_listed() -> None:
-    assert sorted(snapshot.descriptors(STATE)) == list(range(3, 16))
+    assert sorted(snapshot.descriptors(STATE)) == list(range(3, 17))
     assert sorted(snapshot.children(STATE)) == [60, 70, 80, 100]
 
 
 def test_a_child_without_an_output_has_no_descriptor() -> None:
     state = snapshot.OpenAIState(13, snapshot.ChildState(100, -1), 15)
     found = snapshot.descriptors(msgspec.structs.replace(STATE, openai=state))
-    assert sorted(found) == [*range(3, 14), 15]
+    assert sorted(found) == [*range(3, 14), 15, 16]
 
 
 def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:

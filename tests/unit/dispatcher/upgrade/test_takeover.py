@@ -19,7 +19,8 @@ import trustme
 from pytriton._host.install import server_runtime
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
-from pytriton.dispatcher import process, run
+from pytriton.dispatcher import process
+from pytriton.dispatcher.file_checks import FileErrors, check_files
 from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.upgrade import snapshot, takeover
 from pytriton.dispatcher.upgrade.snapshot import Remains
@@ -170,9 +171,9 @@ def test_files_that_a_start_cannot_use_are_refused(
     spoil(tmp_path)
     try:
         if why:
-            with pytest.raises(run.FileErrors, match=why):
-                run.check_files(config, ["m"])
+            with pytest.raises(FileErrors, match=why):
+                check_files(config, ["m"])
         else:
-            run.check_files(config, ["m"])
+            check_files(config, ["m"])
     finally:
         store.close()

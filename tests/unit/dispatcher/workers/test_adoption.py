@@ -31,7 +31,7 @@ TWO = msgspec.structs.replace(SPEC, instances=2)
 
 
 def state_of(name: str) -> WorkerState:
-    return WorkerState(name, ChildState(1, 2), 3, f"/l/{name}", 1.5)
+    return WorkerState(name, ChildState(1, 2), 3, f"/l/{name}", 1.5, messages.PROTOCOL)
 
 
 class Scene:
