@@ -1,4 +1,4 @@
-"""Refuses requests that a browser sends on behalf of another site's page, on every HTTP port.
+"""Refusal of cross-site requests from browsers, on every HTTP port.
 
 The native frontend has the same rule for its ports (`proxy_backend/frontend/http1/browsers.c`). Other clients are not
 affected: only browsers send `Origin` and `Sec-Fetch-Site`, and pages cannot change them.
@@ -14,15 +14,15 @@ from typing import Any
 
 __all__ = ["Foreign", "foreign_request", "has_allowed_origin"]
 
-#: Methods that change nothing and run no model. A page cannot read another site's answers.
+#: Methods that change nothing and run no model. Browsers do not let a page read another site's responses.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: Domains in which no public name can exist.
+#: Top-level domains that contain no public names.
 _PRIVATE_DOMAINS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")
 _DEFAULT_PORTS = (80, 443)
 
 
 class Foreign(enum.Enum):
-    """The reason to refuse a request."""
+    """Reason for refusing a request; the value is the message for the client."""
 
     OTHER_SITE = (
         "this request comes from a page of another site; only this server's own pages may send it"
@@ -39,10 +39,10 @@ def foreign_request(
     local_address: object,
     allowed_origins: Sequence[str] = (),
 ) -> Foreign | None:
-    """Return why a request must be refused; None if it is allowed.
+    """Return the reason to refuse a request, or None if it is allowed.
 
-    A browser sends a page's JSON without a preflight request if the page declares it as plain text, so any page could
-    run models.
+    Without this check, any web page could run models: browsers send JSON that a page declares as plain text to other
+    sites without a preflight request.
 
     Args:
         method: HTTP method
@@ -77,11 +77,11 @@ def _is_cross_site(headers: Mapping[str, str]) -> bool:
 
 
 def _is_rebound(host: str, local_address: Any) -> bool:
-    """Return whether a page had its own name resolved to this machine (DNS rebinding).
+    """Return whether the request is an attempt at DNS rebinding: a page's own host name that resolves to this machine.
 
-    The browser then sends that name, with the port that it connected to. A reverse proxy that forwards the name its
-    clients used listens on another port. IP addresses, names without a dot, private domains and the machine's own name
-    cannot belong to an attacker.
+    The browser then sends that name in Host, with the port that it connected to. (A reverse proxy that forwards its
+    clients' Host listens on another port.) IP addresses, names without a dot, names in private domains and this
+    machine's own name are safe, because an attacker cannot register them.
     """
     if not isinstance(local_address, tuple) or not _is_loopback(local_address[0]):
         return False

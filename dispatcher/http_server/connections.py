@@ -1,4 +1,5 @@
-"""Closes connections of clients that send nothing or send too slowly, and the oldest idle ones when there are too many."""
+"""Limits on client connections: closes those that are idle or slow for too long, and the longest idle ones when there
+are too many."""
 
 from __future__ import annotations
 
@@ -17,21 +18,30 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout
 
-__all__ = ["ConnectionLimits", "Connections", "ErrorLog", "all_descriptors", "place_of", "within"]
+__all__ = [
+    "ConnectionLimits",
+    "Connections",
+    "ErrorLog",
+    "place_of",
+    "raise_descriptor_limit",
+    "within",
+]
 
 _T = TypeVar("_T")
 
 #: Maximum interval between checks of all connections; shorter for short limits.
 _POLL_INTERVAL_S = 1.0
-#: Minimum age of a connection that may be closed to admit another: by then, data sent with it has been read.
-_YOUNG_S = 1.0
-#: Descriptors of the process that are not connections.
-_OTHERS = 64
+#: Minimum idle time of a connection that may be closed to admit another. By then, data sent with it has been read.
+_MIN_IDLE_S = 1.0
+#: File descriptors reserved for purposes other than connections.
+_RESERVED_DESCRIPTORS = 64
 
 
 class ConnectionLimits(Protocol):
-    """Time limits in seconds: for the first headers of a new connection, and to read a response and send another
-    request.
+    """Time limits of a connection, in seconds.
+
+    `headers_s` applies to the first headers of a new connection; `idle_s`, to the time between a response and the
+    headers of the next request.
     """
 
     @property
@@ -41,23 +51,26 @@ class ConnectionLimits(Protocol):
 
 
 class Connections:
-    """The connections of one server. A connection is idle from its start, or from a response, until the next headers.
+    """The connections of one server.
+
+    A connection is idle until the headers of its first request, and from each response until the headers of the next
+    request.
 
     Args:
         limits: returns the current limits
-        most: maximum number of connections; beyond it, those idle the longest are closed
-        too_slow: JSON body of the response to headers that did not arrive in time
+        max_connections: maximum number of connections; beyond it, the longest idle ones are closed
+        too_slow: JSON body of the response when the headers do not arrive in time
     """
 
     def __init__(
         self,
         limits: Callable[[], ConnectionLimits],
-        most: int,
+        max_connections: int,
         too_slow: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
-        self._most = most
+        self._max_connections = max_connections
         self._too_slow = (
             b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
             b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(too_slow), too_slow)
@@ -65,51 +78,51 @@ class Connections:
         self._clock = clock
         self._busy: set[Any] = set()
         self._since: dict[Any, float] = {}
-        self._used: set[Any] = set()
+        self._has_had_request: set[Any] = set()
         self._closing: dict[Any, tuple[Any, float]] = {}
 
-    def begins(self, request: web.Request) -> None:
+    def request_started(self, request: web.Request) -> None:
         """Record that the headers of a request have arrived."""
         self._busy.add(request.protocol)
-        self._used.add(request.protocol)
+        self._has_had_request.add(request.protocol)
 
-    def ends(self, request: web.Request) -> None:
+    def request_finished(self, request: web.Request) -> None:
         """Record that a request has been answered."""
         self._busy.discard(request.protocol)
         self._since[request.protocol] = self._clock()
 
     @web.middleware
-    async def around(
+    async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Record the start and end of a request; a middleware."""
-        self.begins(request)
+        """Record the start and end of each request, as aiohttp middleware."""
+        self.request_started(request)
         try:
             return await handler(request)
         finally:
-            self.ends(request)
+            self.request_finished(request)
 
     async def watch(self, server: web.Server) -> None:
-        """Check the connections periodically."""
+        """Close expired connections periodically, until cancelled."""
         while True:
             limits = self._limits()
             await asyncio.sleep(min(_POLL_INTERVAL_S, limits.headers_s / 4, limits.idle_s / 4))
-            self.look(server.connections)
+            self.close_expired(server.connections)
 
-    def look(self, connections: list[Any]) -> None:
+    def close_expired(self, connections: list[Any]) -> None:
         """Close the connections that have exceeded a limit."""
         now = self._clock()
         limits = self._limits()
-        self._used.intersection_update(connections)
-        self._abort(connections, now, limits)
+        self._has_had_request.intersection_update(connections)
+        self._abort_closing(connections, now, limits)
         self._since = {
             one: self._since.get(one, now) for one in connections if one not in self._busy
         }
         closed = 0
         for one, since in sorted(self._since.items(), key=lambda item: item[1]):
-            used = one in self._used
+            used = one in self._has_had_request
             late = now - since >= (limits.idle_s if used else limits.headers_s)
-            if not late and len(connections) - closed <= self._most:
+            if not late and len(connections) - closed <= self._max_connections:
                 continue
             if late and not used and one.transport is not None:
                 one.transport.write(self._too_slow)
@@ -119,42 +132,44 @@ class Connections:
             closed += 1
 
     def make_room(self, connections: list[Any]) -> None:
-        """To admit others, abort connections that are already closing, and the longest idle one if it is old enough."""
-        self.look(connections)
+        """Make room for a new connection: abort closing ones, and the longest idle one if it has been idle long
+        enough.
+        """
+        self.close_expired(connections)
         for transport, _ in self._closing.values():
             transport.abort()
         idle = [one for one in self._since if one.transport is not None]
         oldest = min(idle, key=self._since.__getitem__, default=None)
-        if oldest is not None and self._clock() - self._since[oldest] >= _YOUNG_S:
+        if oldest is not None and self._clock() - self._since[oldest] >= _MIN_IDLE_S:
             oldest.transport.abort()
 
-    def _abort(self, connections: list[Any], now: float, limits: ConnectionLimits) -> None:
-        """Abort connections that are still closing: a peer that does not read keeps the response from being sent.
+    def _abort_closing(self, connections: list[Any], now: float, limits: ConnectionLimits) -> None:
+        """Abort connections that cannot close because the peer does not read the response.
 
-        The peer has `headers_s` to read it, but no time if there are too many connections.
+        The peer has `headers_s` seconds to read it, or none if there are too many connections.
         """
         here = set(connections)
         self._closing = {one: left for one, left in self._closing.items() if one in here}
         for transport, since in self._closing.values():
-            if now - since >= limits.headers_s or len(here) > self._most:
+            if now - since >= limits.headers_s or len(here) > self._max_connections:
                 transport.abort()
 
 
-def all_descriptors() -> int:
-    """Raise the process's descriptor limit to its maximum; return the number of connections that it permits.
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of file descriptors to its maximum; return the number of connections that it allows.
 
-    A request in progress takes two descriptors: the client's, and the one to tritonserver.
+    Each request in progress takes two descriptors: for the client, and for tritonserver.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return max(_OTHERS, most // 2 - _OTHERS)
+    return max(_RESERVED_DESCRIPTORS, most // 2 - _RESERVED_DESCRIPTORS)
 
 
 async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
-    """Await something in the same task with a time limit; 0 means no limit.
+    """Await `awaitable` in the current task, with a time limit in seconds (0 for none).
 
-    Before Python 3.12, `wait_for` uses a separate task and, on failure, leaves a reference cycle: the objects
-    in its frames, such as a request's body, would stay in memory until garbage collection.
+    Unlike this function, `asyncio.wait_for` before Python 3.12 starts a task and leaves a reference cycle on failure,
+    which keeps the objects in its frames, such as a request's body, in memory until garbage collection.
 
     Raises:
         asyncio.TimeoutError: the limit is exceeded
@@ -163,18 +178,18 @@ async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
         return await awaitable
 
 
-# ── Rate-limited log of errors that clients can cause; it counts them and never shows what clients sent ──
+# ── Rate-limited log of errors that clients cause; it counts them and never quotes requests ──
 
 
-#: Minimum seconds between two lines of the same kind.
+#: Minimum interval between two lines of the same kind, in seconds.
 _LOG_INTERVAL_S = 10.0
 
 
 class ErrorLog(logging.Handler):
-    """Logs at most one line per kind every ten seconds.
+    """Log of client errors, with at most one line per kind every ten seconds.
 
-    Also serves as a `logging` handler: messages of aiohttp and asyncio quote requests, including keys, so only the
-    message template and the type of the exception are logged.
+    It is also a `logging` handler for aiohttp and asyncio. Their messages quote requests, which may contain keys, so
+    only the message template and the type of the exception are logged.
     """
 
     def __init__(
@@ -185,10 +200,10 @@ class ErrorLog(logging.Handler):
         self._clock = clock
         self._kinds: dict[
             str, tuple[int, float]
-        ] = {}  #: occurrences since its last line, and the time of that line
+        ] = {}  #: kind -> number of errors since its last line, and the time of that line
 
     def count(self, kind: str) -> None:
-        """Count an occurrence, and log the number since the last line if the interval has passed."""
+        """Count an error, and log how many there were since the last line unless that line is too recent."""
         now = self._clock()
         count, logged_at = self._kinds.get(kind, (0, now - _LOG_INTERVAL_S))
         count += 1
@@ -198,7 +213,7 @@ class ErrorLog(logging.Handler):
         self._kinds[kind] = (count, logged_at)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count a record of a library without the arguments of its message."""
+        """Count a library's log record by its message template, without the arguments."""
         error = record.exc_info[1] if record.exc_info else None
         what = "" if error is None else f" {type(error).__name__} {place_of(error)}"
         head = str(record.msg).partition("\n")[0][:100]
@@ -206,7 +221,7 @@ class ErrorLog(logging.Handler):
 
 
 def place_of(error: BaseException) -> str:
-    """Return where an exception was raised, without its text, which may contain data from a client."""
+    """Return the file and line where an exception was raised. Its text is left out, since it may quote a request."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,6 +1,6 @@
-"""Decompresses request bodies piece by piece, so that the reader can stop in time.
+"""Decompression of request bodies in pieces, so that the reader can stop as soon as a limit is exceeded.
 
-The servers disable aiohttp's decompression (`auto_decompress=False`), which would happen before the client is
+The servers disable aiohttp's own decompression (`auto_decompress=False`), which would run before the client is
 authorized.
 """
 
@@ -14,21 +14,21 @@ __all__ = ["Decompressor", "EncodingError"]
 
 #: Maximum size of a decompressed piece.
 _PIECE = 1 << 18
-#: Maximum number of gzip members: each costs a few bytes to send, but more to start decompressing.
+#: Maximum number of gzip members. Each takes only a few bytes to send, but much more work to decompress.
 _MAX_STREAMS = 1_000
 _UNREAD = frozenset({"br", "zstd"})
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class EncodingError(Exception):
-    """The body is compressed with an unsupported encoding."""
+    """Raised for a body whose Content-Encoding is not supported."""
 
 
 class Decompressor:
-    """Decompresses the body of one request. Encodings other than gzip and deflate are passed through.
+    """Decompressor for the body of one request. Unknown encodings are passed through unchanged.
 
     Args:
-        encoding: the header Content-Encoding
+        encoding: value of the Content-Encoding header
 
     Raises:
         EncodingError: the encoding is known but not supported

@@ -1,4 +1,6 @@
-"""The frontend's process: serves on a socket that the daemon listens on, until the daemon exits or stops it."""
+"""Entry point of the OpenAI frontend's process, which serves until the daemon exits or stops it.
+
+The daemon opens the listening socket and passes it to the process."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from pytriton.dispatcher.http_server.connections import all_descriptors
+from pytriton.dispatcher.http_server.connections import raise_descriptor_limit
 from pytriton.dispatcher.openai.client_connection import ClientConnection
 from pytriton.dispatcher.openai.keys import KeysError
 from pytriton.dispatcher.openai.server import ApiServer
@@ -46,7 +48,7 @@ def main() -> int:
     try:
         run(_serve(socket.socket(fileno=arguments.listen), socket.socket(fileno=arguments.state)))
     except KeysError as error:
-        _say(f"cannot start: {error}")
+        _log(f"cannot start: {error}")
         return 2
     return 0
 
@@ -58,7 +60,9 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
         loop.add_signal_handler(number, stop.set)
     reader, writer = await asyncio.open_connection(sock=states, limit=_MAX_BYTES)
     decode = msgspec.json.Decoder(ApiState).decode
-    frontend = ApiServer(decode(await reader.readline()), _say, most=all_descriptors())
+    frontend = ApiServer(
+        decode(await reader.readline()), _log, max_connections=raise_descriptor_limit()
+    )
     logging.basicConfig(handlers=[frontend.error_log])
     runner = web.AppRunner(
         frontend.application(), handler_cancellation=True, shutdown_timeout=_GRACE_S
@@ -71,7 +75,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     def connected() -> ClientConnection:
         return ClientConnection(
             server,
-            frontend.unreadable,
+            frontend.invalid_http,
             loop=loop,
             access_log=None,
             auto_decompress=False,  # `RequestBodies` decompresses after authorization
@@ -88,7 +92,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
                 else:
                     await frontend.use(decode(line))
         except Exception as error:  # the next process receives the whole state again
-            _say(
+            _log(
                 f"stopping: cannot receive updates from the daemon: {type(error).__name__}: {error}"
             )
         finally:
@@ -105,7 +109,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     writer.close()
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

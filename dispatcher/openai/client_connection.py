@@ -1,4 +1,4 @@
-"""A client's connection to the frontend: notices that the client has disconnected, reads bodies, writes JSON."""
+"""A client's connection to the frontend: detects disconnects, reads bodies within limits, writes JSON."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from pytriton.openai.errors import APIError
 
 __all__ = ["ClientConnection", "RequestBodies", "json_response"]
 
-#: Start of client data in aiohttp's messages, which must not be logged. Names of known headers may stay.
+#: Matches where client data starts in aiohttp's messages, which must not be logged. Names of known headers may stay.
 _BYTES = re.compile(r"[:\s]*(?:\n|\b(?:bytearray\()?b['\"]|(?<!\w)['\"](?![A-Za-z-]+' header))")
-#: Start of aiohttp's own text. Some messages consist only of client data.
+#: Matches the start of aiohttp's own text. Some messages consist only of client data.
 _SENTENCE = re.compile(r"[A-Z][\w'-]* ")
-#: Probe for a client that has closed its sending half and received nothing of its answer: the client ignores it (RFC
-#: 9110, 15.2), and a closed socket answers with a reset.
+#: Probe for a client that has closed its sending half before the response has started. A client that still reads
+#: ignores it (RFC 9110, 15.2); a closed socket answers with a reset.
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: Delay from the client's EOF to the first check whether it has disconnected, and interval of further checks.
 _FIRST_CHECK_S, _CHECK_INTERVAL_S = 0.01, 0.5
-#: Limit of all bodies together, as a multiple of the maximum size of one.
+#: Limit on the size of all bodies together, as a multiple of the maximum size of one.
 _MAX_FULL_BODIES = 4
 
 
 class ClientConnection(web.RequestHandler):
-    """The server's end of a connection.
+    """Server side of a client's connection.
 
     Args:
         answer: returns the response to an invalid request, given its status and a one-line description or ""
     Attributes:
-        probe: sends data that the client ignores within a stream; None outside of a stream
+        probe: function that sends data which the client ignores, during a stream; otherwise None
     """
 
     __slots__ = ("_answer", "_end_check", "probe")
@@ -52,10 +52,10 @@ class ClientConnection(web.RequestHandler):
         self._end_check: asyncio.TimerHandle | None = None
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the connection open to answer requests that arrived before EOF; close it if there are none.
+        """Keep the connection open while there are requests to answer that arrived before EOF; otherwise close it.
 
-        Until something is sent, it is unknown whether the client closed its socket or only its sending half (like `nc
-        -N`).
+        Until something is sent, the server cannot know whether the client closed its socket or only its sending half
+        (as `nc -N` does).
         """
         if self._is_idle():
             return None
@@ -63,7 +63,7 @@ class ClientConnection(web.RequestHandler):
         return True
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel the check and the requests in progress."""
+        """Cancel the pending check and the requests in progress."""
         if self._end_check is not None:
             self._end_check.cancel()
         super().connection_lost(exc)
@@ -72,9 +72,9 @@ class ClientConnection(web.RequestHandler):
         return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def _check_after_end(self, is_first: bool) -> None:
-        """Close the connection if the client has disconnected, its last request is truncated, or nothing is pending.
+        """Close the connection if the client has disconnected, the last request is truncated, or nothing is pending.
 
-        After EOF, the event loop no longer watches the socket.
+        This check is needed because the event loop stops watching a socket after EOF.
         """
         transport, request = self.transport, self._current_request
         if transport is None or transport.is_closing():
@@ -104,10 +104,10 @@ class ClientConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Log as aiohttp does, but answer in the API's format.
+        """Log an error as aiohttp does, and return it in the API's format.
 
         Raises:
-            ConnectionError: part of an answer has been sent already
+            ConnectionError: part of the response has been sent already
         """
         super().handle_error(request, status, exc, message)
         answer = self._answer(status, _without_bytes(message or ""))
@@ -116,23 +116,25 @@ class ClientConnection(web.RequestHandler):
 
 
 def _without_bytes(message: str) -> str:
-    """Return aiohttp's error message without client data; "" if it contains nothing else."""
+    """Return aiohttp's error message without the client data in it; "" if nothing else is left."""
     what, *_ = _BYTES.split(message, maxsplit=1)
     return what.rstrip(".: ") if _SENTENCE.match(what) else ""
 
 
 class RequestBodies:
-    """The bodies currently in memory; a body counts until its request has been answered."""
+    """Request bodies currently in memory, with a limit on their total size. A body counts until its request is
+    answered.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
         self._total = 0
 
     async def read(self, request: web.BaseRequest, limits: ApiSettings) -> bytes:
-        """Return the body of a request.
+        """Read and decompress the body of a request.
 
         Raises:
-            APIError: it does not arrive in time, is too large, or exceeds the memory for all bodies
+            APIError: the body does not arrive in time, is too large, or exceeds the memory for all bodies
         """
         if (request.content_length or 0) > limits.max_body_size:
             raise _too_large(limits)
@@ -175,7 +177,7 @@ class RequestBodies:
         self._sizes[id(request)] = len(data)
 
     def release(self, request: web.BaseRequest) -> None:
-        """Release the body of a request that has been answered."""
+        """Stop counting the body of a request that has been answered."""
         self._total -= self._sizes.pop(id(request), 0)
 
 
@@ -189,7 +191,7 @@ def _too_large(limits: ApiSettings) -> APIError:
 def json_response(
     body: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """Return a JSON response."""
+    """Return a response with `body` encoded as JSON."""
     return web.Response(
         body=msgspec.json.encode(body),
         status=status,

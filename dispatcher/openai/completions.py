@@ -1,4 +1,4 @@
-"""Chat, completion and response routes: send one request to a model and relay its answer to the client."""
+"""The routes for text (chat, completions and responses), which relay a model's answer to the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.client_connection import ClientConnection
-from pytriton.dispatcher.openai.keys import tokens_of
+from pytriton.dispatcher.openai.keys import estimate_tokens
 from pytriton.openai.bodies import BODIES, Body, ChatBody, ResponsesBody, ToolBody, read_body
 from pytriton.openai.deltas import Usage
 from pytriton.openai.errors import APIError, WireError
@@ -33,9 +33,9 @@ _EVENTS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-#: Seconds for a client to read the end of its stream, after the answer is complete or has timed out.
+#: Time for a client to read the end of its stream, once the answer is complete or has timed out, in seconds.
 _END_S = 15.0
-#: Maximum length of a logged failure.
+#: Maximum length of a failure in the log, in characters.
 _MAX_LOGGED = 500
 #: Number of turns of the event loop to wait for written data to be sent.
 _TURNS = 2
@@ -44,16 +44,19 @@ _read_error = msgspec.json.Decoder(WireError).decode
 
 
 async def answer_text(frontend: ApiServer, kind: str, request: web.Request) -> web.StreamResponse:
-    """Answer a request to one of the three routes: "chat", "completions" or "responses".
+    """Answer a request to one of the text routes.
+
+    Args:
+        kind: "chat", "completions" or "responses"
 
     Raises:
-        APIError: the request failed before anything was sent
+        APIError: the request failed before any of the response was sent
     """
     call = await frontend.read_call(request)
     body = read_body(call.data, BODIES[kind])
     requested = body.model
-    model = frontend.model(call, requested, kind, partial(tokens_of, body))
-    if not frontend.state.answering.remote_urls:
+    model = frontend.model(call, requested, kind, partial(estimate_tokens, body))
+    if not frontend.state.settings.remote_urls:
         _refuse_remote(body)
     streamed = bool(body.stream)
     del body  # the parsed body takes far more memory than its bytes
@@ -64,7 +67,7 @@ async def answer_text(frontend: ApiServer, kind: str, request: web.Request) -> w
 
 
 def _envelope(kind: str, requested: str, data: bytes) -> bytes:
-    """Return the request to the worker; the answer repeats the `requested` model name."""
+    """Return the request in the form that workers read. `requested` is the model name that the answer repeats."""
     try:
         data.decode()
     except UnicodeDecodeError as error:  # in a part that was not parsed
@@ -76,7 +79,7 @@ def _envelope(kind: str, requested: str, data: bytes) -> bytes:
 
 
 class AnswerRelay:
-    """The answer to one request."""
+    """Relay of one request's answer from the model to the client."""
 
     def __init__(
         self, frontend: ApiServer, call: ApiCall, model: str, kind: str, *, streamed: bool
@@ -98,10 +101,10 @@ class AnswerRelay:
         self._answer: AnswerTexts | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
-        """Send the request to the model and answer the client.
+        """Send the request to the model, relay the answer, and return the response.
 
         Raises:
-            APIError: the request failed before anything was sent
+            APIError: the request failed before any of the response was sent
         """
         error = "cancelled"
         pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
@@ -127,15 +130,16 @@ class AnswerRelay:
         return self._response
 
     def _log(self, failure: APIError) -> None:
-        """Log a failure in a single line, even if the model produced several."""
+        """Log a failure on a single line, even if the model's message has several."""
         line = " ".join(failure.message[: 2 * _MAX_LOGGED].split())[:_MAX_LOGGED]
-        self._frontend.say(f"model {self._model}, request {self._frontend.request_id}: {line}")
+        self._frontend.log(f"model {self._model}, request {self._frontend.request_id}: {line}")
 
     async def _finish_writing(self, writing: Awaitable[None]) -> None:
-        """Write the end of a stream; abort if the client does not read it, so that it does not occupy a request slot.
+        """Write the end of a stream. If the client does not read it in time, abort the connection to free its request
+        slot.
 
         Raises:
-            ConnectionError: the client did not read it
+            ConnectionError: the client did not read the end of the stream
         """
         try:
             await within(writing, _END_S)
@@ -146,7 +150,7 @@ class AnswerRelay:
             raise ConnectionAbortedError("the client did not read its answer") from None
 
     async def _exchange_in_time(self, envelope: bytes) -> None:
-        timeout_s = self._frontend.state.answering.timeout_s
+        timeout_s = self._frontend.state.settings.timeout_s
         try:
             await within(self._exchange(envelope), timeout_s)
         except asyncio.TimeoutError:
@@ -156,11 +160,11 @@ class AnswerRelay:
         except (APIError, ConnectionError):
             raise
         except Exception as error:  # here, since a started stream cannot send an error response
-            raise self._frontend.fault(error) from error
+            raise self._frontend.internal_error(error) from error
 
     async def _exchange(self, envelope: bytes) -> None:
-        answering = self._frontend.state.answering
-        pulse_s = answering.keepalive_s if self._streamed else None
+        settings = self._frontend.state.settings
+        pulse_s = settings.keepalive_s if self._streamed else None
         async with self._frontend.triton.texts(self._model, envelope, pulse_s) as answer:
             self._answer = answer
             try:
@@ -191,9 +195,10 @@ class AnswerRelay:
                 await self._hand_over(answer)
 
     async def _hand_over(self, answer: AnswerTexts) -> None:
-        """Let the native frontend write the following events, if these can go to the client's socket unchanged.
+        """Let the native frontend write the remaining events to the client, if the connection has no TLS and no unsent
+        data.
 
-        It receives the connection's descriptor, so all data written here must have been sent.
+        The native frontend receives the descriptor of the connection, so everything written here must have been sent.
         """
         transport = self._call.request.transport
         for _ in range(_TURNS):  # event loops write at the end of a turn
@@ -212,14 +217,14 @@ class AnswerRelay:
             answer.keep()
 
     async def _reclaim_connection(self, answer: AnswerTexts) -> None:
-        """Resume writing to the client from this process."""
+        """Take the client's connection back from the native frontend, if it is writing."""
         if answer.relaying:
             await answer.close()
         self._events += answer.relayed
         self._wrote_at = self._frontend.clock()
 
-    def _cut(self) -> None:
-        """Abort the client's connection, since nothing can follow an incomplete chunk.
+    def _abort_client(self) -> None:
+        """Abort the client's connection, because nothing can be sent after an incomplete chunk.
 
         Raises:
             ConnectionResetError: always
@@ -230,7 +235,7 @@ class AnswerRelay:
         raise ConnectionResetError("the client did not read its stream")
 
     def _client_part(self, text: str) -> str:
-        """Return the part of a worker's message that goes to the client; see pytriton/openai/response_writer.py."""
+        """Return the part of a worker's message to send to the client; response_writer.py describes the messages."""
         kind = text[:1]
         if kind == "s":
             self._events += text.count("\n\n")
@@ -243,14 +248,16 @@ class AnswerRelay:
             return f"{rest}data: [DONE]\n\n" if done else rest
         if kind == "e":
             error = _read_error(text[1:]).error()
-            self._frontend.reached()
+            self._frontend.mark_reached()
             raise error
         raise _unreadable()
 
     # ── streaming ────────────────────────────────────────────────────────────────────────────────
 
     def _write_now(self, texts: list[str]) -> bool:
-        """Send events immediately if the client can take them; return False to let the task wait for it."""
+        """Write events at once if the client is ready for them; otherwise return False, and the task waits until it
+        is.
+        """
         if not self._in_chunks or self._first_at is None:
             return False
         if self._answer is not None and not self._answer.whole:
@@ -286,9 +293,9 @@ class AnswerRelay:
         if answer is not None and answer.relaying:
             return  # skip a comment: the native frontend is writing now
         if answer is not None and not answer.whole:
-            self._cut()
+            self._abort_client()
         await response.write(data)
-        # The headers have been sent; from now on, data is written unchanged.
+        # Set only now, after the headers have been sent.
         self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
 
     async def _begin(self) -> None:
@@ -312,7 +319,7 @@ class AnswerRelay:
             protocol.probe = probe
 
     def _probe(self) -> None:
-        """Send a comment immediately, unless the native frontend is writing, which does so itself."""
+        """Send a comment to test the connection, unless the native frontend is writing: it sends its own."""
         answer, transport = self._answer, self._call.request.transport
         is_ours = answer is None or (answer.whole and not answer.relaying)
         if self._in_chunks and is_ours and transport is not None:
@@ -320,8 +327,10 @@ class AnswerRelay:
             transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
 
     async def _pulse(self) -> None:
-        """Send a comment when nothing else was sent for a while, because intermediate proxies close silent connections."""
-        every_s = self._frontend.state.answering.keepalive_s
+        """Send a comment whenever the stream has been silent for `keepalive_s`, because proxies close silent
+        connections.
+        """
+        every_s = self._frontend.state.settings.keepalive_s
         while every_s > 0:
             if self._answer is not None and self._answer.relaying:
                 self._wrote_at = self._frontend.clock()  # the native frontend sends comments itself
@@ -333,12 +342,12 @@ class AnswerRelay:
             try:
                 await self._write(b": keep-alive\n\n")
             except ConnectionError:
-                return  # the client has disconnected, which the exchange notices
+                return  # the client has disconnected; `_exchange` handles that
 
     async def _failed(self, error: APIError) -> None:
-        """Report an error within the stream."""
+        """Write an error as an event of the stream."""
         if self._kind == "responses":
-            # The number of events sent so far, numbered from 0.
+            # Events are numbered from 0, so this is the next number.
             event: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}
             event["type"] = "error"
             await self._write(f"event: error\ndata: {json_text(event)}\n\n".encode())
@@ -350,7 +359,7 @@ class AnswerRelay:
         usage = self._usage
         # An aborted stream reported no usage, so count each event as a token.
         tokens = usage.prompt_tokens + usage.completion_tokens
-        self._call.used(tokens if self._ended else self._events)
+        self._call.record_usage(tokens if self._ended else self._events)
         self._frontend.meters.answered(
             self._model,
             _OPERATIONS[self._kind],
@@ -367,10 +376,10 @@ def _unreadable() -> APIError:
 
 
 def _refuse_remote(body: Body) -> None:
-    """Refuse URLs in messages and tools: the server that fetches them may have access that the client lacks.
+    """Refuse remote URLs in messages and tools: the machine that fetches them may have access that the client lacks.
 
     Raises:
-        APIError: a URL is remote
+        APIError: a message or tool refers to a remote URL
     """
     contents: list[tuple[str, Any]] = []
     tools: Sequence[ToolBody] = ()

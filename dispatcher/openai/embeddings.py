@@ -1,4 +1,4 @@
-"""Embedding routes: send a request's texts to the model in as many batches as needed."""
+"""The routes for embeddings, which split a request's texts into batches for the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.client_connection import json_response
-from pytriton.dispatcher.openai.keys import tokens_of
+from pytriton.dispatcher.openai.keys import estimate_tokens
 from pytriton.openai.bodies import EmbeddingsBody, TensorsBody, read_body
 from pytriton.openai.embeddings import EMBEDDING, packed
 from pytriton.openai.errors import APIError
@@ -41,9 +41,13 @@ async def answer_embeddings(frontend: ApiServer, request: web.Request) -> web.Re
     """
     call = await frontend.read_call(request)
     body = read_body(call.data, EmbeddingsBody)
-    model = frontend.model(call, body.model, "embeddings", partial(tokens_of, body))
-    rows, tokens = await _rows(
-        frontend, call, model, _texts("input", prompts_of(body.input, "input")), body.dimensions
+    model = frontend.model(call, body.model, "embeddings", partial(estimate_tokens, body))
+    rows, tokens = await _embed_texts(
+        frontend,
+        call,
+        model,
+        _check_count("input", prompts_of(body.input, "input")),
+        body.dimensions,
     )
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
@@ -57,18 +61,22 @@ async def answer_embeddings(frontend: ApiServer, request: web.Request) -> web.Re
 
 
 async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Response:
-    """Answer a request in KServe's form: texts without a second axis, and a response with only the embeddings.
+    """Answer an embeddings request in KServe's format, with a one-dimensional list of texts.
 
-    LiteLLM's provider `triton/` sends this form. tritonserver rejects it, because its inputs have an axis in addition
-    to the batch's.
+    LiteLLM's provider `triton/` sends such requests. tritonserver itself rejects them, because it expects a second axis
+    beside the batch axis.
 
     Raises:
         APIError: the request failed
     """
     call = await frontend.read_call(request)
     body = read_body(call.data, TensorsBody)
-    model = frontend.model(call, request.match_info["name"], "embeddings", partial(tokens_of, body))
-    rows, _ = await _rows(frontend, call, model, _texts("inputs[0].data", body.inputs[0].data))
+    model = frontend.model(
+        call, request.match_info["name"], "embeddings", partial(estimate_tokens, body)
+    )
+    rows, _ = await _embed_texts(
+        frontend, call, model, _check_count("inputs[0].data", body.inputs[0].data)
+    )
     embedding = {
         "name": EMBEDDING,
         "datatype": "FP32",
@@ -78,11 +86,11 @@ async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Respo
     return json_response({"model_name": model.name, "model_version": "1", "outputs": [embedding]})
 
 
-def _texts(place: str, texts: Sequence[_Text]) -> Sequence[_Text]:
-    """Return the texts of a request. They are counted here, because a list of tokens is one text of any length.
+def _check_count(place: str, texts: Sequence[_Text]) -> Sequence[_Text]:
+    """Check the number of texts in a request, and return them. A list of tokens is one text.
 
     Raises:
-        APIError: there are too many
+        APIError: there are too many texts
     """
     if len(texts) > _MAX_TEXTS:
         raise APIError(
@@ -93,27 +101,27 @@ def _texts(place: str, texts: Sequence[_Text]) -> Sequence[_Text]:
     return texts
 
 
-async def _rows(
+async def _embed_texts(
     frontend: ApiServer,
     call: ApiCall,
     model: ApiModel,
     prompts: Sequence[str | list[int]],
     dimensions: int | None = None,
 ) -> tuple[Any, int]:
-    """Return the embeddings of texts, and the number of their tokens.
+    """Return the embeddings of all texts, and the number of tokens in these texts.
 
     Raises:
-        APIError: the model failed, or its embeddings have other dimensions
+        APIError: the model failed, or its embeddings do not have the requested number of dimensions
     """
     texts = [packed(text) for text in prompts]
-    timeout_s = frontend.state.answering.timeout_s
+    timeout_s = frontend.state.settings.timeout_s
     error = "cancelled"
     tokens = 0
     try:
         with frontend.slot():
             vectors = await within(_embed(frontend, model, texts, dimensions), timeout_s)
         tokens = sum(one.tokens for one in vectors)
-        rows = _joined(vectors)
+        rows = _concatenate(vectors)
         _check_dimensions(dimensions, rows)
         error = ""
     except asyncio.TimeoutError:
@@ -123,7 +131,7 @@ async def _rows(
         error = failure.code or str(failure.status)
         raise
     finally:
-        call.used(tokens)
+        call.record_usage(tokens)
         took_s = frontend.clock() - call.began
         frontend.meters.answered(
             model.name, "embeddings", took_s, prompt_tokens=tokens, error=error
@@ -157,11 +165,11 @@ async def _embed(
     return [found[start] for start in sorted(found)]
 
 
-def _joined(vectors: list[Vectors]) -> Any:
-    """Return the rows of all batches.
+def _concatenate(vectors: list[Vectors]) -> Any:
+    """Concatenate the embeddings of all batches.
 
     Raises:
-        APIError: their dimensions differ, or they contain values that JSON cannot represent
+        APIError: the dimensions differ between batches, or a value is infinite or NaN
     """
     if len({one.rows.shape[1:] for one in vectors}) > 1:
         raise APIError("The model's batches have different dimensions.", 500, code="model_error")

@@ -1,8 +1,8 @@
-"""Reads a streaming answer from tritonserver with minimal work per piece.
+"""HTTP client for streaming responses from tritonserver, with minimal work per token.
 
-A token arrives in a few hundred bytes. A general HTTP client spent an eighth of the frontend's CPU time on that. This
-one supports only what a stream needs: one request per connection, and an answer in chunks or of a known length. With
-`tap`, data is passed on as soon as the loop has read it, without waking a task.
+Each token arrives in a message of a few hundred bytes, and a general HTTP client spent an eighth of the frontend's CPU
+time on parsing them. This one supports only what a stream needs: one request per connection, and a response in chunks
+or of known length. With `tap`, the event loop passes data on as it arrives, without waking a task.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from pytriton.dispatcher.openai.state import Upstream
 
 __all__ = ["RELAY", "BrokenAnswer", "EventStream"]
 
-#: Header that offers, and in the answer accepts, a hand-over of the client's connection:
-#: proxy_backend/frontend/relay/relay.h.
+#: Header with which a request offers, and a response accepts, the client's connection for the native frontend to write
+#: to; see proxy_backend/frontend/relay/relay.h.
 RELAY = "Pytriton-Relay"
 
 _CONNECT_S = 10.0
-#: Maximum sizes of the answer's headers and of the line before a chunk.
+#: Maximum sizes of the response headers and of the line before a chunk, in bytes.
 _MAX_HEAD = 1 << 16
 _MAX_LINE = 1 << 10
-#: Reading pauses when more bytes than this are waiting.
+#: Number of unread bytes above which reading from the socket pauses.
 _MAX_WAITING = 1 << 20
 
 
 class BrokenAnswer(ConnectionError):
-    """The data is not valid HTTP, or the answer is incomplete."""
+    """Raised if a response is incomplete or not valid HTTP."""
 
 
 class EventStream(asyncio.Protocol):
-    """One request and its answer. Closing it before the end cancels the request."""
+    """Connection for one request and its streaming response. Closing it early cancels the request."""
 
     def __init__(self) -> None:
         self.status = 0
-        self.relays = False  #: the server accepts a hand-over of the client's connection
+        self.relays = False  #: the server offers to write to the client itself
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()  #: received but not yet read
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._lost = False
         self._chunked = False
-        #: Remaining bytes of the chunk or the body; None: up to the end of the connection.
+        #: Remaining bytes of the current chunk, or of a body without chunks; None if the body ends with the connection.
         self._left: Optional[int] = 0
         self._in_chunk = False
         self._ended = False
-        self._unread = b""  #: part of the body that the tap left to the reader
+        self._unread = b""  #: part of the body that the tap did not take
         self._broken: BrokenAnswer | None = None
-        #: Called with new data while the reader waits; returns False to leave it to the reader.
+        #: Called with new data while a reader waits; returns False to leave the data to the reader.
         self.tap: Callable[[bytes], bool] | None = None
 
     @classmethod
     async def post(
         cls, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str]
     ) -> EventStream:
-        """Send a request, and return its answer once the headers have arrived.
+        """Connect and send a request; return the stream once the response headers have arrived.
 
         Raises:
-            OSError, asyncio.TimeoutError: the connection failed, or there was no answer
+            OSError, asyncio.TimeoutError: the connection failed, or no response arrived
         """
         loop = asyncio.get_running_loop()
         at = urlsplit(upstream.url)
@@ -93,16 +93,16 @@ class EventStream(asyncio.Protocol):
         self._waiting.clear()
         self._unread = b""
 
-    def say(self, word: bytes) -> None:
-        """Send data after the request."""
+    def send(self, word: bytes) -> None:
+        """Send a control message to the native frontend on the same connection."""
         if self._transport is not None:
             self._transport.write(word)
 
     def send_descriptor(self, word: bytes, descriptor: int) -> None:
-        """Send data with a descriptor after the request, which must have been sent completely.
+        """Send a control message with a file descriptor. The request must have been sent completely.
 
         Raises:
-            OSError: it cannot be sent now
+            OSError: the descriptor cannot be sent now
         """
         assert self._transport is not None  # the headers of the answer have arrived
         own = os.dup(self._transport.get_extra_info("socket").fileno())
@@ -111,14 +111,14 @@ class EventStream(asyncio.Protocol):
             sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
-        """Return the received part of the body, at least one byte; b"" at its end.
+        """Wait for data, and return what has arrived of the body since the last call; b"" at its end.
 
         Raises:
-            BrokenAnswer: the connection ended before the body
+            BrokenAnswer: the connection ended before the body was complete
         """
         while True:
             found, self._unread = self._unread, b""
-            found = found or self._body()
+            found = found or self._take_body()
             if found or self._ended:
                 return found
             await self._wait_for_data()
@@ -127,7 +127,7 @@ class EventStream(asyncio.Protocol):
         """Return the whole body, of at most `most` bytes.
 
         Raises:
-            BrokenAnswer: it is longer, or the connection ended before it
+            BrokenAnswer: the body is longer, or the connection ended before it was complete
         """
         body = bytearray()
         while data := await self.read():
@@ -139,19 +139,19 @@ class EventStream(asyncio.Protocol):
     # ── callbacks of the event loop ──────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the connection."""
+        """Store the transport of the new connection."""
         # uvloop's does not inherit from this class.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass received data to the tap, or store it for the reader."""
+        """Pass received data to the tap if possible; otherwise buffer it for the reader."""
         if self._waiter is not None and self.tap is not None and self._between_chunks:
             only = _single_chunk(data)
             if only and self.tap(only):
                 return  # the usual case: one token
         self._waiting += data
         if self._waiter is not None:
-            if self.tap is None or not self._tapped(self.tap):
+            if self.tap is None or not self._offer_to_tap(self.tap):
                 self._wake()
         elif len(self._waiting) > _MAX_WAITING and self._transport is not None:
             self._transport.pause_reading()
@@ -159,13 +159,13 @@ class EventStream(asyncio.Protocol):
 
     @property
     def _between_chunks(self) -> bool:
-        """Whether all earlier data has been passed on, and the next byte starts a chunk."""
+        """Whether no data is buffered, so that the next byte starts a chunk."""
         return self._chunked and not (
             self._waiting or self._in_chunk or self._unread or self._ended or self._broken
         )
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Wake the reader."""
+        """Wake the reader, which raises an error if the body is incomplete."""
         self._lost = True
         self._wake()
 
@@ -177,7 +177,6 @@ class EventStream(asyncio.Protocol):
         self._waiter = None
 
     async def _wait_for_data(self) -> None:
-        """Wait for more data."""
         if self._lost:
             raise BrokenAnswer("the connection ended in the middle of the answer")
         if self._paused and self._transport is not None:
@@ -206,10 +205,10 @@ class EventStream(asyncio.Protocol):
         if self._chunked:
             self._left = 0
 
-    def _tapped(self, tap: Callable[[bytes], bool]) -> bool:
-        """Pass received data to the tap; return False if the reader must handle it."""
+    def _offer_to_tap(self, tap: Callable[[bytes], bool]) -> bool:
+        """Pass buffered data to the tap; return False if the reader has to handle it."""
         try:
-            found = self._body()
+            found = self._take_body()
         except BrokenAnswer as error:
             self._broken = error
             return False
@@ -218,20 +217,20 @@ class EventStream(asyncio.Protocol):
         self._unread = found
         return False
 
-    def _body(self) -> bytes:
-        """Return the received part of the body.
+    def _take_body(self) -> bytes:
+        """Take the buffered part of the body.
 
         Raises:
-            BrokenAnswer: it is malformed
+            BrokenAnswer: the body is malformed
         """
         if self._broken is not None:
             raise self._broken
         if self._ended:
             return b""
-        return self._chunks() if self._chunked else self._plain()
+        return self._take_chunks() if self._chunked else self._take_plain()
 
-    def _plain(self) -> bytes:
-        """Return the received part of a body without chunked encoding."""
+    def _take_plain(self) -> bytes:
+        """Take the buffered part of a body without chunked encoding."""
         found = bytes(self._waiting[: self._left])
         del self._waiting[: self._left]
         if self._left is not None:
@@ -239,8 +238,8 @@ class EventStream(asyncio.Protocol):
         self._ended = self._left == 0 or (self._left is None and self._lost)
         return found
 
-    def _chunks(self) -> bytes:
-        """Return the received data of chunks without their framing."""
+    def _take_chunks(self) -> bytes:
+        """Take the buffered chunk data, without the chunk headers."""
         data, at, size, found = self._waiting, 0, len(self._waiting), b""
         while not self._ended:
             if self._in_chunk:
@@ -269,7 +268,7 @@ class EventStream(asyncio.Protocol):
 
 
 def _single_chunk(data: bytes) -> bytes | None:
-    """Return the content of `data` if it is exactly one complete chunk, otherwise None."""
+    """Return the content of `data` if it is exactly one complete chunk; otherwise None."""
     end = data.find(b"\r\n", 0, _MAX_LINE)
     digits = data[:end]
     if end < 1 or not digits.isalnum() or not data.endswith(b"\r\n"):

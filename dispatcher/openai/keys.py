@@ -1,4 +1,4 @@
-"""API keys with their models and quotas per minute, read from a file and reloaded when it changes."""
+"""API keys, with the models and quotas of each, from a file that is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["KeyFile", "KeyOwner", "KeysError", "TokenReservation", "tokens_of"]
+__all__ = ["KeyFile", "KeyOwner", "KeysError", "TokenReservation", "estimate_tokens"]
 
 #: Interval between checks of the file.
 _POLL_INTERVAL_S = 1.0
 _MINUTE_S = 60.0
-#: Estimated tokens of a request that does not limit its answer: initial value, and weight of the latest request.
+#: Moving average of tokens per request, which estimates requests that set no maximum: start value, and weight of the
+#: latest request.
 _FIRST_GUESS, _LAST_COUNTS = 256.0, 0.2
 _PerMinute = Annotated[int, Meta(ge=1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class KeysError(Exception):
-    """The keys file is invalid; the text says where and why, without showing a key."""
+    """Raised for an invalid keys file. The message says where and why, and never contains a key."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[key]]` table of the file, with the key itself or its SHA-256."""
+    """A `[[key]]` table of the file, with either the key itself or its SHA-256 hash."""
 
     name: Annotated[str, Meta(min_length=1)]
     key: Optional[Annotated[str, Meta(min_length=16)]] = None
@@ -55,17 +56,17 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_minute: Optional[_PerMinute] = None
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the key."""
+        """Return the SHA-256 hash of the key."""
         if self.key is not None:
             return hashlib.sha256(self.key.encode()).digest()
         return bytes.fromhex(self.sha256 or "")
 
 
 class Bucket:
-    """A token bucket that refills completely within a minute.
+    """Token bucket (rate limiter) that refills completely within a minute.
 
     Attributes:
-        reserved: part reserved for requests in progress
+        reserved: amount reserved for requests in progress
     """
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
@@ -77,28 +78,28 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """The current level; below 0 if an answer used more than was left."""
+        """Current level; negative if a response used more than was left."""
         now = self._clock()
         self._level = min(self.size, self._level + (now - self._at) * self.size / _MINUTE_S)
         self._at = now
         return self._level
 
     def take(self, amount: float) -> None:
-        """Take an amount, even if the bucket does not have it."""
+        """Subtract an amount, even if that makes the level negative."""
         self._level = self.level - amount
 
     @property
     def free(self) -> float:
-        """The part of the level that is not reserved."""
+        """Current level minus the reserved amount."""
         return self.level - self.reserved
 
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until the amount is free, if all reservations are used up."""
+        """Return the seconds until `amount` is free, assuming that all reserved tokens will be used."""
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
 class KeyOwner:
-    """The owner of a key, with the state of its quotas."""
+    """Owner of an API key, with the current state of its quotas."""
 
     def __init__(self, entry: KeyEntry, clock: Callable[[], float]) -> None:
         self.entry = entry
@@ -107,19 +108,19 @@ class KeyOwner:
         self._typical = _FIRST_GUESS
 
     def may_use(self, model: str) -> bool:
-        """Return whether the key permits a model."""
+        """Return whether the key gives access to a model."""
         return self.entry.models is None or model in self.entry.models
 
     def admit(self, tokens_of: Callable[[int], int]) -> TokenReservation:
-        """Count a request and reserve the tokens that it may use until it is answered.
+        """Count a request against the quotas, and reserve the tokens that it may use.
 
-        A request that may exceed the whole quota is admitted as long as some of it is left.
+        A request that may use more tokens than the quota is admitted if any are left.
 
         Args:
-            tokens_of: returns the number of tokens it may use, given the typical number
+            tokens_of: returns the maximum number of tokens of the request, given the average of earlier requests
 
         Raises:
-            APIError: a quota is used up, or the rest of it is reserved
+            APIError: a quota is used up, or what is left of it is reserved
         """
         for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
             wait_s = bucket.wait_s(amount) if bucket else 0.0
@@ -145,19 +146,19 @@ class KeyOwner:
         return TokenReservation(self, reserved)
 
     def release(self, reserved: int) -> None:
-        """Release reserved tokens."""
+        """Return reserved tokens to the quota."""
         if self._tokens:
             self._tokens.reserved -= reserved
 
-    def used(self, tokens: int) -> None:
-        """Count the tokens of an answer."""
+    def record_usage(self, tokens: int) -> None:
+        """Charge the tokens that a request used to the quota."""
         if self._tokens:
             self._tokens.take(tokens)
             if tokens:
                 self._typical += _LAST_COUNTS * (tokens - self._typical)
 
     def headers(self) -> dict[str, str]:
-        """Return the rate limit headers."""
+        """Return the rate-limit headers of a response: limit, remaining, and time until reset."""
         found = {}
         for what, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket:
@@ -168,23 +169,28 @@ class KeyOwner:
 
 
 class TokenReservation:
-    """The tokens of a quota that are reserved for a request in progress."""
+    """Tokens of a quota that are reserved for a request in progress."""
 
     def __init__(self, caller: KeyOwner, tokens: int) -> None:
         self._caller: KeyOwner | None = caller
         self._tokens = tokens
 
     def settle(self, used: int | None) -> None:
-        """Replace the reservation by the tokens used; None if no model was used. Only the first call has an effect."""
+        """Release the reservation, and charge the tokens that were used (None if the request reached no model).
+
+        Only the first call has an effect.
+        """
         caller, self._caller = self._caller, None
         if caller is not None:
             caller.release(self._tokens)
             if used is not None:
-                caller.used(used)
+                caller.record_usage(used)
 
 
 class KeyFile:
-    """The keys in a file. If a changed file is invalid, the previous keys stay in effect."""
+    """API keys from a file, which is reloaded when it changes. If the new content is invalid, the previous keys stay in
+    effect.
+    """
 
     def __init__(
         self,
@@ -204,13 +210,13 @@ class KeyFile:
 
     @property
     def wanted(self) -> bool:
-        """Whether a key is required."""
+        """Whether requests need a key."""
         return self._path is not None
 
-    def caller(self, authorization: str) -> KeyOwner | None:
+    def authenticate(self, authorization: str) -> KeyOwner | None:
         """Return the owner of the key in an Authorization header; None if no key is required.
 
-        Every key is compared in constant time, so the duration reveals nothing.
+        The key is compared with every known one in constant time, so that the duration reveals nothing about them.
 
         Raises:
             APIError: the key is missing or wrong
@@ -253,7 +259,7 @@ class KeyFile:
             self._log(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
     def _read(self, path: Path) -> list[tuple[bytes, KeyOwner]]:
-        """Return the callers in the file; those with an unchanged entry keep the state of their quotas."""
+        """Read the owners of the keys in the file. Owners whose entry is unchanged keep the state of their quotas."""
         known = {caller.entry: caller for _, caller in self._callers}
         return [
             (entry.digest(), known.get(entry) or KeyOwner(entry, self._clock))
@@ -275,7 +281,7 @@ def _entries(path: Path) -> list[KeyEntry]:
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        # Invalid TOML or UTF-8; the message of a TOML error contains no values.
+        # Invalid TOML or UTF-8. The error's message is left out, since it might quote the file.
         raise KeysError(f"{path} is not TOML in UTF-8: {type(error).__name__}") from None
     try:
         entries = msgspec.convert(document.get("key", []), list[KeyEntry])
@@ -290,46 +296,48 @@ def _entries(path: Path) -> list[KeyEntry]:
     return entries
 
 
-# ── Estimates the number of tokens that a request may use, before it is answered ──
+# ── Estimate of the number of tokens that a request may use, before it is answered ──
 
 
-#: Average characters per token in English; fewer in other languages. The real tokenizer belongs to the model.
+#: Average number of characters per token in English; other languages have fewer. Only the model has the real tokenizer.
 _CHARACTERS = 4
-#: Fields with a file in base64, whose number of tokens only the model can tell.
+#: Fields with a base64-encoded file. Only the model knows how many tokens it makes.
 _FILES = ("data", "file_data")
 
 
-def tokens_of(body: Body | TensorsBody, typical: int) -> int:
-    """Return the number of tokens that a request may use: those of its texts plus its maximum answer.
+def estimate_tokens(body: Body | TensorsBody, typical: int) -> int:
+    """Estimate the maximum number of tokens of a request: those of its texts, and of the longest answer it allows.
 
     Args:
-        typical: typical usage of a request that does not limit its answer
+        typical: average number of tokens per answer, for a request without a maximum
     """
     if isinstance(body, (EmbeddingsBody, TensorsBody)):
-        return _in_texts(body.input if isinstance(body, EmbeddingsBody) else body.inputs[0].data)
+        return _estimate_in_texts(
+            body.input if isinstance(body, EmbeddingsBody) else body.inputs[0].data
+        )
     answers, longest, texts = 1, None, 0
     if isinstance(body, ChatBody):
-        texts = _in_texts([one.content for one in body.messages])
+        texts = _estimate_in_texts([one.content for one in body.messages])
         answers, longest = body.n or 1, body.max_completion_tokens or body.max_tokens
     elif isinstance(body, CompletionBody):
-        texts = _in_texts(body.prompt)
-        answers = max(body.n or 1, body.best_of or 1) * _prompts(body.prompt)
+        texts = _estimate_in_texts(body.prompt)
+        answers = max(body.n or 1, body.best_of or 1) * _count_prompts(body.prompt)
         longest = body.max_tokens
     elif isinstance(body, ResponsesBody):
-        texts = _in_texts([body.input, body.instructions])
+        texts = _estimate_in_texts([body.input, body.instructions])
         longest = body.max_output_tokens
     return max(texts, answers * typical) if longest is None else texts + answers * longest
 
 
-def _prompts(prompt: str | Sequence[Any]) -> int:
-    """Return the number of prompts in a request; a list of tokens is one prompt."""
+def _count_prompts(prompt: str | Sequence[Any]) -> int:
+    """Return the number of prompts in a request. A list of tokens is one prompt."""
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return 1
     return max(1, len(prompt))
 
 
-def _in_texts(content: Any) -> int:
-    """Return the approximate number of tokens in the texts; a number is one token."""
+def _estimate_in_texts(content: Any) -> int:
+    """Estimate the number of tokens in nested texts. An integer is one token."""
     characters, left = 0, [content]
     while left:
         one = left.pop()

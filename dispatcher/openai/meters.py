@@ -1,4 +1,4 @@
-"""The frontend's metrics, named after OpenTelemetry's conventions for generative AI, in Prometheus' text format."""
+"""Metrics of the OpenAI frontend, named as in OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytriton.dispatcher.openai.state import MetricData
 
 __all__ = ["Meters"]
 
-#: Maximum number of distinct error codes, since a callable can invent any, and OpenTelemetry's name for the others.
+#: Maximum number of distinct error codes (callables can make up any), and OpenTelemetry's name for all others.
 _MAX_CODES, _OTHER = 64, "_OTHER"
 _CODE = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
-#: The bucket bounds that the conventions define.
+#: Histogram bounds, as defined by the conventions.
 _DURATIONS = (
     0.01,
     0.02,
@@ -55,7 +55,7 @@ class _Histogram:
 
     def observe(self, labels: Labels, value: float) -> None:
         series = self._series.get(labels)
-        if series is None:  # one count per bucket, one above all bounds, and the sum
+        if series is None:  # a count per bucket, a count above all bounds, and the sum
             series = self._series[labels] = [0.0] * (len(self._bounds) + 2)
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
@@ -76,10 +76,10 @@ class _Histogram:
 
 
 class Meters:
-    """All metrics of the frontend. Only registered models are counted by name, so clients cannot create labels.
+    """All metrics of the OpenAI frontend. Only registered models become labels, so clients cannot create any.
 
     Args:
-        now: returns the time at which counting starts
+        now: returns the current time, in seconds since the epoch
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -89,20 +89,20 @@ class Meters:
         self._codes: set[str] = set()
         self._duration = _Histogram(
             "gen_ai_server_request_duration_seconds",
-            "Time from a request to the end of its answer, in seconds.",
+            "Time from a request to the end of its response, in seconds.",
             _DURATIONS,
         )
         self._first = _Histogram(
-            "gen_ai_server_time_to_first_token_seconds", "Time from a request to the first piece of its stream, in seconds.",
+            "gen_ai_server_time_to_first_token_seconds", "Time from a request to the first event of its stream, in seconds.",
             _FIRST,
         )  # fmt: skip
         self._each = _Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Time per token after the first, in seconds.",
+            "Time per output token after the first, in seconds.",
             _EACH,
         )
         self._tokens = _Histogram(
-            "gen_ai_client_token_usage", "Tokens of requests and answers.", _TOKENS
+            "gen_ai_client_token_usage", "Number of input and output tokens per request.", _TOKENS
         )
 
     def answered(
@@ -116,7 +116,12 @@ class Meters:
         completion_tokens: int = 0,
         error: str = "",
     ) -> None:
-        """Count a request that was answered or failed; `first_s` is set for streams."""
+        """Count a request that was answered or failed.
+
+        Args:
+            first_s: time until the first piece of a stream, in seconds; None for other requests
+            error: error code; "" on success
+        """
         labels = _labels(model, operation)
         failed: Labels = (("error_type", self._known(error)),) if error else ()
         self._duration.observe((*labels, *failed), duration_s)
@@ -134,7 +139,9 @@ class Meters:
         self.refused[code] = self.refused.get(code, 0) + 1
 
     def _known(self, code: str) -> str:
-        """Return the label for an error code. Their number is limited, because each creates a permanent series."""
+        """Return the label value for an error code. The number of values is limited, because each creates a permanent
+        series.
+        """
         if code not in self._codes:
             if len(self._codes) >= _MAX_CODES or not _CODE.fullmatch(code):
                 return _OTHER
@@ -142,7 +149,7 @@ class Meters:
         return code
 
     def collect(self, shows: Callable[[str], bool] = lambda model: True) -> list[MetricData]:
-        """Return all metrics, limited to the models that `shows` accepts."""
+        """Return all metrics, with only those models that `shows` accepts."""
         codes = sorted(self.refused.items())
         metrics = [
             MetricData(
@@ -154,7 +161,7 @@ class Meters:
             MetricData(
                 "pytriton_openai_refused_requests",
                 "counter",
-                "Requests refused before they reached a model.",
+                "Requests refused before they reached a model, by error code.",
                 [([("code", code)], [("_total", "", count)]) for code, count in codes],
             ),
             *(
@@ -165,7 +172,7 @@ class Meters:
         return [msgspec.structs.replace(one, since=self._since) for one in metrics]
 
     def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
-        """Return the same in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format, with only those models that `shows` accepts."""
         lines = []
         for metric in self.collect(shows):
             name = f"{metric.name}_total" if metric.kind == "counter" else metric.name

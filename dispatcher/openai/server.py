@@ -1,4 +1,4 @@
-"""The frontend's routes: authorization, request handling, and the answers that need no model."""
+"""Routes of the OpenAI API: authorization, request handling, and the responses that need no model."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pytriton.openai.errors import APIError
 __all__ = ["ApiCall", "ApiServer", "cors_headers", "refuse_foreign"]
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
 class _RequestContext:
-    """The context of the request that a task answers.
+    """State of the request that the current task answers.
 
     Attributes:
-        caller: set once the key has been verified
-        reservation: reserved tokens of the caller, once the request is admitted
+        caller: owner of the key, once the key has been verified
+        reservation: tokens reserved for the request, once it has been admitted
         reached: whether a worker has answered, even with an error
     """
 
@@ -52,7 +52,7 @@ class _RequestContext:
     reached: bool = False
 
     def settle(self) -> None:
-        """Release tokens that are still reserved, because no model was used."""
+        """Release the tokens that are still reserved, without charging any."""
         if self.reservation is not None:
             self.reservation.settle(None)
 
@@ -64,11 +64,11 @@ _TOO_SLOW = msgspec.json.encode(
 )
 #: Time limit of tritonserver's readiness probe, in seconds.
 _HEALTH_S = 5.0
-#: Headers that a page may send, if the browser's preflight request lists none.
+#: Request headers that a page may send if the preflight request lists none.
 _CORS_REQUEST_HEADERS = (
     "authorization, content-type, x-request-id, openai-organization, openai-project, openai-beta"
 )
-#: The header names that a preflight request may list: libraries use their own (OpenAI's has ten x-stainless ones).
+#: Matches the header names that a preflight request may list. Client libraries add their own (OpenAI's: x-stainless-…).
 _HEADER_NAMES = re.compile(r"[a-zA-Z0-9_-]{1,64}(?:[, ]{1,4}[a-zA-Z0-9_-]{1,64}){0,63}")
 #: Response headers that a page may read.
 _CORS_RESPONSE_HEADERS = "x-request-id, retry-after, " + ", ".join(
@@ -76,18 +76,18 @@ _CORS_RESPONSE_HEADERS = "x-request-id, retry-after, " + ", ".join(
     for of in ("requests", "tokens")
     for what in ("limit", "remaining", "reset")
 )
-#: Seconds for which a browser may cache a preflight response.
+#: How long browsers may cache a preflight response, in seconds.
 _PREFLIGHT_MAX_AGE_S = 600
 
 
 class ApiCall:
-    """A request with its body and caller.
+    """Request whose key has been verified and whose body has been read.
 
     Attributes:
-        data: the body
-        caller: the owner of the key; None if no keys are required
-        began: start time by the monotonic clock
-        reservation: reserved tokens of the caller, once the request is admitted
+        data: body of the request
+        caller: owner of the key; None if no keys are required
+        began: start time, on the monotonic clock
+        reservation: tokens reserved for the request, once it has been admitted
     """
 
     def __init__(
@@ -99,37 +99,46 @@ class ApiCall:
         self.began = began
         self.reservation: TokenReservation | None = None
 
-    def used(self, tokens: int) -> None:
-        """Count the tokens used against the caller's quota, instead of the reserved ones."""
+    def record_usage(self, tokens: int) -> None:
+        """Charge the tokens that the request used to the caller's quota, and release the reservation."""
         if self.reservation is not None:
             self.reservation.settle(tokens)
 
 
 class ApiServer:
-    """The state shared by all requests. `say` writes a log line; `most` is the maximum number of connections."""
+    """The OpenAI API's server, with the state that all requests share.
+
+    Args:
+        state: settings and models, as sent by the daemon
+        log: writes a line to the log
+        clock: monotonic clock
+        max_connections: maximum number of client connections
+    """
 
     def __init__(
         self,
         state: ApiState,
-        say: Say,
+        log: Log,
         clock: Callable[[], float] = time.monotonic,
-        most: int = 1 << 16,
+        max_connections: int = 1 << 16,
     ) -> None:
         self.state = state
         self.meters = Meters()
         self.clock = clock
-        self.say = say
-        path = state.answering.keys_file
-        self.keys = KeyFile(None if path is None else Path(path), say, clock)
+        self.log = log
+        path = state.settings.keys_file
+        self.keys = KeyFile(None if path is None else Path(path), log, clock)
         self.triton = TritonPool(state.upstream)
-        self.error_log = ErrorLog(say, clock)
-        self.connections = Connections(lambda: self.state.answering, most, _TOO_SLOW, clock)
+        self.error_log = ErrorLog(log, clock)
+        self.connections = Connections(
+            lambda: self.state.settings, max_connections, _TOO_SLOW, clock
+        )
         self._bodies = RequestBodies()
         self._health_probe: asyncio.Future[bool] | None = None
         self._models = _models_by_id(state.models)
 
     def application(self) -> web.Application:
-        """Return the application with its routes."""
+        """Return the aiohttp application with all routes."""
         app = web.Application(middlewares=[self._around])
         routes: list[tuple[str, str, Handler]] = [
             ("GET", "/health", self._health),
@@ -151,7 +160,7 @@ class ApiServer:
         return app
 
     async def use(self, state: ApiState) -> None:
-        """Apply a new state from the daemon."""
+        """Apply new settings and models from the daemon."""
         former = self.triton if state.upstream != self.state.upstream else None
         self.state = state
         self._models = _models_by_id(state.models)
@@ -164,14 +173,14 @@ class ApiServer:
 
     # ── used by the routes ───────────────────────────────────────────────────────────────────────
 
-    def caller(self, request: web.Request) -> KeyOwner | None:
-        """Return the caller that the key belongs to.
+    def authenticate(self, request: web.Request) -> KeyOwner | None:
+        """Verify the key of a request, and return its owner; None if no keys are required.
 
         Raises:
             APIError: the key is missing or wrong
         """
         try:
-            caller = self.keys.caller(request.headers.get("Authorization", ""))
+            caller = self.keys.authenticate(request.headers.get("Authorization", ""))
         except APIError:
             self.error_log.count("requests without a valid key")
             raise
@@ -179,14 +188,14 @@ class ApiServer:
         return caller
 
     async def read_call(self, request: web.Request) -> ApiCall:
-        """Return a request with its body after verifying its key.
+        """Verify the key of a request, then read its body.
 
         Raises:
-            APIError: the key is wrong, or the body does not arrive in time or is too large
+            APIError: the key is missing or wrong, or the body does not arrive in time or is too large
         """
         began = self.clock()
-        caller = self.caller(request)  # before the body is read
-        data = await self._bodies.read(request, self.state.answering)
+        caller = self.authenticate(request)  # before the body is read
+        data = await self._bodies.read(request, self.state.settings)
         return ApiCall(request, data, caller, began)
 
     def model(
@@ -195,10 +204,13 @@ class ApiServer:
         """Return the requested model, and count the request against the caller's quota.
 
         Args:
-            tokens_of: returns the number of tokens it may use, given the typical number
+            call: the request
+            name: name or alias of the model
+            kind: route, such as "chat"
+            tokens_of: returns the maximum number of tokens of the request, given the average of earlier requests
 
         Raises:
-            APIError: no model or an unknown one is named, it does not serve this route, or the quota is used up
+            APIError: the model is missing or unknown or does not serve this route, or the quota is used up
         """
         if not name:
             raise APIError(
@@ -217,10 +229,11 @@ class ApiServer:
         return found
 
     def _model_for(self, caller: KeyOwner | None, name: str) -> ApiModel:
-        """Return a model. One that the key does not permit is reported as missing, so that keys cannot discover it.
+        """Return a model by name or alias.
 
         Raises:
-            APIError: there is no such model
+            APIError: the model does not exist, or the key gives no access to it. Both have the same message, so that
+                callers cannot discover other models.
         """
         found = self._models.get(name)
         if found is None or not _may_use(caller, name, found):
@@ -234,15 +247,15 @@ class ApiServer:
 
     @contextmanager
     def slot(self) -> Any:
-        """Occupy one of the request slots.
+        """Occupy one of `max_requests` request slots for the duration of this context.
 
         Raises:
-            APIError: all are occupied
+            APIError: all slots are occupied
         """
-        most = self.state.answering.max_requests
-        if self.meters.active >= most:
+        limit = self.state.settings.max_requests
+        if self.meters.active >= limit:
             raise APIError(
-                f"{most} requests are in progress, which is the limit. Retry later.", 429, type="overloaded",
+                f"{limit} requests are in progress, which is the limit. Retry later.", 429, type="overloaded",
                 code="overloaded", retry_after_s=1.0,
             )  # fmt: skip
         self.meters.active += 1
@@ -255,11 +268,11 @@ class ApiServer:
 
     @property
     def request_id(self) -> str:
-        """The id of the current request."""
+        """Id of the current request, for logs and the x-request-id header."""
         return _context.get().request_id
 
-    def reached(self) -> None:
-        """Record that a worker has answered, so that its error is not counted as a refused request."""
+    def mark_reached(self) -> None:
+        """Record that the request has reached a worker, so that an error does not count as a refused request."""
         _context.get().reached = True
 
     @web.middleware
@@ -268,9 +281,9 @@ class ApiServer:
         is_valid = _REQUEST_ID.fullmatch(sent) is not None
         _context.set(_RequestContext(sent if is_valid else f"req_{secrets.token_hex(12)}"))
         answer: web.StreamResponse
-        self.connections.begins(request)
+        self.connections.request_started(request)
         try:
-            refuse_foreign(request, self.state.answering.cors_origins)
+            refuse_foreign(request, self.state.settings.cors_origins)
             if request.method == "OPTIONS":  # a preflight request; the headers below answer it
                 answer = web.Response(status=204)
             else:
@@ -286,22 +299,22 @@ class ApiServer:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
-            answer = self._error(self.fault(error))
+            answer = self._error(self.internal_error(error))
         finally:
             _context.get().settle()
-            self.connections.ends(request)
+            self.connections.request_finished(request)
             self._bodies.release(request)
         if not answer.prepared:
             answer.headers.update(self.headers(request))
         return answer
 
-    def fault(self, error: Exception) -> APIError:
-        """Count an internal error; return the error for the client."""
+    def internal_error(self, error: Exception) -> APIError:
+        """Log and count an internal error, and return the error to send to the client."""
         self.error_log.count(f"internal errors: {type(error).__name__} {place_of(error)}")
         return APIError("Internal error of the OpenAI frontend.", 500)
 
-    def unreadable(self, status: int, why: str) -> web.Response:
-        """Return the answer to a request that is not valid HTTP."""
+    def invalid_http(self, status: int, why: str) -> web.Response:
+        """Return the response to a request that is not valid HTTP."""
         text = f"The request is not valid HTTP: {why or 'it is malformed'}."
         if status >= 500:
             text = "Internal error of the OpenAI frontend."
@@ -312,24 +325,24 @@ class ApiServer:
         return json_response(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
-        """Return the common headers of all answers."""
+        """Return the headers that all responses to `request` have."""
         headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
-        headers.update(cors_headers(request, self.state.answering.cors_origins))
+        headers.update(cors_headers(request, self.state.settings.cors_origins))
         return headers
 
     async def _expect(self, request: web.Request) -> None:
-        """Handle `Expect: 100-continue`: ask for the body if the key is valid and the size permitted."""
+        """Handle `Expect: 100-continue`: request the body if the key is valid and the body is not too large."""
         expected = request.headers.get("Expect", "").lower()
         if expected != "100-continue" or request.version < aiohttp.HttpVersion11:
             return
         try:
-            self.keys.caller(request.headers.get("Authorization", ""))
+            self.keys.authenticate(request.headers.get("Authorization", ""))
         except APIError:
             return
-        if (request.content_length or 0) > self.state.answering.max_body_size:
+        if (request.content_length or 0) > self.state.settings.max_body_size:
             return
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the answer itself has not started
+        request.writer.output_size = 0  # the response itself has not started
 
     def _error(self, error: APIError) -> web.Response:
         context = _context.get()
@@ -358,12 +371,12 @@ class ApiServer:
             return False
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         text = self.meters.text() if caller is None else self.meters.text(caller.may_use)
         return web.Response(text=text, content_type="text/plain")
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         shown = [
             model_json(one, name)
             for name, one in self._models.items()
@@ -372,13 +385,13 @@ class ApiServer:
         return json_response({"object": "list", "data": shown})
 
     async def _show_model(self, request: web.Request) -> web.Response:
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         name = request.match_info["name"]
         return json_response(model_json(self._model_for(caller, name), name))
 
     async def _load(self, request: web.Request) -> web.Response:
-        """Load or unload a model, as Triton's OpenAI frontend does; requires the access token."""
-        caller = self.caller(request)
+        """Load or unload a model, as in Triton's own OpenAI frontend. The request needs Triton's access token."""
+        caller = self.authenticate(request)
         requested, verb = request.match_info["name"], request.match_info["verb"]
         found = self._models.get(requested)
         if caller is not None:  # a key restricted to some models must not control others
@@ -398,12 +411,12 @@ def _models_by_id(models: Iterable[ApiModel]) -> dict[str, ApiModel]:
 
 
 def _may_use(caller: KeyOwner | None, requested: str, model: ApiModel) -> bool:
-    """Return whether a caller's key permits a model, by its name or by the requested alias."""
+    """Return whether the caller's key gives access to a model, either by its name or by the requested alias."""
     return caller is None or caller.may_use(model.name) or caller.may_use(requested)
 
 
 def model_json(model: ApiModel, name: str) -> dict[str, Any]:
-    """Return a model as shown by `/v1/models` under one of its ids."""
+    """Return the entry of a model in `/v1/models`, under its name or one of its aliases."""
     card = model.card
     shown: dict[str, Any] = {
         "id": name,
@@ -437,10 +450,10 @@ def _from_http_error(error: web.HTTPException, request: web.Request) -> APIError
 
 
 def cors_headers(request: web.BaseRequest, allowed_origins: Sequence[str]) -> dict[str, str]:
-    """Return the response headers that permit a page of an allowed origin to read the response."""
+    """Return the CORS headers with which a page of an allowed origin may read the response."""
     if not allowed_origins:
         return {}
-    headers = {"Vary": "Origin"}  # on all responses, so that caches keep those of each origin apart
+    headers = {"Vary": "Origin"}  # on all responses, so that caches do not mix up origins
     if has_allowed_origin(request.headers, allowed_origins):
         headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
         headers["Access-Control-Expose-Headers"] = _CORS_RESPONSE_HEADERS
@@ -455,7 +468,7 @@ def cors_headers(request: web.BaseRequest, allowed_origins: Sequence[str]) -> di
 
 
 def refuse_foreign(request: web.BaseRequest, allowed_origins: Sequence[str]) -> None:
-    """Refuse a browser's request on behalf of a page whose origin is not allowed.
+    """Refuse a browser's request if its page has an origin that is not allowed.
 
     Raises:
         APIError: the request is refused

@@ -1,7 +1,7 @@
-"""The messages between the daemon and its OpenAI frontend, one per line on a private socket.
+"""Messages between the daemon and the OpenAI frontend, one per line on a private socket.
 
-The daemon sends its `ApiState` as JSON; each replaces the previous one. The frontend sends `READY` once it serves. The daemon
-sends `METRICS`, and the frontend answers with a list of `MetricData`.
+The daemon sends an `ApiState` as JSON at the start and after every change. The frontend sends `READY` once it serves.
+When the daemon sends `METRICS`, the frontend replies with a JSON list of `MetricData`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ READY, METRICS = b"ready\n", b"metrics\n"
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """tritonserver's HTTP endpoint: a `url` or a unix socket, and the `token` for its restricted endpoints.
+    """tritonserver's HTTP endpoint, as used by the OpenAI frontend.
 
-    An empty `url` means that it has none.
+    Attributes:
+        url: base URL; "" if tritonserver serves no HTTP
+        socket: unix socket to connect to instead of the URL's host
+        token: access token for the restricted endpoints
     """
 
     url: str
@@ -29,7 +32,13 @@ class Upstream(msgspec.Struct, frozen=True):
 
 
 class ApiModel(msgspec.Struct, frozen=True):
-    """A model behind the API. `most_texts` is the maximum number of texts per embedding request."""
+    """A model served through the API.
+
+    Attributes:
+        card: how the API shows and serves the model
+        created: time of its registration, in seconds since the epoch
+        most_texts: maximum number of texts per batch of embeddings
+    """
 
     name: str
     card: OpenAICard
@@ -39,10 +48,17 @@ class ApiModel(msgspec.Struct, frozen=True):
 
 
 class ApiSettings(msgspec.Struct, frozen=True):
-    """Settings of the frontend: the daemon's `openai_*`, see pytriton/_host/settings/declarations.py.
+    """Settings of the OpenAI frontend, from the daemon's `openai_*` settings; times are in seconds.
 
-    The last three are fixed: seconds for the first headers of a new connection, for the next request after an answer,
-    and for a body to arrive.
+    Attributes:
+        keys_file: file with API keys; None if no key is required
+        max_body_size: maximum size of a request body, in bytes
+        max_requests: maximum number of concurrent requests
+        keepalive_s: silence after which a stream sends a comment; 0 for never
+        timeout_s: maximum duration of a response; 0 for no limit
+        headers_s: time limit for the first headers of a new connection
+        idle_s: time limit for the next request after a response
+        body_s: time limit for a request body to arrive
     """
 
     keys_file: Optional[str] = None
@@ -58,21 +74,21 @@ class ApiSettings(msgspec.Struct, frozen=True):
 
 
 class ApiState(msgspec.Struct, frozen=True):
-    """The complete state. It must arrive before the frontend serves requests."""
+    """Complete state of the OpenAI frontend. It serves no requests before it has received one."""
 
-    answering: ApiSettings
+    settings: ApiSettings
     upstream: Upstream
     models: list[ApiModel] = []
 
 
 class MetricData(msgspec.Struct, frozen=True):
-    """A metric counted by the frontend.
+    """A metric that the frontend reports to the daemon.
 
     Attributes:
         name: name without the suffix of its kind
         kind: "counter", "gauge" or "histogram"
         help: help text
-        series: labels, and values by name suffix and bucket bound ("" if none)
+        series: the labels of each series, and its values as (name suffix, bucket bound or "", value)
         since: time when counting began, in seconds since the epoch
     """
 

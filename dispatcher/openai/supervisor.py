@@ -1,4 +1,4 @@
-"""Supervises the OpenAI frontend from the daemon: its socket, its process and restarts, and the state sent to it."""
+"""Supervision of the OpenAI frontend by the daemon: its socket, process, restarts and state."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["OpenAISupervisor"]
 _log = structlog.get_logger(__name__)
 
 _BACKLOG = 4096
-#: Back-off before a restart, in seconds; the first restart in a row is immediate.
+#: Initial and maximum back-off before a restart, in seconds. The first of consecutive restarts is immediate.
 _INITIAL_DELAY_S, _MAX_DELAY_S = 0.5, 30.0
-#: A process that lived this long resets the back-off.
+#: Uptime that resets the back-off, in seconds.
 _GOOD_LIFE_S = 60.0
-#: Timeout and maximum size of the process's metrics.
+#: Timeout (seconds) and maximum size (bytes) of the metrics that the process reports.
 _METRICS_S, _MAX_METRICS_BYTES = 1.0, 64 << 20
 _NO_HTTP = (
     "the OpenAI API needs tritonserver's HTTP endpoint, which allow_http = false disables; the native frontend provides it anyway: "
@@ -41,14 +41,14 @@ _read_metrics = msgspec.json.Decoder(list[MetricData]).decode
 
 
 class OpenAISupervisor:
-    """The OpenAI frontend of one daemon. It is not started until a model requires it.
+    """Supervisor of the daemon's OpenAI frontend, which starts with the first model that needs it.
 
     Args:
         config: the daemon's settings
-        library: the directory that contains only `pytriton`
+        library: directory that contains only the package `pytriton`
         kill_on_death: kills the process when the daemon is killed
-        describe: returns the current state for the frontend
-        changes: signals of changes that may affect that state
+        describe: returns the state to send to the frontend
+        changes: signals that this state may have changed
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class OpenAISupervisor:
 
     @property
     def url(self) -> str:
-        """The URL for clients; "" while no model requires the frontend."""
+        """URL for clients; "" while the API is closed because no model needs it."""
         if self._listener is None:
             return ""
         port = self._listener.getsockname()[1]
@@ -85,16 +85,16 @@ class OpenAISupervisor:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the process; None while it does not run."""
+        """Pid of the frontend's process; None while it does not run."""
         running = self._child is not None and not self._child.exited.done()
         return self._child.pid if running and self._child else None
 
     def problem(self) -> str:
-        """Return a problem that needs attention, or ""."""
+        """Return the problem to show in the daemon's status; "" if there is none."""
         return self._problem
 
     async def metrics(self) -> list[MetricData]:
-        """Return the process's metrics; an empty list if it does not run or does not answer in time."""
+        """Return the metrics of the frontend; an empty list if it does not run or does not answer in time."""
         if self._writer is None:
             return []
         if self._metrics_request is None:
@@ -105,10 +105,10 @@ class OpenAISupervisor:
         return waiting.result() if done else []
 
     def open(self) -> None:
-        """Listen and start the process, because a model requires it.
+        """Listen for clients and start the process. Does nothing if the API is open already.
 
         Raises:
-            RemoteFailure: it cannot listen, or tritonserver has no HTTP
+            RemoteFailure: the address is in use, or tritonserver serves no HTTP
         """
         if self._listener is not None:
             return
@@ -124,7 +124,7 @@ class OpenAISupervisor:
         _log.info("OpenAI API is available", url=self.url)
 
     async def run(self) -> None:
-        """Open the frontend when a served model requires it, for example one that was restored."""
+        """Open the API as soon as a served model needs it, such as a restored one. Runs until cancelled."""
         while True:
             changed = self._changed()
             if self._listener is None and self._describe().models:
@@ -136,28 +136,28 @@ class OpenAISupervisor:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether the frontend is closed, or its process serves and has received the whole state."""
+        """Whether the API is closed, or the process is ready and no message to it is half written."""
         if self._listener is None:
             return True
-        # A partially written line would be lost by an upgrade.
+        # An upgrade would lose the rest of a partially written line.
         written = self._writer is not None and self._writer.transport.get_write_buffer_size() == 0
         return self.pid is not None and self._channel >= 0 and written
 
     def hand_over(self) -> OpenAIState | None:
-        """Return the state for the next version of the daemon; call it when `is_quiescent`."""
+        """Return the state for the next version of the daemon; None if the API is closed. Requires `is_quiescent`."""
         if self._listener is None or self._child is None:
             return None
         return OpenAIState(self._listener.fileno(), self._child.hand_over(), self._channel)
 
     def adopt(self, state: OpenAIState) -> None:
-        """Adopt the socket and the process of the previous version; raises OSError."""
+        """Adopt the socket and the process of the previous version. Raises OSError if one is gone."""
         self._listener = socket.socket(fileno=state.listener)
         child = Child.adopt(state.child, self._log_line, self._kill_on_death)
         channel = socket.socket(fileno=state.channel)
         self._supervise_task = asyncio.ensure_future(self._supervise(child, channel))
 
     async def stop(self, grace_s: float) -> None:
-        """Stop accepting requests, answer pending ones, and exit."""
+        """Stop the process: it accepts no more requests, and has `grace_s` seconds to answer pending ones."""
         if self._supervise_task is not None:
             self._supervise_task.cancel()
             await asyncio.wait([self._supervise_task])
@@ -193,7 +193,13 @@ class OpenAISupervisor:
     async def _run_process(
         self, child: Child, channel: socket.socket, *, ready: bool = False
     ) -> str:
-        """Send state changes to a process; return how it exited. `ready`: it has already reported ready."""
+        """Send state changes to a process until it exits; return how it exited.
+
+        Args:
+            child: the process
+            channel: socket connected to it
+            ready: whether it has reported ready before
+        """
         self._child = child
         reader, writer = await asyncio.open_connection(sock=channel, limit=_MAX_METRICS_BYTES)
         if ready:
@@ -214,7 +220,7 @@ class OpenAISupervisor:
                 await child.stop(0)
 
     async def _start(self) -> tuple[Child, socket.socket]:
-        """Start a process; return it with the connection for its state."""
+        """Start a process; return it, and our end of the socket connected to it."""
         assert self._listener is not None
         listener = self._listener.fileno()
         ours, theirs = socket.socketpair()
@@ -250,7 +256,7 @@ class OpenAISupervisor:
                     sent = state
                 await changed
         except ConnectionError:
-            return  # the process has exited, which is handled elsewhere
+            return  # the process has exited; `_run_process` handles that
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -261,7 +267,7 @@ class OpenAISupervisor:
             try:
                 self._resolve_metrics(_read_metrics(line))
             except msgspec.DecodeError:
-                # The rest of a line that the previous version of the daemon had started to read.
+                # The rest of a line whose beginning the previous version of the daemon has read.
                 self._resolve_metrics([])
 
     def _resolve_metrics(self, metrics: list[MetricData]) -> None:
@@ -270,7 +276,7 @@ class OpenAISupervisor:
             self._metrics_request = None
 
     def _changed(self) -> asyncio.Future[None]:
-        """Return a future that is done when the frontend's state may have changed."""
+        """Return a future that is done once the state to send may have changed."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = [asyncio.ensure_future(one.next.wait()) for one in self._changes]
 

@@ -1,4 +1,4 @@
-"""The frontend's client of tritonserver: `generate_stream` for texts, `infer` for embeddings, over HTTP."""
+"""HTTP client with which the OpenAI frontend uses tritonserver: `generate_stream` for text, `infer` for embeddings."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from pytriton.openai.errors import APIError
 
 __all__ = ["AnswerTexts", "TritonPool", "Vectors"]
 
-#: Header with the length of the JSON before the tensors.
+#: Header with the length of the JSON part before the binary tensors.
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-#: Maximum size of an incomplete event.
+#: Maximum size of an event that is still incomplete, in bytes.
 _MAX_BYTES = 256 << 20
-#: Timeout for the native frontend to return a client's connection, which it does immediately.
+#: Timeout for the native frontend to return a client's connection, in seconds.
 _BACK_S = 5.0
-#: Parts of Triton's messages when its queue is full or the model is unavailable; others are errors of the model.
+#: Parts of Triton's error messages that mean a full queue, or an unavailable model. Other errors come from the model.
 _OVERLOADED = ("exceeds maximum queue size", "timeout expired", "queue size")
 _GONE = ("unknown model", "is not ready", "not found", "no worker", "is not loaded", "unloaded")
 
-#: An exception of a callable starts with its class; messages of tritonserver and the daemon start with words.
+#: Matches the message of an exception in a callable, which starts with its class, unlike those of tritonserver.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: | \[request id: |$)")
 
 
@@ -46,14 +46,19 @@ _read_event = msgspec.json.Decoder(_Event).decode
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """The embeddings of some texts, and their number of tokens."""
+    """Embeddings of a batch of texts.
+
+    Attributes:
+        rows: array with a row for each text
+        tokens: number of tokens in the texts
+    """
 
     rows: Any
     tokens: int
 
 
 class TritonPool:
-    """A connection pool to one tritonserver. Closing a connection before the end of an answer cancels its request."""
+    """Connection pool to one tritonserver. Closing a connection before the response ends cancels the request."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
@@ -81,7 +86,7 @@ class TritonPool:
         await self._session.close()
 
     async def is_ready(self) -> bool:
-        """Return whether tritonserver is ready."""
+        """Return whether tritonserver reports ready."""
         try:
             async with self._session.get(f"{self.upstream.url}/v2/health/ready") as answer:
                 return answer.status == 200
@@ -92,13 +97,13 @@ class TritonPool:
     async def texts(
         self, model: str, request: bytes, pulse_s: float | None = None
     ) -> AsyncIterator[AnswerTexts]:
-        """Request texts from a model.
+        """Send a request for text to a model, and yield the answer.
 
         Args:
             model: name of the model
-            request: request to the model
-            pulse_s: permits a hand-over of the client's connection (`AnswerTexts.hand_over`), with a comment after this many
-                seconds without data; 0: no comments; None: no hand-over
+            request: the request, as workers read it
+            pulse_s: permits the native frontend to write to the client itself (`AnswerTexts.hand_over`), with a comment
+                after this many seconds without data (0 for none); None does not permit it
 
         Raises:
             APIError: the model failed or did not answer
@@ -122,7 +127,12 @@ class TritonPool:
     async def embed(
         self, model: str, texts: Sequence[bytes], dimensions: int | None = None
     ) -> Vectors:
-        """Request the embeddings of texts in packed form; `dimensions` None means the model's default.
+        """Request the embeddings of texts.
+
+        Args:
+            model: name of the model
+            texts: packed texts, at most as many as the model's batch size
+            dimensions: number of dimensions; None for the model's default
 
         Raises:
             APIError: the model failed or did not answer
@@ -146,10 +156,10 @@ class TritonPool:
             return _vectors(data, int(answer.headers.get(_HEADER_LENGTH, len(data))))
 
     async def control(self, model: str, verb: str, token: str) -> None:
-        """Load or unload a model, if a client's access token permits it.
+        """Load or unload a model in tritonserver, with the access token that a client sent.
 
         Raises:
-            APIError: the token does not permit it, or the operation failed
+            APIError: the token is wrong, or the model could not be loaded or unloaded
         """
         url = f"{self.upstream.url}/v2/repository/models/{quote(model, safe='')}/{verb}"
         with _reached():
@@ -193,19 +203,20 @@ def _path(model: str) -> str:
 
 
 class AnswerTexts:
-    """The texts of one answer: `on_texts` is offered them first, the iterator yields the others.
+    """Stream of the texts in one answer.
 
-    Each iteration yields all texts received so far.
+    New texts go to `on_texts` first. If it is None or returns False, the iterator yields them: each iteration, all
+    texts that have arrived.
 
-    With the native frontend there is a third way: after the first events, it can write the following ones to the client
-    itself, in chunks. It waits until `hand_over` or `keep` is called. From `hand_over` until `relaying` is false, this
-    process must not write to the client. See proxy_backend/frontend/relay/relay.h.
+    The native frontend can also write the events after the first to the client itself, in chunks. It waits for a call
+    of `hand_over` (it writes) or `keep` (this process does). After `hand_over`, this process must not write to the
+    client until `relaying` is False. See proxy_backend/frontend/relay/relay.h.
 
     Attributes:
-        awaits_decision: one of the two must be called after the first event
-        relaying: the native frontend is writing to the client
-        relayed: number of events that it has written
-        whole: its output ends with a complete chunk; otherwise nothing can follow it
+        awaits_decision: whether `hand_over` or `keep` must be called after the first event
+        relaying: whether the native frontend is writing to the client
+        relayed: number of events that the native frontend has written
+        whole: whether its output ended with a complete chunk; otherwise nothing can be sent after it
     """
 
     def __init__(self, answer: EventStream) -> None:
@@ -216,16 +227,18 @@ class AnswerTexts:
         self.whole = True
         self._partial: list[bytes] = []  #: parts of an incomplete event
         self._partial_size = 0
-        #: Called with texts as soon as they arrive; returns False if it does not take them.
+        #: Called with texts as soon as they arrive. Returns False to leave them to the iterator.
         self.on_texts: Callable[[list[str]], bool] | None = None
 
     def keep(self) -> None:
-        """Receive all texts here."""
+        """Keep receiving all texts in this process."""
         self.awaits_decision = False
-        self._answer.say(b"n")
+        self._answer.send(b"n")
 
     def hand_over(self, client: int) -> None:
-        """Let the native frontend write the following events to a client's descriptor, which the caller keeps."""
+        """Let the native frontend write the remaining events to a client's socket, given by its descriptor. The caller
+        keeps the descriptor open.
+        """
         self.awaits_decision = False
         try:
             self._answer.send_descriptor(b"g", client)
@@ -234,9 +247,11 @@ class AnswerTexts:
             self.keep()
 
     async def close(self) -> None:
-        """Take the client's connection back before the answer ends; texts received until then are dropped."""
+        """Take the client's connection back from the native frontend before the answer ends. Texts received until then
+        are dropped.
+        """
         self.on_texts = None
-        self._answer.say(b"s")
+        self._answer.send(b"s")
         try:
             await within(self._wait_reclaimed(), _BACK_S)
         except (APIError, OSError, asyncio.TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
@@ -262,15 +277,15 @@ class AnswerTexts:
             with _reached():
                 data = await self._answer.read()
         except APIError:
-            self.relaying = False  # the process that wrote to the client has exited
+            self.relaying = False  # the native frontend has exited
             raise
         self.relaying = self.relaying and bool(data)
         return data
 
     def _complete_events(self, data: bytes) -> list[bytes]:
-        """Return the complete events in the data received so far, and store the rest.
+        """Return the events that `data` completes, and store the incomplete rest.
 
-        An event with a large text arrives in many pieces; each is scanned only once.
+        A large event arrives in many pieces; each piece is scanned only once.
         """
         if self._partial and not self._ends(data):
             if self._partial_size + len(data) > _MAX_BYTES:
@@ -282,7 +297,7 @@ class AnswerTexts:
         return whole
 
     def _ends(self, data: bytes) -> bool:
-        """Return whether these bytes contain the end of the pending event."""
+        """Return whether `data` contains the end of the stored incomplete event."""
         return b"\n\n" in data or (data.startswith(b"\n") and self._partial[-1].endswith(b"\n"))
 
     def _add_partial(self, data: bytes) -> None:
@@ -316,23 +331,21 @@ class AnswerTexts:
         return True
 
     def _texts(self, events: list[bytes]) -> tuple[list[str], str | None]:
-        """Return the texts of events up to the first error, and the error."""
+        """Return the texts of events up to the first error, and the error (None if there is none)."""
         texts: list[str] = []
         for event in events:
             if not event.startswith(b"data:"):
-                self._note(event)
+                self._handle_status(event)
                 continue
-            self.relaying = (
-                False  # the frontend announces the end first, unless nothing was handed over
-            )
+            self.relaying = False  # the native frontend announces the end of its writing before it sends an event
             received = _read_event(event[5:])
             if received.error is not None:
                 return texts, received.error
             texts.append(received.text_output or "")
         return texts, None
 
-    def _note(self, event: bytes) -> None:
-        """Handle a status message of the native frontend; repeated ones are harmless."""
+    def _handle_status(self, event: bytes) -> None:
+        """Handle a status message of the native frontend. Handling one twice is harmless."""
         word, _, count = event.partition(b": ")
         if word == b"slow":
             self.whole = False
@@ -371,8 +384,8 @@ def _refused(status: int, data: bytes) -> APIError:
 
 
 def error_of(text: str, status: int = 500) -> APIError:
-    """Return the APIError for an error of Triton or of the model."""
-    # An exception of a callable may have any text.
+    """Return the APIError for an error message of Triton or of the model."""
+    # Ignore words in the message of an exception from a callable: it may contain any.
     low = "" if _RAISED.match(text) else text.lower()
     if any(one in low for one in _OVERLOADED):
         return APIError(

@@ -107,18 +107,18 @@ class OpenAIProcess:
     @contextlib.contextmanager
     def hurrying(self, **limits: float) -> Iterator[None]:
         """Have clients little time: a busy machine may take longer for what other tests send."""
-        self._report(msgspec.structs.replace(self._state.answering, **limits))
+        self._report(msgspec.structs.replace(self._state.settings, **limits))
         try:
             yield
         finally:
-            self._report(self._state.answering)
+            self._report(self._state.settings)
 
     def _report(self, answering: ApiSettings) -> None:
         """Have it answer in another way, and return when it does so: then it knows of another model, too."""
         self._reported += 1
         named = ApiModel(f"told-{self._reported}", OpenAICard(["chat"]))
         models = [*self._state.models, named]
-        state = msgspec.structs.replace(self._state, answering=answering, models=models)
+        state = msgspec.structs.replace(self._state, settings=answering, models=models)
         self._states.sendall(msgspec.json.encode(state) + b"\n")
         eventually(lambda: named.name in self._models(), "the frontend is told")
 

@@ -22,20 +22,21 @@ _log = structlog.get_logger(__name__)
 
 BACKLOG = 128
 _TOO_SLOW = b'{"error":"the request headers did not arrive in time"}'
-#: Timeouts: idle connections at a stop, requests in progress at a stop, and the whole stop.
+#: Timeouts in seconds: for idle connections between requests, for requests in progress at the stop, and for the whole
+#: stop.
 _IDLE_S = 5.0
 _GRACE_S = 4.0
 _STOP_S = 5.0
-#: Interval between checks for a free slot, and pause after running out of descriptors.
+#: Interval between checks for a free slot, and pause after the process has run out of descriptors, in seconds.
 _POLL_INTERVAL_S, _NO_DESCRIPTORS_DELAY_S = 0.01, 1.0
 
 
 class ServerLimits(NamedTuple):
-    """The limits of connections.
+    """Limits of the server's connections.
 
     Attributes:
-        headers_s: seconds for a new connection's TLS handshake and first headers
-        idle_s: seconds after a response to read it and send another request
+        headers_s: time for the TLS handshake and the first headers of a new connection, in seconds
+        idle_s: time from a response to the headers of the next request, in seconds
         max_connections: maximum number of connections
     """
 
@@ -45,12 +46,12 @@ class ServerLimits(NamedTuple):
 
 
 class ServerThread:
-    """Serves on listening sockets from the moment it is created.
+    """HTTP server in its own thread, which serves from its creation until `stop`.
 
     Args:
-        routes: the routes to serve
-        sockets: closed at the stop
-        tls: None for plain HTTP
+        routes: routes to serve
+        sockets: listening sockets; closed when the server stops
+        tls: TLS context; None for HTTP
         limits: limits of connections
     """
 
@@ -71,9 +72,9 @@ class ServerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; wait a limited time for requests in progress. Call it from another thread."""
+        """Stop serving, with a limited time for requests in progress. Call this from another thread."""
         self._started.wait(_STOP_S)
-        with suppress(RuntimeError):  # its loop has ended already
+        with suppress(RuntimeError):  # the event loop has ended already
             if self._stop is not None:
                 self._stop()
         self._thread.join(_STOP_S)
@@ -96,12 +97,12 @@ class ServerThread:
             lambda text: _log.warning("error in the management server", reason=text)
         )
         connections = Connections(lambda: limits, limits.max_connections, _TOO_SLOW)
-        app = web.Application(middlewares=[connections.around, _refuse_other_sites])
+        app = web.Application(middlewares=[connections.middleware, _refuse_other_sites])
         app.add_routes(self._routes)
         runner = web.AppRunner(
             app,
             access_log=None,
-            auto_decompress=False,  # handlers decompress the body after they have authorized the client
+            auto_decompress=False,  # handlers decompress bodies after they have authorized the client
             logger=_quiet_logger(error_log),
             keepalive_timeout=_IDLE_S,
             shutdown_timeout=_GRACE_S,
@@ -143,7 +144,9 @@ async def _refuse_other_sites(
 
 
 def _quiet_logger(error_log: ErrorLog) -> logging.Logger:
-    """Return the logger for aiohttp's errors, which quote requests and with them tokens."""
+    """Return the logger for aiohttp's errors, which are counted without their messages: these quote requests and
+    tokens.
+    """
     logger = logging.getLogger(__name__)
     logger.propagate = False
     logger.handlers[:] = [error_log]
@@ -151,19 +154,20 @@ def _quiet_logger(error_log: ErrorLog) -> logging.Logger:
 
 
 class Acceptor:
-    """Accepts connections for one server, at most `max_connections` at a time: the process needs descriptors for other purposes.
+    """Accepts connections for a server, but limits their number, because the process also needs descriptors for other
+    purposes.
 
-    When the limit is reached, an idle connection is closed to admit another; if more than half are still in a TLS
-    handshake, the oldest of those is closed instead. If none can be closed, new ones wait in the kernel's queue.
-    aiohttp's own sites have no limit, and do not see a connection until its handshake is complete.
+    When the limit is reached, an idle connection is closed to make room; if more than half of all are in their TLS
+    handshake, the oldest of these. If none can be closed, new connections wait in the backlog. (aiohttp's own sites
+    have no limit, and ignore connections in their handshake.)
 
     Args:
         server: receives the connections
-        connections: closes idle ones
+        connections: closes idle connections
         max_connections: maximum number of connections
-        tls: None for plain HTTP
-        handshake_s: time limit of a handshake
-        report: reports problems for the operator
+        tls: TLS context; None for HTTP
+        handshake_s: time limit of a TLS handshake, in seconds
+        report: called with a description of each problem
     """
 
     def __init__(
@@ -184,16 +188,16 @@ class Acceptor:
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  #: oldest first
 
     async def run(self, listener: socket.socket) -> None:
-        """Accept connections from a listening socket."""
+        """Accept connections from a listening socket, until cancelled."""
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         while True:
             await self._wait_for_slot()
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:  # the client has disconnected already
+            except ConnectionAbortedError:  # the client has already disconnected
                 continue
-            except OSError as error:  # for example, no descriptors are left
+            except OSError as error:  # for example, too many open files
                 self._report(f"cannot accept connections: {error.strerror}")
                 await asyncio.sleep(_NO_DESCRIPTORS_DELAY_S)
                 continue
@@ -202,12 +206,12 @@ class Acceptor:
             task.add_done_callback(self._handshake_done)
 
     def close(self) -> None:
-        """Cancel pending handshakes; `run` must have ended."""
+        """Cancel pending handshakes. `run` must have ended."""
         for task in self._handshakes:
             task.cancel()
 
     async def _wait_for_slot(self) -> None:
-        await asyncio.sleep(0)  # yield to other tasks, however fast connections arrive
+        await asyncio.sleep(0)  # let other tasks run, however fast connections arrive
         while len(self._server.connections) + len(self._handshakes) >= self._max_connections:
             if self._tls is not None and len(self._handshakes) > self._max_connections // 2:
                 next(iter(self._handshakes)).cancel()
@@ -217,12 +221,12 @@ class Acceptor:
 
     async def _hand_over(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with suppress(OSError):  # the peer has disconnected, or does not speak TLS
+        with suppress(OSError):  # the client has disconnected, or does not speak TLS
             await loop.connect_accepted_socket(
                 self._server, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
 
     def _handshake_done(self, task: asyncio.Task[None]) -> None:
         connection = self._handshakes.pop(task)
-        if task.cancelled():  # possibly before it was handed to the server
+        if task.cancelled():  # possibly before the server had it
             connection.close()

@@ -365,7 +365,7 @@ def test_the_documents_way_from_a_function_to_an_answer(
 def test_the_documents_keys_are_read(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(block("toml").replace("…", hashlib.sha256(b"sk-x").hexdigest(), 1))
-    caller = KeyFile(path, print).caller("Bearer sk-x")
+    caller = KeyFile(path, print).authenticate("Bearer sk-x")
     assert caller is not None
     assert caller.entry.models == ("talk",)
 

@@ -52,20 +52,20 @@ def test_which_connections_are_closed() -> None:
     clock = Clock()
     connections = connections_of(9, clock, 10, 50)
     new, asked, busy = all_ = [Connection() for _ in range(3)]
-    connections.look(all_)
-    connections.begins(asked)
-    connections.ends(asked)
-    connections.begins(busy)
+    connections.close_expired(all_)
+    connections.request_started(asked)
+    connections.request_finished(asked)
+    connections.request_started(busy)
     clock.now += 10
-    connections.look(all_)
+    connections.close_expired(all_)
     assert [one.closed for one in all_] == [True, False, False]
     assert new.written.startswith(b"HTTP/1.1 408 ")
     assert new.written.endswith(b'\r\nContent-Length: 20\r\n\r\n{"error":"too slow"}')
     clock.now += 1_000
-    connections.look([asked, busy])
+    connections.close_expired([asked, busy])
     assert (asked.closed, asked.written, busy.closed) == (True, b"", False)
-    connections.ends(busy)
-    connections.look([busy])
+    connections.request_finished(busy)
+    connections.close_expired([busy])
     assert not busy.closed
 
 
@@ -74,11 +74,11 @@ def test_too_many_connections_cost_those_that_idle_the_longest() -> None:
     connections = connections_of(2, clock)
     all_ = [Connection() for _ in range(5)]
     for count in range(1, 6):
-        connections.begins(all_[count - 1])
+        connections.request_started(all_[count - 1])
         clock.now += 1
         if count != 2:
-            connections.ends(all_[count - 1])
-    connections.look(all_)
+            connections.request_finished(all_[count - 1])
+    connections.close_expired(all_)
     # The second is under way, the last was answered last.
     assert [one.closed for one in all_] == [True, False, True, True, False]
 
@@ -88,23 +88,23 @@ def test_connections_whose_peer_does_not_read_are_aborted() -> None:
     connections = connections_of(2, clock, 10, 50)
     all_ = stuck, busy, late = [Connection() for _ in range(3)]
     for one in all_:
-        connections.begins(one)
-    connections.ends(stuck)
-    connections.look([stuck, busy])
+        connections.request_started(one)
+    connections.request_finished(stuck)
+    connections.close_expired([stuck, busy])
     clock.now += 50
-    connections.look([stuck, busy])
+    connections.close_expired([stuck, busy])
     assert (stuck.closed, stuck.aborted) == (True, False)
     clock.now += 9
-    connections.look([stuck, busy])
+    connections.close_expired([stuck, busy])
     assert not stuck.aborted
     clock.now += 1
-    connections.look([stuck, busy])
+    connections.close_expired([stuck, busy])
     assert [one.aborted for one in all_] == [True, False, False]
     # Where there are too many, the next look is soon enough.
-    connections.ends(busy)
-    connections.look([busy, late, Connection()])
+    connections.request_finished(busy)
+    connections.close_expired([busy, late, Connection()])
     assert (busy.closed, busy.aborted) == (True, False)
-    connections.look([busy, late, Connection()])
+    connections.close_expired([busy, late, Connection()])
     assert [one.aborted for one in all_] == [True, True, False]
 
 
@@ -132,7 +132,7 @@ def test_a_peer_that_never_reads_loses_its_connection() -> None:
         with theirs:
             _, never = await asyncio.get_running_loop().create_connection(Never, sock=ours)
             for _ in range(3):
-                connections.look([never])
+                connections.close_expired([never])
                 clock.now += 15
             await asyncio.wait_for(ended.wait(), 30)
 

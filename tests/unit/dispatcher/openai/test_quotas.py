@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
 
-from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner, tokens_of
+from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner, estimate_tokens
 from pytriton.openai.bodies import BODIES, TensorsBody, read_body
 from pytriton.openai.errors import APIError
 
@@ -69,7 +69,7 @@ def test_refused_requests_use_no_quota(tmp_path: Path) -> None:
 
 
 def a_caller(folder: Path, tokens: int) -> KeyOwner:
-    found = KeyFile(Path(keys_in(folder, tokens)), print, lambda: 100.0).caller(
+    found = KeyFile(Path(keys_in(folder, tokens)), print, lambda: 100.0).authenticate(
         MINE["Authorization"]
     )
     assert found is not None
@@ -135,9 +135,9 @@ def said(*contents: Any) -> list[dict[str, Any]]:
 )
 def test_estimated_tokens_of_a_request(kind: str, body: dict[str, Any], tokens: int) -> None:
     read = read_body(json.dumps({"model": "m", **body}).encode(), BODIES[kind])
-    assert tokens_of(read, 100) == tokens
+    assert estimate_tokens(read, 100) == tokens
 
 
 def test_estimated_tokens_of_string_tensors() -> None:
     body = {"inputs": [{"name": "input_text", "data": ["x" * 8, "y" * 8]}]}
-    assert tokens_of(read_body(json.dumps(body).encode(), TensorsBody), 100) == 4
+    assert estimate_tokens(read_body(json.dumps(body).encode(), TensorsBody), 100) == 4

@@ -310,7 +310,7 @@ def test_quotas_refill(tmp_path: Path) -> None:
     )
     clock = Clock()
     keys = KeyFile(path, print, clock)
-    caller = keys.caller(f"Bearer {KEY}")
+    caller = keys.authenticate(f"Bearer {KEY}")
     assert caller is not None
     for _ in range(2):
         caller.admit(lambda usual: 1).settle(None)
@@ -338,10 +338,10 @@ def test_aborted_streams_count_the_events_sent(
     async def test(client: Client) -> None:
         last = f"u{USAGE}\ndata: e\n\n" if end == "whole" else asyncio.Event()
         rig.script[:] = ["sdata: a\n\ndata: b\n\n", "sdata: c\n\n", "sdata: d\n\n", last]
-        caller = rig.frontend.keys.caller(mine["Authorization"])
+        caller = rig.frontend.keys.authenticate(mine["Authorization"])
         assert caller is not None
         used: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(caller, "used", used.set_result)
+        monkeypatch.setattr(caller, "record_usage", used.set_result)
         body = json.dumps({**HELLO, "stream": True})
         async with client.post("/v1/chat/completions", data=body, headers=mine) as answer:
             assert await answer.content.readuntil(b"d\n\n")
@@ -361,17 +361,17 @@ def test_a_changed_key_file_is_reloaded(tmp_path: Path) -> None:
     clock = Clock()
     keys = KeyFile(path, said.append, clock)
     with pytest.raises(APIError):
-        keys.caller(f"Bearer {KEY}")
+        keys.authenticate(f"Bearer {KEY}")
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
     clock.now += 2
-    known = keys.caller(f"Bearer {KEY}")
+    known = keys.authenticate(f"Bearer {KEY}")
     assert known is not None
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n[[key]]\nname = "b"\nkey = "{KEY}0"\n')
     clock.now += 2
-    assert keys.caller(f"Bearer {KEY}") is known  # with what is left of its quotas
+    assert keys.authenticate(f"Bearer {KEY}") is known  # with what is left of its quotas
     path.write_text("[[key]")
     clock.now += 2
-    assert keys.caller(f"Bearer {KEY}0") is not None
+    assert keys.authenticate(f"Bearer {KEY}0") is not None
     assert len(said) == 1
 
 

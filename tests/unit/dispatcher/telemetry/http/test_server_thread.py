@@ -113,7 +113,7 @@ def test_bodies_are_not_inflated_before_a_handler_reads_them(served: Served) -> 
 def test_the_oldest_connections_make_room_for_others(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_YOUNG_S", 0.01)
+    monkeypatch.setattr(connections, "_MIN_IDLE_S", 0.01)
     idle = [served.connect() for _ in range(100)]
     assert answers(served.connect())
     for client in idle[: 100 - LONG.max_connections]:
@@ -205,7 +205,7 @@ def test_young_connections_are_not_closed() -> None:
 
     there: Any = [Connection("old")]
     looked: Any = Connections(lambda: LONG, 8, b"{}", lambda: now)
-    looked.look(there)
+    looked.close_expired(there)
     there.append(Connection("young"))
     now = 1.0
     looked.make_room(there)
