@@ -1,4 +1,4 @@
-"""Block signals while this process executes another program, so that none is lost, whichever thread receives it."""
+"""Signal blocking across execve(2), so that the next program receives every signal that arrives in between."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import FrameType
 def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
     """Block signals in the main thread for the duration of this context.
 
-    Only this thread blocks them: another one may receive a signal for the process. Python then records it for the main
-    thread, and execve would lose the record.
+    Other threads may still receive a signal. Python then only records it for the main thread, and execve would lose
+    that record.
 
     Yields:
-        A function to call just before execve; it makes received signals pending for the next program.
+        A function to call just before execve, which makes all received signals pending for the next program.
     """
     received: set[int] = set()
 
@@ -26,7 +26,7 @@ def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[]
 
     def make_pending() -> None:
         for number in received:
-            # Blocked in this thread, it stays pending across execve.
+            # This thread blocks the signal, so it stays pending across execve.
             signal.pthread_kill(threading.get_ident(), number)
 
     handlers = {number: signal.signal(number, record) for number in numbers}
@@ -34,7 +34,7 @@ def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[]
     try:
         yield make_pending
     finally:
-        # There was no execve. Watchers of signal.set_wakeup_fd have been notified already.
+        # execve failed. Users of signal.set_wakeup_fd have been notified of these signals already, so discard them.
         for number in received & signal.sigpending():
             signal.sigtimedwait([number], 0)
         for number, handler in handlers.items():

@@ -1,6 +1,6 @@
-"""A child process: started, its output logged line by line, its exit detected, and stopped with its process group.
+"""Child processes: start, output, exit, and shutdown together with their process group.
 
-Top to bottom: `Child`, the reading of its output (`ChildOutput`), and the end of its process group.
+From top to bottom: `Child`; `ChildOutput`, which reads its output; shutdown of a process group.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ OnLine = Callable[[int, bytes], None]
 
 
 class Child:
-    """A running child process, in a process group of its own.
+    """A child process in a process group of its own.
 
     Attributes:
         pid: Its process id.
-        exited: Done once the child has exited; the result is the return code as in `subprocess` (negative: a signal).
-        peak_memory: The largest resident size of the child, or of one process that it waited for, in bytes; known once
-            it has exited.
+        exited: Done once the child has exited; the result is its return code (negative: the signal that killed it).
+        peak_memory: The largest resident size, in bytes, of the child or of any process that it has waited for. 0 until
+            the child has exited.
     """
 
     def __init__(
@@ -48,12 +48,17 @@ class Child:
         kill_on_death: KillOnDeath,
         state: ChildState | None = None,
     ) -> None:
-        """Supervise a child. On an error, close `output`.
+        """Supervise a child that is running.
 
-        `state`: The state of a child that a previous version of this process started.
+        Args:
+            pid: The child.
+            output: The pipe from its stdout and stderr; closed on failure.
+            on_line: Called with each line that it prints.
+            kill_on_death: Kills the child if this process is killed.
+            state: The state of a child that the previous version of this process started; None for a new one.
 
         Raises:
-            OSError: for example, too many open descriptors; the child is not supervised.
+            OSError: The child cannot be supervised, for example because too many files are open.
         """
         loop = asyncio.get_running_loop()
         self.pid = pid
@@ -87,10 +92,10 @@ class Child:
         umask: int = -1,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start a process whose stdout and stderr are passed line by line to `on_line`. It inherits `pass_fds`.
+        """Start a process, and pass its stdout and stderr to `on_line` line by line. It inherits `pass_fds`.
 
         Raises:
-            OSError: it could not be started; `filename` is the file that caused the error.
+            OSError: The process could not be started; `filename` is the file that caused the error.
         """
         popen = subprocess.Popen(
             argv,
@@ -103,7 +108,7 @@ class Child:
             pass_fds=pass_fds,
             **({"umask": umask} if umask >= 0 else {}),  # type: ignore[call-overload]
         )
-        popen.returncode = 0  # waited for by this class, not by subprocess
+        popen.returncode = 0  # keeps subprocess from waiting for it: this class does
         assert popen.stdout is not None  # a pipe
         try:
             return cls(popen.pid, popen.stdout, on_line, kill_on_death)
@@ -113,30 +118,30 @@ class Child:
 
     @classmethod
     def adopt(cls, state: ChildState, on_line: OnLine, kill_on_death: KillOnDeath) -> Child:
-        """Adopt a child of a previous version of this process; it may have exited already.
+        """Supervise a child of the previous version of this process. It may have exited already.
 
         Raises:
-            OSError: this process has no such child.
+            OSError: This process has no such child.
         """
         output = ended_output() if state.output < 0 else state.output
         pipe = os.fdopen(output, "rb", buffering=0)
         return cls(state.pid, pipe, on_line, kill_on_death, state)
 
     def hand_over(self) -> ChildState:
-        """Return the child's state for the next version of this process. All lines so far have been logged."""
+        """Log all queued lines, and return the child's state for the next version of this process."""
         output, rest = self._output.hand_over()
         return ChildState(self.pid, output, rest, self.recent_lines())
 
     def recent_lines(self) -> list[str]:
-        """Return the lines that the child printed last."""
+        """Return the last lines that the child printed, oldest first."""
         return list(self._last_lines)
 
     def last_lines(self) -> str:
-        """Return the lines that the child printed last, as one text."""
+        """Return the last lines that the child printed, as one text."""
         return "\n".join(self._last_lines)
 
     def next_line_with(self, text: bytes) -> asyncio.Future[bytes]:
-        """Return a future for the next line that contains `text`. Cancel it if you stop waiting."""
+        """Return a future of the next line that contains `text`. Cancel the future to stop waiting."""
         printed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._line_waiters = [one for one in self._line_waiters if not one[1].done()]
         self._line_waiters.append((text, printed))
@@ -147,18 +152,17 @@ class Child:
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            return  # the group is gone, or belongs to another user
+            return  # the group is gone, or runs as another user
 
     def kill(self) -> None:
-        """Kill the child's process group. Unlike `stop`, this leaves no time to clean up."""
+        """Kill the child's process group at once, without waiting for it to exit."""
         kill_group(self.pid)
 
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
-        """Stop the child: send `first`, after `grace_s` seconds SIGKILL; then end the rest of its process group.
+        """Stop the child and the rest of its process group; return its return code.
 
-        A child that exits by itself can clean up what no other process can (tritonserver: its shared memory; a worker:
-        its callable). Trackers that remove leftover shared memory of the child and its children may finish
-        (`end_group`).
+        The child gets the signal `first` and has `grace_s` seconds to clean up (tritonserver, its shared memory; a
+        worker, its callable). Then it is killed. Resource trackers in the group may finish; see `end_group`.
         """
         if not self.exited.done():
             os.kill(self.pid, first)
@@ -172,7 +176,7 @@ class Child:
         return code
 
     async def drained(self) -> None:
-        """Wait until all lines of a child that has exited have been logged."""
+        """Wait until all output of a child that has exited has been logged."""
         await self._output.drained()
 
     def _reap(self) -> None:
@@ -195,23 +199,23 @@ class Child:
 
 
 def kill_and_reap(pid: int) -> None:
-    """Kill a child that is not supervised. It has just started, so it exits quickly."""
+    """Kill a child that has just started and is not supervised, and wait for it to exit."""
     os.kill(pid, signal.SIGKILL)  # not yet reaped, so the pid cannot have been reused
     os.waitpid(pid, 0)
 
 
 def with_parent_death_signal(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv` and is killed by the kernel when this process exits, for whatever reason.
+    """Return a command that runs `argv` in a process that the kernel kills when this process exits for any reason.
 
-    A small Python wrapper sets PR_SET_PDEATHSIG with prctl and then executes `argv`. Doing this after fork in this
-    process, which has threads, could deadlock.
+    The command is a small Python program that calls prctl(PR_SET_PDEATHSIG) and then executes `argv`. (Calling prctl
+    between fork and exec here could deadlock, because this process has threads.)
     """
     launcher = os.path.join(os.path.dirname(__file__), "exec_launcher.py")
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]
 
 
 def describe_exit(code: int) -> str:
-    """Describe how a process exited: "exited with code 3", "was killed by signal 11 (SIGSEGV)"."""
+    """Describe a return code, for example "exited with code 3" or "was killed by signal 11 (SIGSEGV)"."""
     if code >= 0:
         return f"exited with code {code}"
     text = f"was killed by signal {-code} ({signal_name(code)})"
@@ -221,7 +225,7 @@ def describe_exit(code: int) -> str:
 
 
 def signal_name(code: int) -> str | None:
-    """Return the name of the signal in a return code; None if it is an exit code."""
+    """Return the name of the signal that a return code stands for; None if it is an exit code."""
     if code >= 0:
         return None
     try:
@@ -230,21 +234,21 @@ def signal_name(code: int) -> str | None:
         return "unknown"
 
 
-# ── The output of a child process, read from its pipe and logged line by line ──
+# ── Output of a child process: read from its pipe, logged line by line ──
 
-#: Pipe size, to buffer output while the event loop is busy. The kernel may allow less.
+#: Requested size of the pipe, which buffers output while the event loop is busy. The kernel may allow less.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _MAX_QUEUED = 4 << 20
-#: How long lines are logged before the event loop gets to run other callbacks.
+#: How long to log lines before other callbacks of the event loop run, in seconds.
 _TURN_S = 0.003
-#: After a child's exit: timeouts for the arrival of its last lines (a grandchild may hold the pipe open), and for
-#: logging the queued ones.
+#: Timeouts after a child's exit, in seconds: for its last lines to arrive (a grandchild may keep the pipe open), and
+#: for queued lines to be logged.
 _ARRIVAL_TIMEOUT_S, _LOGGING_TIMEOUT_S = 0.5, 10.0
 
 
 class DroppedLines:
-    """The number of dropped lines of all children since this process started."""
+    """Count of the lines of all children that were dropped since this process started."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -254,20 +258,23 @@ DROPPED_LINES = DroppedLines()
 
 
 class ChildOutput:
-    """The lines of one child. Must be created in a running event loop."""
+    """Output of one child, passed on line by line. Must be created in a running event loop."""
 
     def __init__(
         self, pipe: IO[bytes], on_line: Callable[[bytes], None], rest: bytes = b""
     ) -> None:
-        """Pass each line to `on_line`, without its ending; lines of more than 64 KiB come in pieces.
+        """Start reading.
 
-        `rest` is the beginning of the first line, if a previous version of this process has read it.
+        Args:
+            pipe: The child's output.
+            on_line: Called with each line, without its line ending. Lines of more than 64 KiB are passed in pieces.
+            rest: The beginning of the first line, if the previous version of this process has read it.
         """
         self._pipe = pipe
         self._on_line = on_line
         self._loop = asyncio.get_running_loop()
         self._blocks: deque[bytes] = deque()
-        self._lines: deque[bytes] = deque()  #: of the first block
+        self._lines: deque[bytes] = deque()  #: the lines of the block that is being logged
         self._queued_bytes = 0
         self._rest = rest  #: an incomplete line
         self._dropped_bytes = 0
@@ -275,21 +282,20 @@ class ChildOutput:
         self._at_end = asyncio.Event()
         self._all_logged = asyncio.Event()
         os.set_blocking(pipe.fileno(), False)
-        with contextlib.suppress(OSError):  # may exceed the user's limit for all pipes
+        with contextlib.suppress(OSError):  # the size may exceed the user's limit for all pipes
             fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _PIPE_BYTES)
         self._loop.add_reader(pipe.fileno(), self._readable)
 
     def hand_over(self) -> tuple[int, bytes]:
-        """Log the queued lines. Return the pipe's descriptor and the beginning of an incomplete line.
-
-        The descriptor is -1 if the child has closed its output.
+        """Log all queued lines. Return the pipe's descriptor (-1 if the child has closed it) and the incomplete last
+        line.
         """
         while self._lines or self._blocks:
             self._log_queued()
         return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
-        """Wait until all lines of a child that has exited have been passed on. Then stop reading."""
+        """Wait, with time limits, until all lines of a child that has exited have been passed on; then stop reading."""
         for event, limit_s in (
             (self._at_end, _ARRIVAL_TIMEOUT_S),
             (self._all_logged, _LOGGING_TIMEOUT_S),
@@ -317,7 +323,7 @@ class ChildOutput:
             self._rest = self._rest[MAX_LINE_LENGTH:]
 
     def _take(self, block: bytes) -> None:
-        """Queue whole lines for the log, or count them as dropped."""
+        """Queue complete lines for the log. If the queue is full, drop and count them."""
         if self._dropped_bytes or self._queued_bytes >= _MAX_QUEUED:
             self._dropped_bytes += len(block)
             DROPPED_LINES.count += block.count(b"\n")
@@ -364,7 +370,7 @@ class ChildOutput:
                 self._all_logged.set()
 
     def _end(self) -> None:
-        """Close the pipe, because the child has closed its end or no more output is wanted."""
+        """Close the pipe, and queue an incomplete last line."""
         if self._at_end.is_set():
             return
         self._loop.remove_reader(self._pipe.fileno())
@@ -379,22 +385,22 @@ class ChildOutput:
 
 
 def ended_output() -> int:
-    """Return a descriptor that reads end-of-file: the output of a child that has closed it."""
+    """Return a descriptor at end-of-file, in place of the output of a child that has closed it."""
     reader, writer = os.pipe()
     os.close(writer)
     return reader
 
 
-# ── The end of a process group: kill all processes, but leave time for resource trackers to clean up ──
+# ── Shutdown of a process group: all processes are killed, but resource trackers may clean up first ──
 
-#: Identifies the command line of a tracker, including that of joblib.
+#: Part of the command line of every resource tracker, including joblib's.
 TRACKER = b"resource_tracker import main"
-#: Timeout for trackers. They wait for the processes whose objects they remove, which have been killed by then.
+#: Timeout for resource trackers to exit, in seconds. They clean up once the processes that they track have exited.
 CLEAN_UP_S = 5.0
 
 
 async def end_group(group: int) -> None:
-    """Kill the rest of a group whose leader has exited. Return when its trackers have also exited."""
+    """Kill the rest of a process group whose leader has exited, and wait for its resource trackers to exit."""
     trackers = kill_group(group)
     if trackers:
         await _wait_for_exit(trackers)
@@ -403,11 +409,11 @@ async def end_group(group: int) -> None:
 
 
 def kill_group(group: int) -> Sequence[int]:
-    """Kill all processes of a group except its trackers. Return these; some may be about to exit."""
+    """Kill all processes of a group except its resource trackers; return the pids of these trackers."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
-        return []  # the usual case: all have exited, or belong to another user (sudo)
+        return []  # the usual case: all have exited, or run as another user (sudo)
     members = _members(group)
     trackers = [pid for pid in members if _is_tracker(pid)]
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -430,10 +436,11 @@ def _members(group: int) -> list[int]:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Return whether a process is, or may be, a tracker: its command line is empty while it starts its program.
+    """Return whether a process is, or may be, a resource tracker.
 
-    Until then this is unknown. Python 3.9 does not wait until a tracker has started its program (later versions do). So
-    with 3.9, a program that is killed while it creates its first shared memory may leave it behind.
+    While a process starts its program, its command line is empty, and it counts as a tracker. Python 3.9, unlike later
+    versions, does not wait until a new tracker runs its program. With 3.9, a process that is killed while it creates
+    its first shared memory may therefore leave that behind.
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -444,7 +451,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 async def _wait_for_exit(pids: Sequence[int]) -> None:
-    """Wait up to `CLEAN_UP_S` seconds for processes to exit; they need not be our children."""
+    """Wait up to `CLEAN_UP_S` seconds for processes to exit, which need not be children of this one."""
     loop = asyncio.get_running_loop()
     ends: list[asyncio.Future[None]] = []
     with contextlib.ExitStack() as undo:

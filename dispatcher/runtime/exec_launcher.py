@@ -1,6 +1,7 @@
-"""Execute a program that is killed with the dispatcher: python exec_launcher.py PARENT_PID PROGRAM ARGUMENT...
+"""Execute a program that the kernel kills when the dispatcher exits.
 
-Uses little of the standard library, since every start runs it. Tritonserver has its own launcher, private_shm.py.
+Usage: python exec_launcher.py PARENT_PID PROGRAM ARGUMENT... Every start of a process runs this file, so it imports
+little. tritonserver has its own launcher, private_shm.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The duties of a container's first process (PID 1): reap orphans and forward signals.
+"""Init process of a container (PID 1), which reaps orphans and forwards signals.
 
-A process whose parent has exited becomes a child of PID 1, and stays a zombie after its exit until PID 1 reaps it. And
-the kernel drops signals for PID 1 that have no handler, so SIGTERM would have no effect before the daemon runs. So PID
-1 stays a small process that does nothing else, and the daemon is its child. `docker run --init` does the same.
+A process whose parent has exited becomes a child of PID 1, and stays a zombie after its exit until PID 1 reaps it. The
+kernel also drops signals to PID 1 that have no handler, so SIGTERM would have no effect while the daemon starts. PID 1
+is therefore a small process that does nothing else, with the daemon as its child, as with `docker run --init`.
 
 Source: pid_namespaces(7), "The namespace init process"; kill(2), "Notes"; sigwaitinfo(2) on si_code.
 """
@@ -24,20 +24,22 @@ _FORWARDED = {
 
 
 def run_with_init(run: Callable[[], int]) -> int:
-    """Return the result of `run`; if this process is PID 1, run it in a child process.
+    """Call `run` and return its result. If this process is PID 1, call `run` in a child process.
 
-    Must be called while there is only one thread.
+    Must be called while this process has only one thread.
     """
     return be_init(run) if os.getpid() == 1 else run()
 
 
 def be_init(run: Callable[[], int]) -> int:
-    """Call `run` in a child process, reap orphans until it exits, and return its exit code.
+    """Call `run` in a child process; reap orphans and forward signals until the child exits, and return its exit code.
 
-    If a signal killed the child, return 128 plus the signal's number, as a shell does. In the child, this returns the
-    result of `run`.
+    If a signal killed the child, the result is 128 plus the signal's number, as in a shell. In the child itself, this
+    function returns the result of `run`.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children could not be reaped
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if SIGCHLD were ignored, children could not be reaped
     awaited = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = os.fork()
@@ -52,12 +54,12 @@ def be_init(run: Callable[[], int]) -> int:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
         elif caught.si_code <= 0:
-            # Sent by a process. Signals from a terminal reach the child directly.
+            # A process sent it. (Signals from a terminal reach the child directly.)
             os.kill(child, caught.si_signo)
 
 
 def _reap(child: int) -> int | None:
-    """Reap all children that have exited. Return the exit code of `child` if it is among them."""
+    """Reap all children that have exited. Return the wait status of `child` if it is among them, else None."""
     found = None
     while True:
         try:

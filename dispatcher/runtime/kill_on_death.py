@@ -1,11 +1,13 @@
-"""A helper process that kills everything the daemon started if the daemon is killed.
+"""Helper process that kills everything the daemon has started if the daemon itself is killed.
 
-The kernel kills tritonserver and the workers with their parent (PR_SET_PDEATHSIG), but not the processes that these
-started: tritonserver's stubs notice the exit only between batches, and not at all while they wait for tritonserver and
-hold the GIL. Nothing removes tritonserver's regions from /dev/shm either. The helper is a shell (1 MB) that reads the
-list of process groups from its input. At end-of-file, for whatever reason, it kills them and removes the regions.
-Resource trackers of `multiprocessing` may clean up first. Processes that left their group (`setsid`,
-`start_new_session=True`) are found by an environment variable that all children of the daemon have and pass on.
+The kernel kills tritonserver and the workers together with the daemon (PR_SET_PDEATHSIG), but not the processes that
+these have started: tritonserver's stubs notice the exit only between batches, and never while they wait for
+tritonserver with the GIL held. Nor does the kernel remove tritonserver's regions from /dev/shm.
+
+The helper is a shell (1 MB) that reads a list of process groups from its input. At end-of-file, it kills these groups
+and removes the regions. Resource trackers of `multiprocessing` may clean up first. The helper finds processes that have
+left their group (`setsid`, `start_new_session=True`) by an environment variable that all descendants of the daemon
+inherit.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: Set in the environment of everything that the daemon starts, to the helper's process id.
+#: Environment variable of everything that the daemon starts: the pid of the helper.
 VARIABLE = "PYTRITON_KILL_ON_DEATH"
 
-#: $1 is the prefix of the regions' paths. Lines are "+GROUP" and "-GROUP". In stat, the name is followed by the
-#: process's state, parent and group. Trackers (child.py: `end_group`) get two seconds; a shell cannot wait for others'
-#: children.
+#: Input lines: "+GROUP" adds a process group, "-GROUP" removes one. $1 is the prefix of the paths of the regions. In
+#: /proc/PID/stat, the name is followed by the process's state, parent and group. Resource trackers (see `end_group` in
+#: child.py) have two seconds; the shell polls them, since it cannot wait for processes that are not its children.
 _SCRIPT = """
 groups= trackers= with= others=
 while read -r line; do
@@ -75,10 +77,10 @@ done
 
 
 class KillOnDeath:
-    """The helper process and its list of process groups. The helper briefly outlives this process.
+    """Helper process that kills the registered process groups when this process exits.
 
     Args:
-        regions: the prefix of the paths in /dev/shm to remove
+        regions: prefix of the paths of the shared memory to remove
     """
 
     def __init__(self, regions: Path) -> None:
@@ -86,44 +88,44 @@ class KillOnDeath:
             # Pass the script in the environment, because process lists show arguments.
             ["/bin/sh", "-c", 'eval "$SCRIPT"', "pytriton-kill-on-death", str(regions)],
             stdin=subprocess.PIPE,
-            bufsize=0,  # a failed write must not be repeated at exit
+            bufsize=0,  # unbuffered, so that a failed write is not repeated at exit
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # signals to our process group must not kill it
+            start_new_session=True,  # so that signals to our process group do not kill the helper
             env={"PATH": "/usr/bin:/bin", "SCRIPT": _SCRIPT},
             cwd="/",
         )
         assert process.stdin is not None  # a pipe
         self._input: IO[bytes] = process.stdin
         self.pid = process.pid
-        process.returncode = 0  # `close` waits for it
+        process.returncode = 0  # keeps subprocess from waiting for it: `close` does
 
     @classmethod
     def adopt(cls, pid: int, pipe: int) -> KillOnDeath:
-        """Adopt the helper that a previous version of this process started."""
+        """Adopt the helper that the previous version of this process started, given its pid and the pipe to it."""
         one = cls.__new__(cls)
         one.pid, one._input = pid, os.fdopen(pipe, "wb", buffering=0)
         return one
 
     @property
     def pipe(self) -> int:
-        """The descriptor of the helper's input."""
+        """Descriptor of the pipe to the helper."""
         return self._input.fileno()
 
     def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment for a process that must end with this one, even if it leaves its group."""
+        """Return `environment` plus the variable by which the helper finds processes that have left their group."""
         return {**environment, VARIABLE: str(self.pid)}
 
     def add(self, group: int) -> None:
-        """Add a process group to the list."""
+        """Register a process group to be killed."""
         self._send(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """Remove a process group from the list: all of its processes have exited."""
+        """Unregister a process group whose processes have all exited."""
         self._send(f"-{group}\n")
 
     def close(self) -> None:
-        """Close the helper's input. It kills the remaining groups and the processes that left them, and exits."""
+        """Make the helper kill everything that is left, and wait for it to exit."""
         self._input.close()
         with contextlib.suppress(ChildProcessError):  # already reaped
             os.waitpid(self.pid, 0)
@@ -133,5 +135,5 @@ class KillOnDeath:
             self._input.write(line.encode())
         except BrokenPipeError:
             _log.error(
-                "pytriton-kill-on-death was killed: if this process is killed, too, its children may keep running"
+                "the helper pytriton-kill-on-death was killed; if the daemon is killed as well, its children may keep running"
             )

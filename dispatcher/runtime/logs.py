@@ -1,8 +1,8 @@
-"""The daemon's log: structured records, to standard error and to files in the runtime directory.
+"""The daemon's structured log, on standard error and in files of the runtime directory.
 
-Every record is a JSON line in logs/daemon.log; a record with `model=NAME` is also written to that model's own file,
-from its first worker until `close_model_log`. The output of children also becomes records. Files are rotated; a write
-error stops writing to the file, and nothing else.
+Every record is a JSON line in logs/daemon.log. A record with `model=NAME` is also written to that model's own file,
+which exists from the start of its first worker until `close_model_log`. The output of child processes is logged as
+records, too. Files are rotated. An error in writing a file affects nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "open_file", "set_triton_log_settings", "tail", "triton_log_settings",
 ]  # fmt: skip
 
-#: Triton's log lines, `--log-format=default` and `ISO8601`: level, file:line, text.
+#: Matches tritonserver's log lines in both of its formats (`default` and `ISO8601`): level, file:line, text.
 _GLOG = re.compile(
     r"(?:([VIWEF])\d{4} \d\d:\d\d:\d\d\.\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ([IWEF]))"
     r"\s+\d+ ([^\s:\]]+:\d+)\] ?(.*)",
@@ -48,35 +48,36 @@ _GLOG = re.compile(
 _LEVEL_NUMBERS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 #: "V" is the level of `pb_utils.Logger.log_verbose` in a worker; tritonserver itself logs such messages as "I".
 _LEVELS = {"V": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
-#: Logged at each load of a model whose configuration came with the request. Harmless.
+#: Harmless message, logged at each load of a model whose configuration came with the request.
 _NOISE = "Failed to set config modification time: model_config_content_name_ is empty"
 
-#: Logged at each start on a machine without a GPU. Harmless there.
+#: Messages that are harmless on a machine without a GPU, where they are logged at each start.
 _NO_GPU_NOISE = (
     "CudaDriverHelper has not been initialized",
     "Unable to allocate pinned system memory",
     "DCGM unable to start",
     "Error: Failed to initialize NVML",
 )
-#: Exists if the driver of NVIDIA's GPUs is loaded.
+#: Directory that exists if NVIDIA's GPU driver is loaded.
 _GPU_DRIVER = Path("/proc/driver/nvidia")
-#: The line in which the native frontend reports its log settings (proxy_backend/frontend/admin/log_settings.c). Text
-#: from clients never begins a line of tritonserver's log.
+#: Matches the line in which the native frontend reports its log settings (proxy_backend/frontend/admin/log_settings.c).
+#: Clients cannot forge it: their text never begins a line of tritonserver's log.
 _TRITON_LOG_SETTINGS = re.compile(
     rb"\x1elog settings: info=([01]) warning=([01]) error=([01]) verbose=(\d{1,10})"
 )
-#: Where `pb_utils.Logger` is called. Native libraries log in the same form, and Triton's settings do not apply to them.
+#: Matches the place where Python code called `pb_utils.Logger`. Native libraries log in the same format, but Triton's
+#: log settings do not apply to them.
 _PYTHON_PLACE = re.compile(r"(.+\.py|<.+>):\d+")
-#: Number of rotated files to keep of each log.
+#: Number of rotated files to keep for each log.
 _BACKUPS = 3
-#: Prefixes of the lines of tritonserver's tables.
+#: Starts of the lines of tritonserver's tables.
 _TABLE = ("+-", "| ")
 
 _Event = MutableMapping[str, Any]
 
 
 class TritonLogSettings(msgspec.Struct, frozen=True):
-    """The settings of Triton's logging extension that `pb_utils.Logger` of a worker follows."""
+    """Triton's log settings, which also apply to `pb_utils.Logger` in workers."""
 
     info: bool = True
     warning: bool = True
@@ -85,7 +86,7 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | list[str]]) -> TritonLogSettings:
-        """Return the settings that tritonserver starts with, given the options of its command line."""
+        """Return the log settings with which tritonserver starts, from its command-line options."""
 
         def is_on(name: str) -> bool:
             return str(options.get(name, "true")).lower() in ("true", "1", "on")
@@ -95,13 +96,13 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
         return cls(is_on("log-info"), is_on("log-warning"), is_on("log-error"), level)
 
     def allows(self, letter: str) -> bool:
-        """Return whether lines of this level (the letter that begins them) are logged."""
+        """Return whether lines of a level are logged, given the letter at their start (I, W, E or V)."""
         enabled = {"I": self.info, "W": self.warning, "E": self.error, "V": self.verbose_level > 0}
         return enabled.get(letter, True)
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """One log file. A write error is reported once on standard error, until a write succeeds again."""
+    """A rotated log file. A write error is reported on standard error once, until a write succeeds again."""
 
     def __init__(self, path: Path, size: int, backups: int) -> None:
         super().__init__(
@@ -128,7 +129,7 @@ class LogFile(logging.handlers.RotatingFileHandler):
         return stream
 
     def write(self, line: str) -> bool:
-        """Append one or more lines. Return whether that succeeded."""
+        """Append one or more lines; return whether that succeeded."""
         self._failed = False
         self.handle(logging.makeLogRecord({"msg": line}))
         self._failure_reported = self._failed
@@ -150,14 +151,16 @@ class LogFile(logging.handlers.RotatingFileHandler):
 
 @dataclass
 class _Sinks:
-    """The destinations of log records."""
+    """Destinations of log records."""
 
     config: DaemonConfig
     rundir: RuntimeDir
     console: structlog.dev.ConsoleRenderer | None  #: None: standard error gets JSON lines
     daemon: LogFile
     level: int  #: minimum log level
-    journal: bool = False  #: standard error is systemd's journal, which adds its own timestamps
+    journal: bool = (
+        False  #: whether standard error is systemd's journal, which adds its own timestamps
+    )
     models: dict[str, LogFile] = field(default_factory=dict)
 
     def file(self, path: Path) -> LogFile:
@@ -193,9 +196,12 @@ class _Sinks:
 
 
 def configure(config: DaemonConfig, logs_dir: Path) -> None:
-    """Set up this process's log; `logs_dir` is the log folder in a runtime directory.
+    """Set up this process's log, including records of the standard library's `logging` and `warnings`.
 
-    Records of the standard library's logging (asyncio, warnings, libraries) are included.
+    Args:
+        config: the settings
+        logs_dir: the log directory, in a runtime directory
+
     """
     global _sinks
     close()
@@ -217,7 +223,7 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
             structlog.processors.format_exc_info,
             _to_sinks,
         ],
-        # No filter here: loggers that are bound already would keep the level that was set at that time.
+        # Filter by level in a processor, not here: loggers that are bound already would keep the old level.
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.ReturnLoggerFactory(),
         cache_logger_on_first_use=False,
@@ -227,30 +233,30 @@ def configure(config: DaemonConfig, logs_dir: Path) -> None:
 
 
 def open_file(path: Path) -> LogFile:
-    """Open another log file, which is rotated like the others. The caller must close it."""
+    """Open a log file at `path`, rotated like the daemon's own. The caller must close it."""
     config = DaemonConfig() if _sinks is None else _sinks.config
     return LogFile(path, config.log_file_size, _BACKUPS)
 
 
 def set_level(level: str) -> None:
-    """Set the minimum log level for all loggers."""
+    """Set the minimum level of all loggers to `level`."""
     if _sinks is not None:
         _sinks.level = _level_number(level)
 
 
 def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
-    """Make the lines of `pb_utils.Logger` follow these settings; None: only `log_level` filters them."""
+    """Apply Triton's log settings to the output of `pb_utils.Logger`. With None, only `log_level` filters it."""
     global _triton_log_settings
     _triton_log_settings = settings
 
 
 def triton_log_settings() -> TritonLogSettings | None:
-    """Return the settings that `set_triton_log_settings` or tritonserver itself set last."""
+    """Return Triton's current log settings, as set by the daemon or reported by tritonserver; None if unknown."""
     return _triton_log_settings
 
 
 def close() -> None:
-    """Close the files and restore the state before `configure`."""
+    """Close all log files, and undo `configure`."""
     global _sinks
     if _sinks is None:
         return
@@ -265,13 +271,13 @@ def close() -> None:
 def child_logger(
     source: str, model: str | None = None, instance: int | None = None, **labels: object
 ) -> Any:
-    """Return the logger for lines of a child process, and open its model's log.
+    """Return the logger for the output of a child process, and open the log of its model.
 
     Args:
-        source: "worker" or "tritonserver".
-        model: the model that the child serves.
-        instance: which instance of it.
-        labels: further fields that identify the child, such as pid=.
+        source: kind of the child, such as "worker" or "tritonserver"
+        model: the model that the child serves, if it serves one
+        instance: number of the instance, if it serves one
+        labels: further fields of its records, such as its pid
     """
     bound: dict[str, object] = {"source": source, **labels}
     if model is not None:
@@ -286,14 +292,19 @@ def child_logger(
 def log_child_line(
     logger: Any, line: bytes, stream: str | None = None, *, of_triton: bool = False
 ) -> None:
-    """Log one line that a child printed, whatever it contains; `stream` is "stdout" or "stderr".
+    """Log a line that a child printed.
 
-    With `of_triton`, tritonserver's tables (all options, at every start) and its messages about missing GPUs get level
-    debug.
+    Lines in tritonserver's log format keep their level and place. Undecodable bytes appear as \\xNN, lines of more than
+    64 KiB are cut, and of a progress bar that overwrites itself only the last state is kept. An exception that a worker
+    reports becomes a single record of level error.
 
-    Lines of tritonserver keep their level and place; undecodable bytes appear as \\xNN; lines over 64 KiB are cut; of a
-    progress bar that overwrites itself, only the last state is kept. An exception that a worker reports is one record
-    with level error.
+    Args:
+        logger: logger from `child_logger`
+        line: the line, in any encoding
+        stream: "stdout" or "stderr", if known
+        of_triton: whether tritonserver printed it. Its tables of options and its messages about missing GPUs then get
+            level debug.
+
     """
     if of_triton and (reported := _TRITON_LOG_SETTINGS.fullmatch(line.rstrip())):
         info, warning, error = (one == b"1" for one in reported.groups()[:3])
@@ -334,7 +345,7 @@ def _is_about_missing_gpu(text: str) -> bool:
 
 
 def close_model_log(model: str) -> None:
-    """Delete the log of a model that is no longer served. Later records go to daemon.log only."""
+    """Delete the log of a model that is no longer served. Further records about it go to daemon.log only."""
     file = _sinks.models.pop(model, None) if _sinks is not None else None
     if file is None:
         return
@@ -347,23 +358,23 @@ def close_model_log(model: str) -> None:
 
 
 class _Bridge(logging.Handler):
-    """Forwards records of the standard library's logging."""
+    """Forwards records of the standard library's `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname.lower()
         method = level if level in ("debug", "info", "warning", "error", "critical") else "info"
         try:
             text = record.getMessage().rstrip()
-        except Exception:  # a record of some library whose arguments do not match
+        except Exception:  # a library's record whose arguments do not match its format
             text = repr(record.msg)
         logger = structlog.get_logger()
         getattr(logger, method)(text, logger=record.name, exc_info=record.exc_info or None)
 
 
-#: The process's only log: set by `configure`.
+#: Destinations of this process's log, set by `configure`.
 _sinks: _Sinks | None = None
 _bridge = _Bridge()
-#: None: unknown, as with NVIDIA's frontends.
+#: Triton's current log settings; None if unknown, as with NVIDIA's frontends.
 _triton_log_settings: TritonLogSettings | None = None
 
 
@@ -374,14 +385,14 @@ def _drop_below_level(logger: object, method: str, event: _Event) -> _Event:
 
 
 def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
-    """Write the record, and drop it for structlog's own output. Used as the last processor."""
+    """Write the record to all destinations. As the last processor, raise DropEvent, so that structlog prints nothing."""
     if _sinks is not None:
         _sinks.emit(method, event)
     raise structlog.DropEvent
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write to a standard stream. If its reader is gone, the daemon keeps running without it."""
+    """Write to a standard stream; ignore errors, since its reader may be gone."""
     if stream is None:
         return
     try:
@@ -401,7 +412,7 @@ def _text(line: bytes) -> str:
 
 
 def unquoted(message: str) -> str:
-    """Return the message of a tritonserver log line, unquoted if it is a quoted text."""
+    """Return the message of a tritonserver log line, without the quotes if it is a quoted string."""
     if message.startswith('"'):
         try:
             text = json.loads(message, strict=False)

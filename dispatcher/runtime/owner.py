@@ -1,8 +1,8 @@
-"""The processes that a daemon depends on: a script with a `Triton` object (pytriton/triton/server.py), a test run.
+"""Processes whose exit ends the daemon: a script with a `Triton` object (pytriton/triton/server.py), or a test run.
 
-They may be killed at any moment without stopping the daemon, so the daemon watches them: a pidfd becomes readable when
-the process exits, for whatever reason. (PR_SET_PDEATHSIG would fire as soon as the *thread* of the script that started
-the daemon ends; a pipe would be held open by any process that the script forks.)
+They may be killed without stopping the daemon first, so the daemon watches them with pidfds, which become readable when
+a process exits for any reason. (PR_SET_PDEATHSIG would already fire when the *thread* that started the daemon ends, and
+a pipe would be kept open by processes that the script forks.)
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from pytriton._protocol import linux
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.log_lines import print_error
 
-#: Time for the steps of a graceful shutdown other than answering in-flight requests.
+#: Time for the rest of a graceful shutdown, beyond the grace period for in-flight requests, in seconds.
 _SHUTDOWN_MARGIN_S = 15.0
 
 
 class OwnerError(ValueError):
-    """The environment variable for the owner does not contain a usable process id."""
+    """Raised if $PYTRITON_DAEMON_OWNER is not a process id."""
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return the process that this daemon depends on, or None.
+    """Return the owner with whose exit this daemon ends; None if it has none.
 
     Args:
-        script: the process of the script that started this daemon for itself, if any
-        environ: may name another process in $PYTRITON_DAEMON_OWNER
+        script: pid of the script that started this daemon for itself, if any
+        environ: environment, which may name another process in $PYTRITON_DAEMON_OWNER
 
     Raises:
-        OwnerError: the variable is not a process id.
+        OwnerError: the variable is not a process id
     """
     pids = [] if script is None else [script]
     named = environ.get(ENV_OWNER, "")
     if named:
         if not named.isdecimal() or int(named) < 1:
             raise OwnerError(
-                f"environment {ENV_OWNER}: {named!r} is not a process id; the daemon ends with that process"
+                f"environment {ENV_OWNER}: {named!r} is not a process id. Set it to the pid of the process with which the daemon should exit, or unset it"
             )
         pids.append(int(named))
     return Owner(*pids) if pids else None
 
 
 class Owner:
-    """Watches ancestor processes in a thread. Ends this process when one of them exits.
+    """Watches ancestor processes in a thread, and ends this process when one of them exits.
 
     Args:
-        pids: the processes, which must be ancestors of this one
+        pids: pids of ancestors of this process
 
     Attributes:
-        pid: the process that has exited; the first one until then
-        private: whether this process, and its folders, belong to the owner
+        pid: pid of the ancestor that has exited; before that, the first one
+        private: whether this daemon was started for the owner alone, so that its directories are removed at exit
     """
 
     def __init__(self, *pids: int) -> None:
@@ -74,7 +74,7 @@ class Owner:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 self._pidfds[linux.pidfd_open(pid)] = pid
-        # If an owner has exited, the pidfd may refer to another process by now; that one is not an ancestor.
+        # If an owner has exited already, its pid may belong to another process, which is not an ancestor.
         above = ancestors(os.getpid())
         for pid in pids:
             if pid not in self._pidfds.values() or pid not in above:
@@ -85,12 +85,12 @@ class Owner:
         threading.Thread(target=self._watch, name="owner", daemon=True).start()
 
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
-        """Create the owner's workspace, and remove both folders at exit from now on.
+        """Create the owner's workspace, and remove it and the runtime directory when this process exits.
 
-        An owner that is killed could not remove them. So the daemon does; the owner only provides the names.
+        The owner only names these directories. It cannot remove them itself if it is killed.
 
         Raises:
-            OSError: it cannot be created, or exists and is not empty.
+            OSError: the workspace cannot be created, or exists and is not empty
         """
         self._folders, self.private = [runtime_dir], True
         if workspace is None:
@@ -99,33 +99,35 @@ class Owner:
         try:
             workspace.mkdir(mode=0o700)
         except FileExistsError:
-            if any(workspace.iterdir()):  # not ours
+            if any(workspace.iterdir()):  # it belongs to something else
                 raise
         self._folders = [runtime_dir, workspace]
-        (workspace / "run").symlink_to(runtime_dir)  # so that people can find it
+        (workspace / "run").symlink_to(runtime_dir)  # to help people find the runtime directory
 
     def on_exit(
         self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, exit_timeout_s: float
     ) -> None:
-        """Make the loop call `act` at the owner's exit, instead of interrupting the main thread.
+        """Call `act` in the event loop when the owner exits, instead of interrupting the main thread.
 
-        If this process still runs `exit_timeout_s` seconds (and a margin) after that, it exits at once.
+        If this process still runs `exit_timeout_s` seconds and a margin later, it exits immediately.
         """
         self._notify = lambda: loop.call_soon_threadsafe(act, self)
         self._exit_timeout_s = exit_timeout_s + _SHUTDOWN_MARGIN_S
 
     def exit_now(self) -> NoReturn:
-        """Exit at once. The kernel and the helper of kill_on_death.py end what this process started."""
+        """Remove the owner's directories and exit immediately. The kernel and the helper of kill_on_death.py kill all
+        children.
+        """
         self.remove_folders()
         os._exit(ExitCode.INTERRUPTED)
 
     def remove_folders(self) -> None:
-        """Remove the workspace and the runtime directory."""
+        """Remove the owner's workspace and the runtime directory."""
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _watch(self) -> None:
-        # select.poll, not select.select: the descriptor's number may be above 1023
+        # not select.select(), which cannot watch descriptors above 1023
         poll = select.poll()
         for pidfd in self._pidfds:
             poll.register(pidfd, select.POLLIN)
@@ -139,5 +141,5 @@ class Owner:
 
 def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
-    assert main is not None  # the watch has started
+    assert main is not None  # the main thread has started
     signal.pthread_kill(main, signal.SIGINT)

@@ -1,7 +1,7 @@
-"""Detects that a daemon's runtime directory was deleted, or replaced by another daemon's.
+"""Detection of a runtime directory that was deleted, or replaced by another daemon's.
 
-Without the directory, no command finds the daemon, and it cannot start workers or tritonserver. In another daemon's
-directory it would do harm, since the sockets and folders there have the same names.
+Without its directory, a daemon cannot be found by commands and cannot start workers or tritonserver. In another
+daemon's directory, it would do damage, because the sockets and directories there have the same names.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 from pytriton._protocol.files.rundir import RuntimeDir
 
-#: Poll interval. The standard library has no inotify.
+#: Poll interval, in seconds. (The standard library has no inotify.)
 _POLL_INTERVAL_S = 1.0
 
 
 class RuntimeDirGuard:
-    """The runtime directory of this process.
+    """Guard of this daemon's runtime directory.
 
     Args:
-        rundir: the directory
-        lock: the descriptor of its lock file
+        rundir: the runtime directory
+        lock: descriptor of its lock file
     """
 
     def __init__(self, rundir: RuntimeDir, lock: int) -> None:
@@ -31,17 +31,17 @@ class RuntimeDirGuard:
 
     @property
     def exists(self) -> bool:
-        """Return whether the directory still exists. If that cannot be determined, assume so."""
+        """Whether the directory still exists. True if that cannot be determined."""
         try:
             return os.path.samestat(os.stat(self._rundir.lock_file), os.fstat(self._lock))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # for example, a network file system that is temporarily unavailable
+        except OSError:  # for example, on a network file system that is temporarily unavailable
             return True
 
     @property
     def holder(self) -> int | None:
-        """Return the pid of the daemon that has created another directory of this name, or None."""
+        """Return the pid of the daemon that has recreated the directory, or None."""
         with contextlib.suppress(OSError):
             pid = self._rundir.running_pid()
             return None if self.exists else pid
@@ -56,9 +56,9 @@ class RuntimeDirGuard:
         """Watch the directory until cancelled.
 
         Args:
-            deleted: called once when the directory is gone
-            taken: called once when another daemon has created one of its name; this ends the watch
-            every_s: the poll interval, in seconds
+            deleted: called once, with the reason, when the directory is gone
+            taken: called once, with the reason, when another daemon has recreated it; the watch then ends
+            every_s: poll interval, in seconds
         """
         was_reported = False
         while True:
@@ -72,7 +72,7 @@ class RuntimeDirGuard:
                 if not was_reported:
                     was_reported = True
                     deleted(
-                        f"its runtime directory {self._rundir.path} was deleted: no command finds it, and it cannot "
-                        "start workers or tritonserver"
+                        f"its runtime directory {self._rundir.path} was deleted: commands cannot find the daemon, and it "
+                        "cannot start workers or tritonserver"
                     )
             await asyncio.sleep(every_s)

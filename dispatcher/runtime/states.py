@@ -1,18 +1,18 @@
-"""The states of models, instances and tritonserver, and the legal transitions. Imports nothing else of the project.
+"""States of models, instances and tritonserver, and the legal transitions between them.
 
 instance:  STARTING ─▶ LOADING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲           │         │
                └─ BACKOFF ◀┴─────────┘      FAILED after too many exits in a row: STARTING only on request
 
 model:     STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
-               │         ▲ ▼        ▲        (a registration that fails goes the same way)
-               │       NOT_READY ───┤        (no worker can serve: unloaded from Triton until one can)
-               │       UNLOADED ────┤        (a client of tritonserver unloaded it: until one loads it)
+               │         ▲ ▼        ▲        (also for a registration that fails)
+               │       NOT_READY ───┤        (unloaded from Triton while no worker can serve)
+               │       UNLOADED ────┤        (unloaded by a client of tritonserver, until a client loads it)
                └────────────────────┘
 
 server:    STARTING ─▶ READY ─▶ STOPPING ─▶ STOPPED
                ▲          │
-               └──────────┘                  (exited by itself, restarted)
+               └──────────┘                  (exited unexpectedly, restarted)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 
 class InstanceState(enum.Enum):
-    """The states of an instance's worker."""
+    """States of an instance's worker."""
 
     STARTING = "starting"
     LOADING = "loading"
@@ -34,7 +34,7 @@ class InstanceState(enum.Enum):
 
 
 class ModelState(enum.Enum):
-    """The states of a registration."""
+    """States of a registration."""
 
     STARTING = "starting"
     READY = "ready"
@@ -45,7 +45,7 @@ class ModelState(enum.Enum):
 
 
 class ServerState(enum.Enum):
-    """The states of tritonserver."""
+    """States of tritonserver."""
 
     STARTING = "starting"
     READY = "ready"
@@ -53,7 +53,7 @@ class ServerState(enum.Enum):
     STOPPED = "stopped"
 
 
-#: States of an instance that has no worker until another one has been loaded.
+#: States in which an instance has no worker that can serve.
 WITHOUT_WORKER = (
     InstanceState.BACKOFF,
     InstanceState.FAILED,
@@ -85,7 +85,7 @@ StateT = TypeVar("StateT", bound=enum.Enum)
 
 
 class StateMachine(Generic[StateT]):
-    """A state that changes only along `CHANGES`."""
+    """A state that can only change as `CHANGES` permits."""
 
     def __init__(self, first: StateT) -> None:
         self._state = first
@@ -95,13 +95,15 @@ class StateMachine(Generic[StateT]):
         return self._state
 
     def change(self, new: StateT) -> StateT:
-        """Change to `new` and return the old state.
+        """Change to the state `new`; return the old state.
 
         Raises:
-            ValueError: this transition is not legal; an internal error.
+            ValueError: the transition is not legal, which is an internal error
         """
         old = self._state
         if new not in CHANGES[old]:
-            raise ValueError(f"{type(old).__name__}: no change from {old.name} to {new.name}")
+            raise ValueError(
+                f"{type(old).__name__}: illegal transition from {old.name} to {new.name}"
+            )
         self._state = new
         return old

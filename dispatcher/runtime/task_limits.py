@@ -1,7 +1,7 @@
-"""How many more threads and processes a process may start, and which limit applies.
+"""Limits on the number of threads and processes, and how close a process is to them.
 
-tritonserver crashes if it cannot create a thread (an uncaught exception of `std::thread`). So the daemon checks the
-limits before it makes tritonserver start any. They are those of fork(2): `pids.max` of a control group and its
+tritonserver crashes if it cannot create a thread (uncaught exception of `std::thread`), so the daemon checks the limits
+before it makes tritonserver start threads. The limits are those of fork(2): `pids.max` of a control group and its
 ancestors (systemd's TasksMax), RLIMIT_NPROC (`ulimit -u`), and the kernel's limits for all tasks.
 """
 
@@ -19,11 +19,11 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Headroom(NamedTuple):
-    """The tightest limit.
+    """Room below a limit.
 
     Attributes:
-        left: the number of tasks that may still be started
-        limit: a description of the limit for error messages
+        left: number of threads and processes that may still be started
+        limit: description of the limit, for error messages
     """
 
     left: int
@@ -31,19 +31,19 @@ class Headroom(NamedTuple):
 
 
 def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom | None:
-    """Return how many tasks a process may still start; None if no readable limit applies.
+    """Return the headroom of a process below its tightest limit; None if it has no readable limit.
 
     Args:
         pid: the process
-        proc: where proc(5) is mounted
-        cgroups: where the control groups are mounted
+        proc: mount point of proc(5)
+        cgroups: mount point of the control groups
     """
     found = [*_in_control_groups(pid, proc, cgroups), *_of_user(pid, proc), *_of_kernel(proc)]
     return min(found, default=None)
 
 
 def _in_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom]:
-    """Yield the headroom in each control group of a process that limits tasks."""
+    """Yield the headroom below `pids.max` of each control group that the process belongs to."""
     with contextlib.suppress(OSError):
         for line in (proc / str(pid) / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -58,7 +58,9 @@ def _in_control_groups(pid: int, proc: Path, cgroups: Path) -> Iterator[Headroom
 def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
     group = mount / path
     while True:
-        with contextlib.suppress(OSError, ValueError):  # "max", or no such file in the root
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the limit is "max", or this is the root, which has none
             most = int((group / "pids.max").read_text())
             now = int((group / "pids.current").read_text())
             where = f"/{group.relative_to(mount)}" if group != mount else "/"
@@ -69,7 +71,7 @@ def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
 
 
 def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
-    """Yield the headroom below RLIMIT_NPROC, which does not apply to root."""
+    """Yield the headroom of the process's user below RLIMIT_NPROC, which does not apply to root."""
     try:
         user = (proc / str(pid)).stat().st_uid
         most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]
@@ -85,7 +87,7 @@ def _tasks_of(user: int, proc: Path) -> Iterator[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has just exited
             if entry.name.isdigit() and entry.stat().st_uid == user:
                 status = Path(entry.path, "stat").read_text(errors="replace")
-                # Count fields after the command's name, which may contain spaces: the 18th is the number of threads.
+                # The 18th field after the command name (which may contain spaces) is the number of threads.
                 yield int(status.rpartition(")")[2].split()[17])
 
 

@@ -1,4 +1,4 @@
-"""Tasks: work that cannot be interrupted, signals for changes, and supervised groups of tasks."""
+"""Helpers for asyncio tasks: uninterruptible work, change signals, and supervised groups of tasks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _log = structlog.get_logger(__name__)
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None = None) -> None:
-    """Await `work` to its end even if this task is cancelled; re-raise the cancellation afterwards.
+    """Await `work` to its end even if the current task is cancelled; then re-raise the cancellation.
 
     Args:
-        work: the work to complete, such as undoing a registration whose client has disconnected
-        at_most_s: after a cancellation, wait no longer than this, then also cancel the work
+        work: the work to complete, such as rolling back a registration whose client has disconnected
+        at_most_s: seconds after a cancellation until `work` is cancelled as well; None for never
 
     Raises:
-        CancelledError: this task was cancelled; its cause is the exception of `work`, if that failed.
-        Exception: the exception of `work`.
+        CancelledError: the task was cancelled; its `__cause__` is the exception of `work`, if that failed
+        Exception: the exception of `work`
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -29,36 +29,36 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
     while not task.done():
         try:
             await asyncio.wait([task])
-        except asyncio.CancelledError:  # noqa: PERF203, that is what the loop is for
+        except asyncio.CancelledError:  # noqa: PERF203, the loop exists to continue after this
             if not cancelled and at_most_s is not None:
                 loop.call_later(at_most_s, task.cancel)
             cancelled = True
-    if cancelled:  # even if `work` failed: a loop that handles its exception would run on forever
+    if cancelled:  # even if `work` failed: a caller that handles its exception would not notice the cancellation
         raise asyncio.CancelledError from (None if task.cancelled() else task.exception())
     task.result()
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the failure behind a cancellation that `uninterrupted` has raised; any other error itself."""
+    """Return the exception of the work behind a cancellation raised by `uninterrupted`; otherwise `error` itself."""
     if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
         return error.__cause__
     return error
 
 
 def run_in_background(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, object]) -> None:
-    """Start `work` as a task, and keep the task in `tasks` until it ends: asyncio holds tasks only weakly."""
+    """Start `work` as a task, and keep it in `tasks` until it ends: asyncio holds only weak references to tasks."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 
 
-# ── A signal for tasks that wait for the next change of something ──
+# ── Signals for tasks that wait for the next change of something ──
 
 
 class ChangeSignal:
-    """Wakes all tasks that wait for the next change.
+    """Signal that wakes all tasks that wait for the next change.
 
-    A task that waits for a condition must take `next` before it checks the condition, so that it misses no change.
+    To wait for a condition without missing a change, a task takes `next` first, then checks the condition, then waits.
     """
 
     def __init__(self) -> None:
@@ -66,19 +66,19 @@ class ChangeSignal:
 
     @property
     def next(self) -> asyncio.Event:
-        """The event that the next change sets."""
+        """Event that the next change sets."""
         return self._next
 
     def notify(self) -> None:
-        """Signal a change to all waiting tasks."""
+        """Wake all tasks that wait for a change."""
         self._next.set()
         self._next = asyncio.Event()
 
 
 class SupervisedTasks:
-    """Named tasks that run until they are cancelled. If one fails, this is logged.
+    """Group of named background tasks, whose failures are logged.
 
-    A vital task must not end before it is cancelled: without it the daemon is unhealthy.
+    If a vital task ends before it is cancelled, the daemon is unhealthy.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class SupervisedTasks:
         self._vital: list[asyncio.Task[None]] = []
 
     def start(self, name: str, work: Coroutine[Any, Any, None], *, vital: bool = False) -> None:
-        """Run `work` in a task."""
+        """Run `work` in a new task of this name."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(partial(_report_failure, name))
         self._tasks[name] = task
@@ -94,21 +94,21 @@ class SupervisedTasks:
             self._vital.append(task)
 
     def cancel(self, *names: str) -> None:
-        """Cancel these tasks, without waiting for them."""
+        """Cancel tasks by name, without waiting for them to end."""
         for name in names:
             self._tasks[name].cancel()
 
     def cancel_all(self) -> None:
-        """Cancel all tasks that still run."""
+        """Cancel all tasks, without waiting for them to end."""
         self.cancel(*self._tasks)
 
     async def wait(self, name: str) -> None:
-        """Wait until a task has ended, however it ends."""
+        """Wait until a task has ended, been cancelled or failed."""
         await asyncio.wait([self._tasks[name]])
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether all vital tasks run."""
+        """Whether all vital tasks are still running."""
         return not any(task.done() for task in self._vital)
 
 

@@ -1,4 +1,4 @@
-"""The `pytriton` package that workers import: always the daemon's own, whatever their environment contains."""
+"""The package `pytriton` for workers: always the daemon's own, whatever their environment contains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytriton._protocol.files.rundir import OTHER_LIBRARIES, RuntimeDir
 
 
 def lay_out_library(rundir: RuntimeDir) -> Path:
-    """Create the folder that workers put first on sys.path. It contains only `pytriton`.
+    """Create the directory that workers put first on sys.path, with only `pytriton` in it; return its path.
 
-    An existing folder is replaced: every worker would import, for example, a `numpy.py` in it.
+    An existing directory is replaced, since workers would import anything else in it, such as a stray `numpy.py`.
     """
     remove(rundir.library)
     rundir.library.mkdir(mode=0o700)
@@ -31,10 +31,10 @@ def lay_out_library(rundir: RuntimeDir) -> Path:
 
 @functools.lru_cache(maxsize=256)
 def library_of(library: Path, python: str) -> Path:
-    """Return the folder with `pytriton` for workers of an interpreter; `library` for the interpreter of this process.
+    """Return the directory that contains `pytriton` for workers of an interpreter.
 
-    Other interpreters would write bytecode into this environment's site-packages. So they get a folder with links to
-    the sources, where their bytecode is stored.
+    For this process's own interpreter, that is `library`. Others would write their bytecode into this environment's
+    site-packages, so they get a directory of links to the sources, in which their bytecode is stored.
     """
     program = os.path.realpath(python)
     if program == os.path.realpath(sys.executable):
@@ -52,7 +52,7 @@ _NOT_FOR_WORKERS = frozenset({"__pycache__", "_cli", "_host", "dispatcher", "pro
 
 
 def _link_sources(package: Path, target: Path) -> None:
-    """Mirror a package with folders and links to its modules. Existing ones are kept."""
+    """Mirror a package as directories with links to its modules. Existing links are kept."""
     for place, folders, files in os.walk(package, followlinks=True):
         folders[:] = [name for name in folders if name not in _NOT_FOR_WORKERS]
         folder = target / Path(place).relative_to(package)

@@ -1,8 +1,8 @@
-"""The token that guards Triton's administrative endpoints: how it is generated, published to our clients and hidden.
+"""Access token for Triton's administrative endpoints: how it is generated, published to our clients, and hidden.
 
-tritonserver accepts the token only on its command line, which every user of the machine can read (/proc/PID/cmdline).
-So the daemon overwrites it there once tritonserver has read it; docs/operations/security.md describes the window that
-remains.
+NVIDIA's tritonserver accepts the token only on its command line, which every user of the machine can read in
+/proc/PID/cmdline. The daemon therefore overwrites it there once tritonserver has read it. docs/operations/security.md
+describes the time in between.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pytriton._protocol.parameters import ACCESS_HEADER
 
 _log = structlog.get_logger(__name__)
 
-#: Replaces the token in texts.
+#: What the token is replaced by in logs and error messages.
 _HIDDEN = "***"
 
 
 def with_token(config: DaemonConfig) -> DaemonConfig:
-    """Return the settings with an access token. Generate a random one if one is needed and none is set."""
+    """Return the settings with an access token: a random one, if they need one and have none."""
     if config.access_token is not None or not config.restricted_endpoints:
         return config
     return msgspec.structs.replace(config, access_token=secrets.token_urlsafe(32))
 
 
 def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
-    """Return tritonserver's options that restrict the endpoints; they contain the token."""
+    """Return the options of tritonserver that restrict its endpoints. They contain the token."""
     if not config.restricted_endpoints or config.access_token is None:
         return {}
     value = f"{','.join(config.restricted_endpoints)}:{ACCESS_HEADER}={config.access_token}"
@@ -49,10 +49,11 @@ def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
 
 @contextmanager
 def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
-    """Publish the token in the runtime directory, readable only by this user, while the context is active.
+    """Keep the token in a file of the runtime directory, which only this user can read, for the duration of this
+    context.
 
     Raises:
-        RuntimeDirError: the file cannot be written.
+        RuntimeDirError: the file cannot be written
     """
     path = rundir.access_token_file
     try:
@@ -67,13 +68,13 @@ def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
     try:
         yield
     finally:
-        # A different token belongs to another daemon that recreated the directory after it was deleted.
+        # A file with another token belongs to another daemon, which has recreated a deleted runtime directory.
         if _read(path) in (None, config.access_token):
             path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> str | None:
-    """Return the content of a file that only this user can read; None if it does not exist or has another mode."""
+    """Return the content of a file with mode 0600; None if it does not exist or has another mode."""
     try:
         mode = path.stat().st_mode
         return path.read_text() if stat.S_IMODE(mode) == 0o600 else None
@@ -89,19 +90,20 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def hide(text: str, token: str | None) -> str:
-    """Return the text with the token replaced by asterisks."""
+    """Replace the token in a text by asterisks."""
     return text if token is None else text.replace(token, _HIDDEN)
 
 
 def blank_out(pid: int, token: str | None) -> bool:
-    """Overwrite the token in the arguments that `ps` and /proc/PID/cmdline show of a process.
+    """Overwrite the token in a process's arguments, as shown by `ps` and /proc/PID/cmdline.
 
-    The process must have read its arguments before. Best effort: the kernel may refuse (yama's ptrace_scope 2 or 3,
-    some containers); this is logged as a warning.
-    Source: proc(5): fields 48 and 49 of /proc/PID/stat (arg_start, arg_end), /proc/PID/mem.
+    The process must have read its arguments already. The kernel may refuse (with yama's ptrace_scope 2 or 3, and in
+    some containers); a warning is logged then.
+
+    Source: proc(5), on fields 48 and 49 of /proc/PID/stat (arg_start, arg_end) and on /proc/PID/mem.
 
     Returns:
-        True if the token was overwritten.
+        Whether the token is gone.
     """
     if token is None:
         return True
@@ -111,8 +113,8 @@ def blank_out(pid: int, token: str | None) -> bool:
             raise ValueError("it is still visible")
     except (OSError, ValueError) as error:
         _log.warning(
-            "the access token could not be removed from the command line of a process: other users "
-            "of this machine can read it there",
+            "could not remove the access token from the command line of a process, where other users "
+            "of this machine can read it",
             pid=pid,
             reason=f"{type(error).__name__}: {hide(str(error), token)}",
         )
@@ -121,7 +123,7 @@ def blank_out(pid: int, token: str | None) -> bool:
 
 
 def _overwrite(proc: Path, secret: bytes) -> None:
-    # The second field is the program's name in parentheses; the name may itself contain spaces and parentheses.
+    # The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
     fields = (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()
     start, end = int(fields[48 - 3]), int(fields[49 - 3])
     if not 0 < start < end:

@@ -1,9 +1,9 @@
 """The endpoints of Amazon SageMaker and Google Vertex AI, which tritonserver's options enable.
 
-NVIDIA's Vertex AI frontend starts only if its default model is loaded (Triton 2.51), but registering a model needs a
-running server. So tritonserver starts without that frontend. Once the model is served, tritonserver restarts with the
-frontend and loads all models before it opens a port, so a client that reaches Vertex AI's port also reaches the model.
-The native frontend serves both from the start and reports "not ready" until the model is loaded.
+NVIDIA's Vertex AI frontend starts only if its default model is loaded (Triton 2.51), but a model can only be registered
+once the server runs. tritonserver therefore starts without that frontend. Once the model is registered, tritonserver
+restarts with it and loads all models before it opens a port, so that clients of Vertex AI's port always find the model.
+The native frontend serves both endpoints from the start, and reports "not ready" until the model is loaded.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 
 from pytriton._host.ports import PortError
 
-#: Cloud platforms connect to their containers from outside.
+#: Listening address: cloud platforms connect from outside of the container.
 ADDRESS = "0.0.0.0"
 _PORT = "8080"
-#: Directory where SageMaker places the models of multi-model endpoints before it loads them.
+#: Directory in which SageMaker puts the models of a multi-model endpoint before it loads them.
 _SAGEMAKER_MODELS = "/opt/ml/models"
-#: Selects the Triton endpoint that /invocations maps to.
+#: Environment variable that selects the Triton endpoint behind SageMaker's /invocations.
 _INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
 _INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 
 
 class Cloud(NamedTuple):
-    """One cloud's endpoint.
+    """Endpoint of a cloud platform.
 
     Attributes:
-        protocol: its name in the native frontend's settings
-        port: the port to listen on
-        setting: the option that configures the port
+        protocol: name of the endpoint in the native frontend's settings
+        port: port to listen on
+        setting: option of tritonserver that sets the port
     """
 
     protocol: str
@@ -38,23 +38,23 @@ class Cloud(NamedTuple):
 
 
 def vertex_model(options: Mapping[str, object]) -> str | None:
-    """Return the name of Vertex AI's default model from tritonserver's options, or None if Vertex AI is not enabled."""
+    """Return the name of Vertex AI's default model from tritonserver's options; None if Vertex AI is not enabled."""
     name = options.get("vertex-ai-default-model")
     return str(name) if name and options.get("allow-vertex-ai") == "true" else None
 
 
 def served(options: Mapping[str, object], environment: Mapping[str, str]) -> list[Cloud]:
-    """Return the endpoints to serve, according to the options and the clouds' environment variables.
+    """Return the cloud endpoints that tritonserver's options and the clouds' environment variables enable.
 
     Raises:
-        PortError: a path that Vertex AI must define is missing, or SageMaker's inference type is unknown.
+        PortError: a variable of Vertex AI is missing, or SageMaker's inference type is unknown
     """
     found = []
     if options.get("allow-sagemaker") == "true":
         kind = environment.get(_INFERENCE_TYPE) or _INFERENCE_TYPES[0]
         if kind not in _INFERENCE_TYPES:
             raise PortError(
-                f"{_INFERENCE_TYPE} is {kind!r}; it takes one of {', '.join(_INFERENCE_TYPES)}"
+                f"{_INFERENCE_TYPE} is {kind!r}, and must be one of {', '.join(_INFERENCE_TYPES)}"
             )
         port = str(options.get("sagemaker-port", _PORT))
         found.append(Cloud("sagemaker", int(port), "sagemaker-port"))
@@ -67,8 +67,8 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
         ]
         if missing:
             raise PortError(
-                f"Vertex AI is enabled (allow-vertex-ai), but {' and '.join(missing)} of its environment "
-                "are missing; they define the paths to serve"
+                f"Vertex AI is enabled (allow-vertex-ai), but {' and '.join(missing)} are not set in the "
+                "environment; they define the paths to serve"
             )
         port = str(options.get("vertex-ai-port", environment.get("AIP_HTTP_PORT", _PORT)))
         found.append(Cloud("vertex_ai", int(port), "vertex-ai-port"))
@@ -76,7 +76,7 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
 
 
 def cloud_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the clouds' paths and models for the native frontend's settings; see startup/settings.h."""
+    """Return the clouds' part of the native frontend's settings document (see startup/settings.h): paths and models."""
     return {
         "vertex": {
             "health": environment.get("AIP_HEALTH_ROUTE"),

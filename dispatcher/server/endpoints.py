@@ -1,4 +1,4 @@
-"""The endpoints where clients reach tritonserver: addresses from the settings and their resolved ports."""
+"""Endpoints of tritonserver for clients: addresses from the settings, and the ports chosen for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 
 
 class Endpoint(NamedTuple):
-    """An endpoint: its `name` ("http", "grpc" or "metrics") and the address and port that it listens on."""
+    """Listening address and port of an endpoint, whose `name` is "http", "grpc" or "metrics"."""
 
     name: str
     address: str
@@ -20,7 +20,7 @@ class Endpoint(NamedTuple):
 
 
 class Endpoints:
-    """The endpoints that the settings enable. They stay the same when tritonserver restarts."""
+    """The enabled endpoints. They keep their ports when tritonserver restarts."""
 
     def __init__(self, config: DaemonConfig) -> None:
         self._config = config
@@ -34,18 +34,18 @@ class Endpoints:
 
     @property
     def served(self) -> list[Endpoint]:
-        """The enabled endpoints. A port that the settings leave at 0 stays 0 until `choose_ports` resolves it."""
+        """The enabled endpoints. If the settings let the daemon choose a port, it is 0 until `choose_ports`."""
         return list(self._all.values())
 
     def port(self, name: str) -> int:
-        """Return the port of "http", "grpc" or "metrics"; 0 if that endpoint is disabled."""
+        """Return the port of an endpoint ("http", "grpc" or "metrics"); 0 if it is disabled."""
         return self._all[name].port if name in self._all else 0
 
     def choose_ports(self) -> None:
-        """Resolve the ports: pick a free one for 0, and check that any other is free.
+        """Choose a free port where the settings have 0, and check that the other ports are free.
 
         Raises:
-            PortError: a port is in use (the text names the process that holds it) or configured twice.
+            PortError: a port is in use (the message names the process that holds it) or configured twice
         """
         config = self._config
         wanted = {
@@ -57,15 +57,15 @@ class Endpoints:
             self._all[name] = self._all[name]._replace(port=port)
 
     def listen(self, backlog: int) -> dict[str, socket.socket]:
-        """Listen on all endpoints and return the sockets by name. This also resolves the ports.
+        """Choose the ports, listen on all endpoints, and return the sockets by name of endpoint.
 
         Raises:
-            PortError: a port is in use; the text names the process that holds it.
+            PortError: a port is in use; the message names the process that holds it
         """
         found: dict[str, socket.socket] = {}
         try:
             wanted = {name: getattr(self._config, f"{name}_port") for name in self._all}
-            # Bind ports that the settings name first, so that the kernel does not assign one of them to another
+            # Bind the ports that the settings name first, so that the kernel cannot choose one of them for another
             # endpoint.
             for one in sorted(self.served, key=lambda one: wanted[one.name] == 0):
                 setting = f"{one.name}_port"
@@ -79,14 +79,14 @@ class Endpoints:
         return found
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Take over the ports of sockets that are already listening, by name."""
+        """Use the ports of existing listening sockets, given by name of endpoint."""
         for name, listener in listeners.items():
             if name in self._all:
                 port = int(listener.getsockname()[1])
                 self._all[name] = self._all[name]._replace(port=port)
 
     def urls(self) -> dict[str, str]:
-        """Return `http_url`, `grpc_url` and `metrics_url` for clients on this machine; "" for a disabled endpoint."""
+        """Return `http_url`, `grpc_url` and `metrics_url` as used on this machine; "" for a disabled endpoint."""
         urls = dict.fromkeys(("http_url", "grpc_url", "metrics_url"), "")
         schemes = {
             "grpc": "grpcs" if grpc_tls.uses_tls(self._config) else "grpc",
@@ -100,7 +100,7 @@ class Endpoints:
 
 
 def reachable(address: str) -> str:
-    """Return the address at which this machine reaches a listening address."""
+    """Return the address to connect to from this machine, given a listening address."""
     if address in ("0.0.0.0", ""):
         return "127.0.0.1"
     if address == "::":

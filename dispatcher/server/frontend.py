@@ -1,14 +1,15 @@
-"""The interface between the daemon and the program that runs as tritonserver: a *frontend* around Triton's core.
+"""Interface between the daemon and the program that runs as tritonserver, called a *frontend*: it wraps Triton's core.
 
     tritonserver.py     what the daemon uses: load, unload, states, readiness; one object for the daemon's lifetime
       ▼
     server_process.py   one process: start, readiness, liveness probes, exit
       ▼
-    Frontend, Admin     how a kind of program is started and administered
+    Frontend, Admin     how such a program is started and administered
       ▼
-    frontends/          the kinds: NVIDIA's executable (triton_frontend.py), our own program (native_frontend.py)
+    frontends/          the implementations: NVIDIA's executable (triton_frontend.py), our own program
+                        (native_frontend.py)
 
-services.py chooses the frontend. The modules above this interface do not depend on that choice.
+services.py chooses the implementation. Nothing above this interface depends on the choice.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ from pytriton.dispatcher.upgrade.snapshot import ServerSnapshot
 _log = structlog.get_logger(__name__)
 
 SHM = Path("/dev/shm")
-#: Socket in the runtime directory on which a server reports its clients' requests to load and unload models.
+#: Socket in the runtime directory on which tritonserver reports its clients' requests to load and unload models.
 MODEL_CONTROL_SOCKET = "models.sock"
-#: Becomes LD_PRELOAD of tritonserver (private_shm.py).
+#: Environment variable whose value private_shm.py passes to tritonserver as LD_PRELOAD.
 PRELOAD_VARIABLE = "PYTRITON_PRELOAD"
 
-#: A frontend allocates fresh memory for each large response. By default glibc returns large freed blocks to the kernel at
-#: once and raises these thresholds, up to these values, only as it sees larger blocks freed. Setting them from the
-#: start means that responses of 6 MB touch no new pages (500 each before), which saves a sixth of the CPU time. A
-#: user's own values take precedence.
+#: Settings of glibc's allocator for frontends, which allocate memory for each large response. With glibc's defaults,
+#: large freed blocks go back to the kernel at once, until the thresholds have grown to these values. Setting them from
+#: the start avoids 500 page faults for each response of 6 MB, and a sixth of the CPU time. A user's own values take
+#: precedence.
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
 
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The directories and callbacks that every frontend receives.
+    """Directories and callbacks that every frontend needs.
 
     Attributes:
-        runtime: the installation of Triton
-        models: the model repository to serve
-        backends: the directory of its backends, see lay_out_backends()
-        shm_prefix: prefix of the names of its regions in /dev/shm
-        kill_on_death: kills the process and its descendants when the daemon is killed
-        on_line: called with each line that the process prints; secrets are removed
+        runtime: installation of Triton
+        models: model repository to serve
+        backends: directory of the backends; see `lay_out_backends`
+        shm_prefix: prefix of the names of the frontend's regions in /dev/shm
+        kill_on_death: kills the process and its descendants if the daemon is killed
+        on_line: called with each line that the process prints, without secrets
     """
 
     runtime: ServerRuntime
@@ -67,39 +68,39 @@ class ServerPlace:
     on_line: OnLine
 
     def sweep_shared_memory(self) -> None:
-        """Remove the shared memory regions left behind by a process that has exited.
+        """Remove the shared memory that an exited process has left behind.
 
-        Any user can create files there, so files that this user cannot remove are left in place.
+        Files of other users with the same prefix cannot be removed, and are only logged.
         """
         try:
             left = list(SHM.glob(f"{self.shm_prefix}*"))
-        except OSError as error:  # for example, the descriptor limit is reached
-            _log.warning("could not list tritonserver shared memory regions", reason=str(error))
+        except OSError as error:  # for example, too many open files
+            _log.warning("could not list tritonserver's shared memory regions", reason=str(error))
             return
         for region in left:
             try:
                 region.unlink(missing_ok=True)
-            except OSError as error:  # noqa: PERF203, remove the others all the same
+            except OSError as error:  # noqa: PERF203, continue with the others
                 _log.warning(
-                    "could not remove a tritonserver shared memory region", reason=str(error)
+                    "could not remove a shared memory region of tritonserver", reason=str(error)
                 )
 
 
 class ServerRefused(Exception):
-    """The server rejected a request; the text says why."""
+    """Raised if the server rejected a request. The message says why."""
 
 
 class Unreached(Exception):
-    """The server did not answer: the connection failed or was closed before the answer."""
+    """Raised if the server did not answer, because the connection failed or was closed."""
 
 
 class ClientWork(NamedTuple):
-    """The clients' work in progress at a process.
+    """Work in progress for clients in a server process.
 
     Attributes:
         connections: open connections
         requests: requests in Triton's core
-        sequences: sequences that have started and not ended
+        sequences: sequences that have started but not ended
     """
 
     connections: int
@@ -108,32 +109,32 @@ class ClientWork(NamedTuple):
 
 
 class Admin(Protocol):
-    """A connection over which the daemon administers one server process.
+    """Connection over which the daemon administers a server process.
 
-    All methods raise ServerRefused or Unreached.
+    All methods raise ServerRefused or Unreached on failure.
     """
 
     async def is_live(self) -> bool:
-        """Probe liveness. Any answer counts as a sign of life."""
+        """Probe liveness. Any answer, even False, shows that the process runs."""
 
     async def version(self) -> str:
         """Return the version of Triton's core, for example "2.51.0"."""
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON), or with its own if None."""
+        """Load a model with a configuration in JSON, or with the one in its directory if None."""
 
     async def unload(self, name: str) -> None:
-        """Start to unload a model."""
+        """Start unloading a model, without waiting for the end."""
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the state of each model in all repositories; "" for one that was never loaded."""
+        """Return the state of each model in all repositories by name; "" for one that was never loaded."""
 
     async def close(self) -> None:
         """Close the connection. Pending requests raise Unreached."""
 
 
 class ReadinessGate(Protocol):
-    """A gate that keeps a server from reporting ready until the daemon opens it.
+    """Gate that keeps a server from reporting ready until the daemon opens it.
 
     Attributes:
         in_repository: whether the gate is a model in the repository
@@ -143,18 +144,18 @@ class ReadinessGate(Protocol):
     def in_repository(self) -> bool: ...
 
     async def open(self, server: GateModels) -> None:
-        """Let the server report ready once all its models are; raise RemoteFailure on failure."""
+        """Let the server report ready as soon as all its models are. Raises RemoteFailure on failure."""
 
     async def close(self, server: GateModels) -> None:
-        """Make the server report "not ready". Does nothing if the server is not up."""
+        """Make the server report not ready, if it is up."""
 
 
 class PendingModels(NamedTuple):
-    """Models that tritonserver has not loaded but that requests may wait for.
+    """Models that tritonserver has not loaded yet, but for which requests wait.
 
     Attributes:
-        lazy: loaded on the first request; readiness probes report them ready, like suspended models
-        loading: loaded without a request; readiness probes report them not ready
+        lazy: models to load on the first request; readiness probes report them ready, as they do suspended models
+        loading: models that are loaded without a request; readiness probes report them not ready
     """
 
     lazy: Sequence[str] = ()
@@ -166,62 +167,68 @@ class PendingModels(NamedTuple):
 
 
 class Frontend(Protocol):
-    """A kind of program around Triton's core. Created once; `start` is called for each process."""
+    """Program around Triton's core. There is one object per daemon; `start` is called for each process."""
 
     @property
     def program(self) -> Path:
-        """The executable, as shown by status."""
+        """Path of the executable, as shown by `status`."""
 
     @property
     def endpoints(self) -> Endpoints:
-        """The endpoints where clients reach the frontend."""
+        """Endpoints for clients."""
 
     @property
     def http_socket(self) -> Path | None:
-        """The unix socket of its HTTP endpoint for the daemon's own processes, independent of the clients' settings; or
-        None.
+        """Unix socket on which the daemon's own processes reach HTTP, whatever the settings for clients; None if there
+        is none.
         """
 
     def choose_ports(self) -> None:
         """Choose the ports to listen on.
 
         Raises:
-            PortError: an address from the settings cannot be listened on.
+            PortError: an address of the settings is in use or cannot be used
         """
 
     def make_gate(self, backend: str) -> ReadinessGate:
-        """Put the daemon in control of all processes' readiness; `backend` can load the harmless placeholder model."""
+        """Return a gate with which the daemon controls when processes report ready.
+
+        Args:
+            backend: name of a backend that can load a placeholder model
+        """
 
     async def start(
         self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
     ) -> Child:
-        """Start a process. It need not be ready when this returns.
+        """Start a process, without waiting until it is ready.
 
         Args:
-            preload: names of models in the repository to load before accepting requests. A model that fails to load
-                does not end the process.
-            vertex: whether Vertex AI's frontend may start because its model is among them
-            as_successor: another process keeps serving until `switch_over`; requires `replaces`
+            preload: models of the repository to load before accepting requests; one that fails does not end the process
+            vertex: whether NVIDIA's frontend for Vertex AI may start, because its model is in `preload`
+            as_successor: whether another process serves until `switch_over` (only if `replaces`)
 
         Raises:
-            OSError: the process could not be started.
+            OSError: the process could not be started
         """
 
     @property
     def replaces(self) -> bool:
-        """Whether a process can start beside another one and replace it without losing a request."""
+        """Whether a process can replace a running one without losing a request."""
 
     @property
     def queues_requests(self) -> bool:
-        """Whether requests can wait for models that a process has not loaded yet; see `set_pending_models`."""
+        """Whether requests can wait for models that are not loaded yet; see `set_pending_models`."""
 
     def set_pending_models(
         self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
     ) -> None:
-        """Let requests wait for the models that `names` returns when a process starts.
+        """Let requests wait for models that are not loaded yet.
 
-        `on_request` is called with the name of each model that a request waits for. The request resumes when
-        the model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
+        A request waits until the model is loaded, `forget_pending` is called, or `resume_timeout_s` has passed.
+
+        Args:
+            names: returns these models; called when a process starts
+            on_request: called with the name of a model that a request waits for
         """
 
     async def forget_pending(self, name: str) -> None:
@@ -229,68 +236,73 @@ class Frontend(Protocol):
 
     @property
     def vertex_needs_model(self) -> bool:
-        """Whether Vertex AI's frontend starts only after its model is loaded."""
+        """Whether the endpoint for Vertex AI can only start once its model is loaded."""
 
     async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Move clients' connections to a process that was started beside the serving one.
+        """Move the clients from one process to its successor.
 
-        The successor has answered a request when this returns. The former process hands over its idle connections,
+        When this returns, the successor has answered a request. The former process hands over its idle connections,
         finishes requests in progress, and exits with its last connection.
 
+        Args:
+            former: pid of the process that serves
+            successor: pid of a process started with `as_successor`
+            force: whether to switch even if sequences are in progress
+
         Returns:
-            False if sequences are in progress and `force` is not set; then the successor retires instead.
+            False if sequences are in progress and `force` is not set. The successor then retires instead.
 
         Raises:
-            ServerRefused, Unreached, TimeoutError: the successor does not serve; the former process still does.
+            ServerRefused, Unreached, TimeoutError: the successor does not serve; the former process still does
         """
 
     async def work(self, pid: int) -> ClientWork:
-        """Return the clients' work in progress at a process; raises ServerRefused, Unreached."""
+        """Return the work in progress for clients in a process. Raises ServerRefused or Unreached."""
 
     async def stop_accepting(self) -> None:
-        """Stop accepting connections; return when the open ones have ended or the grace period has expired.
+        """Stop accepting connections; wait until the open ones have ended or the grace period has expired.
 
         Connections in the backlog of a service manager's socket are left to the next daemon.
         """
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for the next process; the listening addresses do not change."""
+        """Use new settings for the next process. The listening addresses stay the same."""
 
     def connect(self, pid: int) -> Admin:
-        """Return a new connection to a started process, which need not listen yet."""
+        """Return a new connection to a started process, which may not be listening yet."""
 
     def forget(self, pid: int) -> None:
-        """Remove what an exited process and its descendants have left behind."""
+        """Clean up after a process that has exited."""
 
     async def check_listening(self) -> None:
         """Check that every endpoint accepts connections.
 
         Raises:
-            OSError: an endpoint does not.
+            OSError: an endpoint does not accept connections
         """
 
     def hide_secrets(self, pid: int) -> None:
-        """Hide the secrets in a process's arguments from other users. The process must have read them."""
+        """Remove secrets from the arguments of a process, which other users can see. The process must have read them."""
 
     def close(self) -> None:
-        """Stop listening permanently. Processes that were started may still run."""
+        """Stop listening for good. Processes may still be running."""
 
 
 @runtime_checkable
 class SupportsHandover(Protocol):
-    """A frontend whose process keeps running while the daemon upgrades itself in place."""
+    """Frontend whose process keeps running while the daemon is upgraded in place."""
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerSnapshot:
-        """Return the state that the next version adopts."""
+        """Return the state of a process and its sockets for the next version of the daemon."""
 
     def adopt(self, state: ServerSnapshot) -> Child:
-        """Adopt that state; raises OSError if the process or a socket is gone."""
+        """Adopt the state from the previous version. Raises OSError if the process or a socket is gone."""
 
 
 def model_control(place: ServerPlace) -> dict[str, str]:
-    """Return the environment that makes a server ask the daemon about clients' requests to load and unload models.
+    """Return environment variables that make tritonserver ask the daemon about requests to load and unload models.
 
-    `privately` preloads the library only for tritonserver, not for the Python launcher before it.
+    `privately` turns one of them into LD_PRELOAD for tritonserver alone, not for the Python launcher that starts it.
     """
     library = place.runtime.interposer
     if library is None:
@@ -303,11 +315,11 @@ def model_control(place: ServerPlace) -> dict[str, str]:
 
 
 def new_shm_prefix() -> str:
-    """Return a new prefix for the names of one daemon's regions in /dev/shm."""
+    """Return a unique prefix for the names of this daemon's regions in /dev/shm."""
     return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
 
 
 def privately(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv` with shared memory private to this user and kills it when this process dies."""
+    """Return a command that runs `argv` with private shared memory, in a process that is killed when this one exits."""
     launcher = str(Path(__file__).with_name("private_shm.py"))
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]

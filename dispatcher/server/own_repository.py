@@ -1,7 +1,7 @@
-"""tritonserver's model repository: an empty version directory per model, and the configuration to load it with.
+"""The model repository that the daemon creates for tritonserver, and the configurations to load its models with.
 
-A model's code is the backend `pytriton` (the proxy), so its directory is empty, and its configuration is part of the
-load request. Triton only requires that the version's directory exists.
+The code of every model is the backend `pytriton` (the proxy), and its configuration is part of the load request, so a
+model's directory only contains an empty directory for each version, which Triton requires.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKEND = "pytriton"
 
 
 def make_folder(models: Path, spec: messages.ModelSpec) -> None:
-    """Create a model's directory with exactly its versions."""
+    """Create the directory of a model with a subdirectory for each version, replacing an existing one."""
     remove_folder(models, spec.name)
     folder = models / spec.name
     for version in spec.versions or [spec.version]:
@@ -41,7 +41,7 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
 
 
 def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
-    """Link the files of the model's own directory that Triton itself reads: labels."""
+    """Link the files that Triton itself reads (labels) from the model's own directory."""
     named = {entry.get("label_filename", "") for entry in spec.config.get("output", ())}
     # Workers of models that are not Python start in the model's directory (folder_spec.py).
     own = Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
@@ -55,10 +55,9 @@ def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
 
 
 def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
-    """Write a model's configuration to its directory, so that clients of tritonserver can load it by name alone.
+    """Write a model's configuration to its directory, so that clients of tritonserver can reload the model by name.
 
-    The daemon's own loads pass the configuration in the request. A client that unloads a model or restarts all models
-    does not.
+    (The daemon itself passes the configuration in its load requests.)
     """
     path = models / name / pbtxt.FILE
     try:
@@ -66,7 +65,7 @@ def write_config(models: Path, name: str, config: Mapping[str, Any]) -> None:
         written = path.with_suffix(".new")
         written.write_text(text, encoding="utf-8")
         written.replace(path)
-    except (pbtxt.ConfigFileError, OSError) as error:  # a client's load is refused then
+    except (pbtxt.ConfigFileError, OSError) as error:  # clients cannot reload this model then
         _log.warning("could not write a model's configuration", model=name, reason=str(error))
 
 
@@ -76,50 +75,50 @@ def remove_folder(models: Path, name: str) -> None:
 
 
 def link(models: Path, name: str, folder: Path) -> None:
-    """Make a model of the user's repository, which tritonserver serves itself, visible to tritonserver."""
+    """Link a model of the user's model repository into tritonserver's, so that tritonserver serves it itself."""
     unlink(models, name)
     remove_folder(models, name)
     (models / name).symlink_to(folder, target_is_directory=True)
 
 
 def unlink(models: Path, name: str) -> None:
-    """Remove the link of such a model. Does nothing if the name is not one."""
+    """Remove a link made by `link`. Does nothing if there is none of this name."""
     if is_linked(models, name):
         (models / name).unlink()
 
 
 def is_linked(models: Path, name: str) -> bool:
-    """Return whether the name belongs to a model that tritonserver serves itself."""
-    # Path.is_symlink() raises for a string that cannot be a file name; this returns False.
+    """Return whether tritonserver itself serves a model of this name from a user's model repository."""
+    # Unlike Path.is_symlink(), this returns False for a string that cannot be a file name.
     return os.path.islink(models / name)
 
 
 def refuse_linked(models: Path, name: str) -> None:
-    """Check that a name can be registered.
+    """Check that tritonserver does not serve a model of this name itself.
 
     Raises:
-        RemoteFailure: the name belongs to a model that tritonserver serves itself.
+        RemoteFailure: tritonserver serves such a model
     """
     if is_linked(models, name):
         raise RemoteFailure(
             ErrorKind.EXISTS,
-            f"tritonserver itself serves a model named {name!r} of a model repository. Unload that one "
+            f"tritonserver already serves a model named {name!r} from a model repository. Unload that model "
             "first, or choose another name.",
         )
 
 
 def with_folder_mark(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return the configuration with the directory added as a parameter, so that it differs from the same model
-    elsewhere.
+    """Return the configuration with the model's directory as a parameter, so that Triton reloads a model that has
+    moved.
 
-    Triton (2.51) treats a model as unchanged if its files are older than those of the loaded one, wherever they are.
+    Triton (2.51) considers a model unchanged if its files are older than the loaded ones, even in another directory.
     """
     parameters = {**config.get("parameters", {}), MENDED_PARAMETER: {"string_value": folder}}
     return {**config, "parameters": parameters}
 
 
 def cloud_repositories(places: Sequence[str]) -> list[str]:
-    """Return the repositories that tritonserver reads itself: s3://, gs:// and as://."""
+    """Return the repositories in cloud storage (s3://, gs:// and as://), which tritonserver reads itself."""
     return [place for place in places if "://" in place]
 
 
@@ -133,15 +132,20 @@ def triton_config(
     *,
     native: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration to load a model with: the user's, with the changes that route it to our workers.
+    """Return the configuration to load a model with: the user's, changed so that requests go to our workers.
 
-    Sets `lanes` proxy instances per worker, on the CPU: workers handle devices. The user's rate limiter and host policy
-    are kept. Triton keeps its instances if only their number differs, so a model whose proxies must restart is loaded
-    with another number in `mended`. `model_warmup` is removed: workers run it, see worker/warmup.py.
+    The model gets `lanes` proxies per worker, on the CPU, since workers manage devices themselves. The user's rate
+    limiter and host policy are kept. `model_warmup` is removed, because workers run it (worker/warmup.py).
 
     Args:
-        native: tritonserver has the compiled proxy
-        proxied: number of instances whose Python proxies are kept, even if there are fewer workers
+        spec: the model
+        endpoint: address on which its proxies reach the daemon
+        registration: key of the registration
+        lanes: number of proxies per worker
+        mended: number of loads that had to restart all proxies. Triton reuses proxies if only their number changes;
+            another value here makes it restart them.
+        proxied: minimum number of workers' worth of Python proxies to keep, even if there are fewer workers
+        native: whether tritonserver has the compiled proxy
     """
     parameters = dict(spec.config.get("parameters", {}))
     parameters[CONTROL_PARAMETER] = {"string_value": endpoint}

@@ -1,9 +1,9 @@
-"""The models that tritonserver loads before it opens its ports: those with workers, and the gate.
+"""Models that tritonserver loads before it opens its ports: those with workers, and the gate.
 
-Models that are loaded by then are available to the first request. The *gate* is a model that cannot be loaded.
-tritonserver (2.51) is not ready (`/v2/health/ready`) while it has such a model, so the daemon controls its readiness:
-to open the gate, it loads the gate with a loadable configuration, then unloads it. Unloading alone would not suffice,
-because tritonserver remembers the result of the last load.
+The first request finds these models loaded. The *gate* is a model that cannot be loaded. While tritonserver (2.51) has
+such a model, it reports not ready (`/v2/health/ready`), which lets the daemon control readiness. To open the gate, the
+daemon loads the gate model with a valid configuration, then unloads it. Unloading alone would not be enough, because
+tritonserver remembers the result of the last load.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from pytriton.formats import pbtxt
 
 _log = structlog.get_logger(__name__)
 
-#: The gate's name, unlikely to be that of a user's model.
+#: Name of the gate model. It must not be the name of a user's model.
 GATE = "pytriton.starting"
-#: A backend that does not exist. tritonserver's index shows its name in the gate's error.
+#: Name of a backend that does not exist. tritonserver's repository index shows it as the reason why the gate is not
+#: loaded.
 _MISSING_BACKEND = "models_are_being_loaded"
 _CLOSED_GATE = f"""name: "{GATE}"
 backend: "{_MISSING_BACKEND}"
 input [{{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }}]
 output [{{ name: "y" data_type: TYPE_FP32 dims: [ 1 ] }}]
 """
-#: tritonserver emits no event when a model has been unloaded.
+#: Interval of polling for the end of an unload, of which tritonserver does not notify, in seconds.
 _POLL_INTERVAL_S = 0.02
 
 
 def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: bool) -> list[str]:
-    """Write the configurations that tritonserver loads at its start; return the names of the models."""
+    """Write the configurations of the models to preload, and of a closed gate if wanted; return the names of all
+    models written.
+    """
     texts = {name: _as_text(name, config) for name, config in preload.items()}
     if gate:
         _make_gate_folder(models)
@@ -52,13 +55,15 @@ def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: boo
 
 
 def clear(models: Path, names: list[str]) -> None:
-    """Remove the configurations once the models are loaded: later load requests carry their own."""
+    """Remove the configurations written by `lay_out`, once the models are loaded. Later load requests contain their
+    own.
+    """
     for name in names:
         (models / name / "config.pbtxt").unlink(missing_ok=True)
 
 
 def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
-    """Return a configuration as config.pbtxt; None if it cannot be written, so that the model is loaded by request."""
+    """Return a configuration in the format of config.pbtxt. If that is impossible, log a warning and return None."""
     try:
         return pbtxt.write(config)
     except pbtxt.ConfigFileError as error:
@@ -74,13 +79,13 @@ def _as_text(name: str, config: Mapping[str, Any]) -> str | None:
 
 
 def is_gated(config: DaemonConfig) -> bool:
-    """Return whether the daemon controls tritonserver's readiness."""
+    """Return whether the settings require a gate to control tritonserver's readiness."""
     strict = config.tritonserver_options.get("strict-readiness", "true")
     return config.readiness != "server_up" and strict not in ("false", "0")
 
 
 class GateModels(Protocol):
-    """The methods of a tritonserver that the gate uses; each raises RemoteFailure."""
+    """Methods of `TritonServer` that the gate needs. Each raises RemoteFailure on failure."""
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None: ...
 
@@ -90,11 +95,11 @@ class GateModels(Protocol):
 
 
 class Gate:
-    """A model that keeps tritonserver from being ready while it cannot be loaded.
+    """Readiness gate made of a model that cannot be loaded while the gate is closed.
 
     Args:
-        models: the model repository
-        backend: a backend that can load the placeholder
+        models: tritonserver's model repository
+        backend: name of a backend that can load a placeholder model
     """
 
     in_repository = True
@@ -104,10 +109,10 @@ class Gate:
         self._backend = backend
 
     async def open(self, server: GateModels) -> None:
-        """Let tritonserver report ready once all other models are.
+        """Let tritonserver report ready as soon as all its models are.
 
         Raises:
-            RemoteFailure: tritonserver refused the request or is not up.
+            RemoteFailure: tritonserver refused the request or is not up
         """
         _make_gate_folder(self._models)
         await clear_failure(server, GATE, self._backend)
@@ -117,7 +122,7 @@ class Gate:
         shutil.rmtree(self._models / GATE, ignore_errors=True)
 
     async def close(self, server: GateModels) -> None:
-        """Make tritonserver report "not ready". Does nothing if it is not up."""
+        """Make tritonserver report not ready, if it is up."""
         _make_gate_folder(self._models)
         unloadable = {**_trivial_config(GATE, _MISSING_BACKEND), "parameters": {}}
         with contextlib.suppress(RemoteFailure):  # expected: a closed gate fails to load
@@ -129,20 +134,20 @@ def _make_gate_folder(models: Path) -> None:
 
 
 async def clear_failure(server: GateModels, name: str, backend: str) -> None:
-    """Clear tritonserver's record of a failed load, which only a successful load does.
+    """Make tritonserver forget a failed load, by loading and unloading a placeholder of the same name.
 
     Raises:
-        RemoteFailure: tritonserver refused the request or is not up.
+        RemoteFailure: tritonserver refused the request or is not up
     """
     await server.load(name, _trivial_config(name, backend))
     await server.unload(name)
 
 
-# ── Placeholders, which tritonserver can load immediately, in any model's directory ──────────────
+# ── Placeholder models, which load immediately in the directory of any model ─────────────────────
 
 
 def placeholder(config: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Return the configuration of a model that answers every request with the error `text` (503)."""
+    """Return the configuration of a placeholder that answers every request with the error `text` (status 503)."""
     parameters = {**config.get("parameters", {}), STAND_IN_PARAMETER: {"string_value": text}}
     omitted = ("model_warmup", "response_cache", "instance_group")
     rest = {name: value for name, value in config.items() if name not in omitted}

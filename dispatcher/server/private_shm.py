@@ -31,7 +31,7 @@ _PR_SET_SECCOMP = 22
 _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _SECCOMP_SET_MODE_FILTER = 1
-#: Keep speculative execution enabled; older kernels disable it for filtered programs.
+#: Keeps speculative execution enabled, which older kernels disable for filtered programs.
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1 << 2
 _RETURN_ALLOW, _RETURN_ZERO = 0x7FFF0000, 0x00050000
 #: Machine -> its audit architecture and the numbers of the system calls fchmod and seccomp.
@@ -47,7 +47,7 @@ class _Program(ctypes.Structure):
 
 
 def filter_of(machine: int, fchmod: int) -> bytes:
-    """Return the BPF filter. A failed test jumps to the last line, which allows the call."""
+    """Return the BPF program of the filter. Each failed test jumps to its last instruction, which allows the call."""
     lines = (
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 0, 5, machine),
@@ -62,10 +62,10 @@ def filter_of(machine: int, fchmod: int) -> bytes:
 
 
 def install() -> None:
-    """Filter the system calls of this process and its descendants.
+    """Install the filter for this process and its descendants.
 
     Raises:
-        OSError: the kernel refuses, or this machine's system call numbers are unknown.
+        OSError: the kernel refused, or this machine's system call numbers are unknown
     """
     name = os.uname().machine
     if name not in _NUMBERS:
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def _is_filtered() -> bool:
-    """Return whether this process's system calls are filtered already."""
+    """Return whether a filter for system calls is already installed in this process."""
     with open("/proc/self/status", "rb") as status:
         return b"\nSeccomp:\t2\n" in status.read()
 

@@ -1,7 +1,7 @@
-"""Starts tritonserver, and restarts it after an unexpected exit: immediately at first, then with growing back-off.
+"""Start of tritonserver, and its restart after an unexpected exit: immediately at first, then with growing back-off.
 
-If the first start fails (a missing library, a wrong option), the daemon exits. A server that was up once can come up
-again, so the daemon retries without limit. Workers keep their models in the meantime.
+If the first start fails (for example, because of a missing library or an invalid option), the daemon exits. A server
+that has been up can come up again, so restarts are retried without limit. Workers keep their models in the meantime.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 
 _log = structlog.get_logger(__name__)
 
-#: A tritonserver that was up this long is not part of a crash loop.
+#: Uptime after which an exit does not count as part of a crash loop, in seconds.
 _HEALTHY_S = 60.0
-#: The pause before the second start in a row. The first is immediate; each further pause doubles.
+#: Back-off before the second of consecutive restarts, in seconds; then it doubles. The first restart is immediate.
 _INITIAL_DELAY_S = 0.5
 
-#: Maximum attempts of the first start: a port that the daemon chose may be taken before tritonserver listens on it.
+#: Maximum number of attempts of the first start. Another process may take a port between its choice and its use.
 _MAX_PORT_ATTEMPTS = 5
 
 
 async def start_server(
     server: TritonServer, config: DaemonConfig, preload: Callable[[], Mapping[str, dict[str, Any]]]
 ) -> set[str]:
-    """Start tritonserver. If a port that the daemon chose has been taken since, retry with others.
+    """Start tritonserver. If another process takes a port that the daemon has chosen, retry with other ports.
 
     Args:
         server: the server to start
-        config: defines the ports
+        config: the settings, with the ports
         preload: returns the models to load before the ports open (name -> configuration); called before each attempt
 
     Returns:
         The names of the models that were loaded.
 
     Raises:
-        ServerStartError: tritonserver did not start.
-        PortError: a port that the settings name is in use.
+        ServerStartError: tritonserver did not start
+        PortError: a port that the settings name is in use
     """
     chosen = 0 in (config.http_port, config.grpc_port, config.metrics_port)
     attempt = 1
@@ -59,24 +59,24 @@ async def start_server(
             taken = "in use" in str(error) or "unavailable" in str(error)
             if not (chosen and taken) or attempt == _MAX_PORT_ATTEMPTS:
                 raise
-            _log.info("a chosen port was taken by another process, retrying with others")
+            _log.info("another process has taken a chosen port, retrying with others")
             attempt += 1
 
 
 class ServerWatch:
-    """Supervises one tritonserver that has been started.
+    """Supervisor of a running tritonserver.
 
     Args:
         server: the running server
-        config: defines the maximum back-off
-        lost: called when the server has exited and lost all its models
-        preload: returns the models to load before its ports reopen: name -> configuration
-        load_again: loads the remaining models once it is up again, given the names of those already loaded
-        undo: called when a replacement failed after it may have loaded some models
-        events: receives the events
+        config: the settings, with the maximum back-off
+        lost: called when the server has exited and so lost all models
+        preload: returns the models to load before the ports reopen (name -> configuration)
+        load_again: loads the other models once the server is up, given the names of those already loaded
+        undo: called when a replacement has failed after it may have loaded models
+        events: emits the events
 
     Attributes:
-        restarts: number of starts by cause: "exited" (unexpected exit), "planned", or "replaced" (by a server started
+        restarts: number of restarts by cause: "exited" (unexpectedly), "planned", or "replaced" (by a server started
             beside it)
     """
 
@@ -121,13 +121,18 @@ class ServerWatch:
                 pass
 
     async def restart(self, why: str, busy: Callable[[], bool]) -> None:
-        """Shut tritonserver down gracefully, to be restarted immediately."""
+        """Shut tritonserver down gracefully; `run` restarts it immediately.
+
+        Args:
+            why: reason, for the log
+            busy: returns whether requests are still in progress
+        """
         _log.info("tritonserver is restarting", why=why)
         self._planned = True
         await self._server.shut_down(busy)
 
     async def replace(self, why: str, *, force: bool = False) -> int:
-        """Replace the server with another one and return its pid; see TritonServer.replace."""
+        """Replace the server by a new process, and return its pid; see `TritonServer.replace`."""
         _log.info("replacing tritonserver", why=why)
         began = False
 
@@ -151,14 +156,14 @@ class ServerWatch:
         return pid
 
     def emit_started(self) -> None:
-        """Emit an event that tritonserver is up."""
+        """Emit the event that tritonserver has started."""
         took_s = round(time.monotonic() - self._began, 3)
         self._events.emit(
             kinds.SERVER_STARTED, numbers={"pid": self._server.info().pid or 0, "took_s": took_s}
         )
 
     def problem(self) -> str | None:
-        """Return the status text for a tritonserver that keeps failing, or None."""
+        """Return a description for `status` if tritonserver keeps failing; otherwise None."""
         if self._failures < 2 or self._stable:
             return None
         text = f"tritonserver failed {self._failures} times in a row, last: {self._last}. "
@@ -179,9 +184,7 @@ class ServerWatch:
         self._up_since = None
 
     async def _start(self) -> bool:
-        """Start the server after the back-off and load its models; return whether that succeeded or the daemon is
-        stopping.
-        """
+        """Wait for the back-off, start the server and load its models; return whether that succeeded."""
         await self._server.clean_up()
         pause_s = self._pause_s()
         if pause_s:
@@ -199,7 +202,7 @@ class ServerWatch:
             self._up_since = time.monotonic()
             self.emit_started()
             await self._load_again(loaded)
-        except Exception as error:  # any failure may be temporary
+        except Exception as error:  # any failure may be temporary, so retry
             _log.exception("could not restart tritonserver")
             self._events.emit(kinds.SERVER_FAILED, reason=str(error) or type(error).__name__)
             self._lost()

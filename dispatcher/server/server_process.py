@@ -1,17 +1,17 @@
 """One tritonserver process: start, readiness, liveness and exit.
 
-The process runs from `ServerProcess.start` to `stop`. In between, `until_ready` waits until it can load models, and from
-then on liveness probes kill it if it hangs. A pidfd reports the exit of a process; the probes detect one that exists but
-makes no progress, because it is stopped, deadlocked or its frontend is stuck. A busy server must not be taken for a hung
-one, so it counts as hung only if no answer at all has arrived within `server_probe_timeout_s`, on several connections::
+`ServerProcess.start` starts a process, `until_ready` waits until it can load models, and `stop` stops it. A pidfd
+reports its exit. Once it is ready, liveness probes detect a process that makes no progress, because it is stopped,
+deadlocked or its frontend is stuck, and kill it. A busy server must not count as hung, so the probes use several
+connections, and only a server from which no answer at all has arrived within `server_probe_timeout_s` is killed::
 
     interval ──▶ probe on the daemon's own connection ─┬─ any answer ──▶ alive
                  after 1/3 of the timeout, on a new one ┤
                  after 2/3, on another new one          └─ none by the end ──▶ hung
 
-The daemon's own connection covers a server that has no descriptors left for new ones; the new ones cover a single
-connection that is stuck. Each probe stays open until the end, so a late answer counts. Each of the three probes gets a
-third of the timeout in turn: a daemon that was itself paused (a frozen machine) probes again before it decides.
+The existing connection works even if the server has no descriptors left for new ones; the new ones work even if that
+connection is stuck. Each probe stays open until the end, so late answers count. The three probes start one after the
+other, so that a daemon that was itself paused (by a frozen machine) probes again before it decides.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ from pytriton.dispatcher.server.preload_layout import GATE
 
 _log = structlog.get_logger(__name__)
 
-#: tritonserver has no "ready" event that works with --log-info=false, so it is polled.
+#: Interval of polling until a process is up, in seconds. (Its log shows that only with log-info.)
 _READY_INTERVAL_S = 0.02
-#: After its models are unloaded nothing is in progress: tritonserver only waits for idle connections.
+#: Time for a process without models to exit, in seconds. It only waits for idle connections.
 EXIT_GRACE_S = 2.0
-#: How long to wait for the exit of a process after its connection was closed.
+#: How long to wait for a process to exit after it has closed its connection, in seconds.
 _END_SEEN_S = 1.0
 _MAX_PROBES = 3
 
-#: Signals that indicate a crash of the process.
+#: Signals that indicate a crash, as opposed to a kill.
 _FAULTS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
 
-#: The answer to a rejected configuration, and the log line with the cause, which is printed before the answer.
+#: Triton's answer to an invalid configuration, and the start of the log line with the cause, printed before it.
 _NOT_POLLED = "failed to poll from model repository"
 _POLL_FAILED = "Poll failed for model directory '{}': "
-#: How long that log line may take to arrive; with log-error=false it never does.
+#: How long to wait for that log line, in seconds. (It never arrives with log-error=false.)
 _LINE_S = 1.0
 
 
 class ServerLost(RemoteFailure):
-    """tritonserver is not up, or exited before it answered."""
+    """Raised if tritonserver is not up, or exits before it answers."""
 
 
 class ServerCrashed(ServerLost):
-    """tritonserver crashed while it was loading this model and no other."""
+    """Raised if tritonserver crashes while it loads this model and no other."""
 
 
 class ServerStartError(Exception):
-    """tritonserver did not start; the text contains its last output."""
+    """Raised if tritonserver does not start. The message contains its last output."""
 
 
 class ServerProcess:
-    """A process that has been started, and the connection over which it is administered.
+    """A tritonserver process, with the connection over which it is administered.
 
     Attributes:
-        pid: its process id
-        child: the child process
-        admin: the connection
-        version: the version of Triton's core, once it is ready
+        pid: process id
+        child: the process as a child of this one
+        admin: connection for administration
+        version: version of Triton's core; "" until the process is ready
     """
 
     def __init__(self, config: DaemonConfig, frontend: Frontend, child: Child) -> None:
@@ -85,8 +85,8 @@ class ServerProcess:
         self._frontend = frontend
         self.child = child
         self._watch: asyncio.Task[None] | None = None
-        self._hung = ""  #: how the process was found to hang, if so
-        self._silence = ""  #: why the last probe failed
+        self._hung = ""  #: description of how the process hung; "" if it did not
+        self._silence = ""  #: why the last probe during the start failed
         self.version = ""
 
     @classmethod
@@ -99,7 +99,7 @@ class ServerProcess:
         vertex: bool,
         as_successor: bool = False,
     ) -> ServerProcess:
-        """Start a process; `until_ready` waits until it is ready. For the arguments, see `Frontend.start`."""
+        """Start a process, without waiting until it is ready. For the arguments, see `Frontend.start`."""
         return cls(
             config,
             frontend,
@@ -108,7 +108,7 @@ class ServerProcess:
 
     @classmethod
     def adopt(cls, config: DaemonConfig, frontend: Frontend, child: Child) -> ServerProcess:
-        """Adopt a process that the previous version of the daemon started and that is ready."""
+        """Supervise a process that the previous version of the daemon started, and that is ready."""
         one = cls(config, frontend, child)
         one._watch = asyncio.create_task(one._kill_when_hung())
         return one
@@ -118,13 +118,13 @@ class ServerProcess:
         return not self.child.exited.done()
 
     async def until_ready(self) -> dict[str, str]:
-        """Wait until the process can load models; from then on, kill it if it hangs.
+        """Wait until the process can load models; then start the liveness probes, which kill it if it hangs.
 
         Returns:
-            The models that it sees, with their states.
+            The state of each model in the repository, by name.
 
         Raises:
-            ServerStartError: it exited, was not ready in time, or failed to initialize.
+            ServerStartError: the process exited, was not ready in time, or failed to initialize
         """
         await self._until_up()
         try:
@@ -139,11 +139,11 @@ class ServerProcess:
         return states
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON), or with its own if None.
+        """Load a model with a configuration in JSON, or with the one in its directory if None.
 
         Raises:
-            ServerRefused, Unreached: the model was not loaded. If its configuration is invalid, the text includes the cause
-                from tritonserver's log.
+            ServerRefused, Unreached: the model was not loaded. If its configuration is invalid, the message includes
+                the cause from tritonserver's log.
         """
         what = _POLL_FAILED.format(name)
         printed = self.child.next_line_with(what.encode())
@@ -162,7 +162,7 @@ class ServerProcess:
             printed.cancel()
 
     async def shut_down(self, busy: Callable[[], bool]) -> None:
-        """Shut the process down; wait for requests in progress, at most for the grace period."""
+        """Shut the process down: send SIGTERM, then SIGKILL once `busy()` is False or the grace period has expired."""
         if not self.running:
             return
         os.kill(self.pid, signal.SIGTERM)
@@ -173,28 +173,28 @@ class ServerProcess:
                 self.child.signal_group(signal.SIGKILL)
 
     async def wait_exited(self) -> str:
-        """Wait until the process has exited, and return a description of how it did."""
+        """Wait until the process has exited, and describe how."""
         code = await asyncio.shield(self.child.exited)
-        self.child.signal_group(signal.SIGKILL)  # its stubs would wait for it forever
+        self.child.signal_group(signal.SIGKILL)  # its stubs would wait for the process forever
         await self.child.drained()
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def is_exiting(self) -> bool:
-        """Return whether the process has exited or is exiting."""
+        """Return whether the process has exited, or exits within a second."""
         await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
         return not self.running
 
     def exit_description(self) -> str:
-        """Return how an exited process ended, for example "was killed by signal 11 (SIGSEGV)"."""
+        """Describe how the process exited, for example "was killed by signal 11 (SIGSEGV)"."""
         return describe_exit(self.child.exited.result())
 
     @property
     def crashed(self) -> bool:
-        """Whether the process crashed, rather than being killed or shut down."""
+        """Whether the process exited because of a crash, rather than being killed or shut down."""
         return not self.running and -self.child.exited.result() in _FAULTS
 
     async def stop(self, grace_s: float = EXIT_GRACE_S) -> None:
-        """Stop the process if it runs, within `grace_s`; then kill its descendants."""
+        """Stop the process: SIGTERM, then SIGKILL after `grace_s` seconds; kill its descendants."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
@@ -228,7 +228,7 @@ class ServerProcess:
             await asyncio.wait([self.child.exited], timeout=_READY_INTERVAL_S)
 
     async def _answers(self) -> bool:
-        """Return whether the process is live and every endpoint listens."""
+        """Return whether the process is live and listens on every endpoint."""
         try:
             if not await self.admin.is_live():
                 self._silence = "it reports that it is not live"
@@ -241,7 +241,7 @@ class ServerProcess:
         return True
 
     async def _kill_when_hung(self) -> None:
-        """Kill the process if it hangs, so that it is handled like one that has exited."""
+        """Probe the process, and kill it if it hangs; it is then handled like any process that exits."""
         config = self._config
         interval_s, timeout_s = config.server_probe_interval_s, config.server_probe_timeout_s
         if not timeout_s or not await wait_hung(
@@ -270,14 +270,14 @@ async def wait_hung(
     interval_s: float,
     timeout_s: float,
 ) -> bool:
-    """Return True once the process stops answering, False if it has exited.
+    """Probe a process until it hangs or exits. Return True if it hangs, False if it has exited.
 
     Args:
         child: the process
-        admin: an open connection to it
+        admin: open connection to it
         connect: opens another connection
-        interval_s: seconds from an answer to the next probe
-        timeout_s: seconds without an answer after which the process counts as hung
+        interval_s: time from an answer to the next probe, in seconds
+        timeout_s: time without an answer after which the process counts as hung, in seconds
     """
     while True:
         await asyncio.wait([child.exited], timeout=interval_s)
@@ -290,7 +290,7 @@ async def wait_hung(
 async def _is_alive(
     child: Child, admin: Admin, connect: Callable[[], Admin], timeout_s: float
 ) -> bool:
-    """Return whether the process answers a probe in time, or has exited."""
+    """Return whether the process answers a probe within `timeout_s`. A process that exits also counts as alive."""
     probes: list[asyncio.Task[None]] = []
     try:
         while len(probes) < _MAX_PROBES:
@@ -310,10 +310,10 @@ async def _is_alive(
 
 
 async def _probe(child: Child, admin: Admin) -> None:
-    """Return when the process has answered or exited. A failed request does not count as an answer."""
+    """Send a probe, and return once the process has answered or exited. A failed request is not an answer."""
     try:
         await admin.is_live()
-    except Exception as error:  # each transport has its own exceptions
+    except Exception as error:  # each kind of connection has its own exceptions
         _log.debug("tritonserver did not answer a probe", error=f"{type(error).__name__}: {error}")
         await asyncio.shield(child.exited)
 
@@ -338,7 +338,7 @@ def process_state(pid: int) -> str:
 def log_line(pid: int, line: bytes) -> None:
     """Log a line that tritonserver printed."""
     logger = logs.child_logger(source="tritonserver", pid=pid)
-    if GATE.encode() in line:  # a model that fails on purpose
+    if GATE.encode() in line:  # the gate is meant to fail
         logger.debug(line.decode(errors="backslashreplace"))
         return
     logs.log_child_line(logger, line, of_triton=True)

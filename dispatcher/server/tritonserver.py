@@ -1,7 +1,6 @@
 """The daemon's tritonserver: its state, models and readiness.
 
-frontend.py describes the program that runs as tritonserver and how it is administered; server_process.py covers the
-lifetime of one process.
+frontend.py is the interface to the program that runs as tritonserver; server_process.py handles a single process.
 """
 
 from __future__ import annotations
@@ -47,18 +46,19 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Interval between checks for work in progress at a replaced process.
+#: Interval between checks for work in progress in a replaced process, in seconds.
 _POLL_INTERVAL_S = 1.0
-#: Upper bound of the threads that tritonserver starts, measured with 2.51.
+#: Upper bounds of the number of threads that tritonserver starts, measured with 2.51: for itself, for each model, and
+#: for each instance.
 _SERVER_THREADS = 40
-_MODEL_THREADS = 2  #: its batcher's thread, and one that loads it
-_PROXY_THREADS = 3  #: the instance's own thread, one that watches its lane, and one that loads it
-_INSTANCE_THREADS = 16  #: of another backend: a stub is a process with its own threads
+_MODEL_THREADS = 2  #: for its batcher, and for loading it
+_PROXY_THREADS = 3  #: for the proxy itself, for watching its lane, and for loading it
+_INSTANCE_THREADS = 16  #: with other backends (a Python stub is a process with its own threads)
 
 
 @dataclass
 class _Retired:
-    """A process that has been replaced."""
+    """A process that has been replaced and finishes its requests."""
 
     process: ServerProcess
     info: messages.RetiringServer
@@ -66,14 +66,19 @@ class _Retired:
 
 
 class _Load:
-    """A load in progress; `alone`: no other load was in progress at any time during it."""
+    """A load in progress.
+
+    Attributes:
+        alone: whether no other load has been in progress at the same time
+        abandoned: set when the daemon stops waiting for the load
+    """
 
     def __init__(self) -> None:
         self.alone = True
         self.abandoned = asyncio.Event()
 
     async def until_done(self, name: str, loading: asyncio.Future[None]) -> None:
-        """Wait for the outcome; if the load is abandoned first, raise RemoteFailure."""
+        """Wait for the load to end. Raises RemoteFailure if it is abandoned before that."""
         abandoned: asyncio.Future[Any] = asyncio.ensure_future(self.abandoned.wait())
         signs: list[asyncio.Future[Any]] = [loading, abandoned]
         try:
@@ -88,12 +93,13 @@ class _Load:
 
 
 class TritonServer:
-    """One tritonserver process at a time, restarted by the daemon after an unexpected exit.
+    """The daemon's tritonserver: one process at a time, which the daemon restarts after an unexpected exit.
 
     Attributes:
-        changes: notifies of state changes
-        vertex_model: the model that Vertex AI's frontend serves, if it is up; NVIDIA's starts only after that model
+        changes: signals state changes
+        vertex_model: model that the endpoint for Vertex AI serves; None while that endpoint is not up
         on_retired: called with the pid of a replaced process when it has exited
+        placed: cleared while a replacement starts or is cancelled; no model may be loaded or unloaded then
     """
 
     def __init__(self, config: DaemonConfig, place: ServerPlace, frontend: Frontend) -> None:
@@ -103,16 +109,17 @@ class TritonServer:
         self._machine = StateMachine(ServerState.STARTING)
         self.changes = ChangeSignal()
         self._process: ServerProcess | None = None
-        self._other: ServerProcess | None = None  #: the other process during a replacement
+        self._other: ServerProcess | None = (
+            None  #: during a replacement, the process that does not accept clients
+        )
         self._retired: dict[int, _Retired] = {}
         self.on_retired: Callable[[int], None] = lambda pid: None
         self._replacing = asyncio.Lock()
         self._loads: set[_Load] = set()
-        #: Number of loads and unloads per model that the daemon itself is waiting for.
+        #: Number of loads and unloads that the daemon itself has in progress, by model.
         self._changing: Counter[str] = Counter()
         self._late_loads: dict[str, asyncio.Future[None]] = {}
-        self._abandons_loads = False  #: the server is about to stop permanently
-        #: Cleared while a replacement is being placed or cancelled: no model may change then.
+        self._abandons_loads = False  #: whether the server is about to stop for good
         self.placed = asyncio.Event()
         self.placed.set()
         self._backend = NATIVE_BACKEND if self.proxy_is_native else BACKEND
@@ -122,24 +129,24 @@ class TritonServer:
     # ── lifetime ──────────────────────────────────────────────────────────────────────────────────
 
     def choose_ports(self) -> None:
-        """Resolve the ports: pick a free one for 0, and check that any other is free.
+        """Choose a free port where the settings have 0, and check that the other ports are free.
 
         Raises:
-            PortError: a port is in use (the text names the process that holds it) or configured twice.
+            PortError: a port is in use (the message names the process that holds it) or configured twice
         """
         self._frontend.choose_ports()
 
     async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
-        """Start the process and return when it is ready to load models.
+        """Start the process, and wait until it can load models.
 
         Args:
             preload: models to load before the ports open: name -> configuration
 
         Returns:
-            The names of those that were loaded.
+            The names of the models that were loaded.
 
         Raises:
-            ServerStartError: it exited or did not become ready in time.
+            ServerStartError: the process exited or did not become ready in time
         """
         preload = preload or {}
         vertex = cloud_frontends.vertex_model(self._config.tritonserver_options)
@@ -161,20 +168,20 @@ class TritonServer:
         _log.info("tritonserver is ready", server_pid=self._process.pid, **urls)
         verbose = self._config.tritonserver_options.get("log-verbose", "0")
         if verbose not in ("0", "false"):
-            text = "tritonserver's verbose log is on: it may slow inference"
+            text = "tritonserver's verbose log is on, which may slow down inference"
             _log.warning(text, level_of_it=verbose)
         return {name for name in preload if states.get(name) == "READY"}
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for processes that start from now on."""
+        """Use new settings for processes that start from now on."""
         self._config = config
         self._frontend.use(config)
 
     async def wait_exited(self) -> str:
-        """Wait until the process has exited without being replaced; return a description of how it did."""
+        """Wait until the process exits without having been replaced; describe how."""
         while True:
             process = self._process
-            assert process is not None  # already started
+            assert process is not None  # `start` or `adopt` was called before
             exit_task = asyncio.ensure_future(process.wait_exited())
             try:
                 while not exit_task.done() and not self._is_replaced(process):
@@ -182,18 +189,18 @@ class TritonServer:
                     await asyncio.wait({exit_task, change}, return_when=asyncio.FIRST_COMPLETED)
                     change.cancel()
                 if exit_task.done():
-                    async with self._replacing:  # wait for a replacement that has already started
+                    async with self._replacing:  # if it is being replaced, wait for the outcome
                         if process is self._process:
                             return exit_task.result()
             finally:
                 exit_task.cancel()
 
     def _is_replaced(self, process: ServerProcess) -> bool:
-        """Return whether another process has permanently replaced this one, which may keep running for a long time."""
+        """Return whether another process has replaced this one for good. It may keep running to finish its requests."""
         return process is not self._process and process is not self._other
 
     async def clean_up(self) -> None:
-        """Clean up after the process exited unexpectedly or failed to start, so that it can be restarted."""
+        """Clean up after the process has exited unexpectedly or failed to start, so that it can be restarted."""
         if self._machine.state is not ServerState.STARTING:
             self._change(ServerState.STARTING)
         if self._process is not None:
@@ -201,16 +208,16 @@ class TritonServer:
         self._place.sweep_shared_memory()
 
     async def shut_down(self, busy: Callable[[], bool]) -> None:
-        """Shut the process down for a restart; wait for requests in progress, at most for the grace period."""
+        """Shut the process down for a restart, with at most the grace period for requests in progress."""
         if self._process is not None:
             await self._process.shut_down(busy)
 
     async def stop_accepting(self) -> None:
-        """Stop accepting connections; return when the open ones have ended or the grace period has expired."""
+        """Stop accepting connections; wait until the open ones have ended or the grace period has expired."""
         await self._frontend.stop_accepting()
 
     async def stop(self) -> None:
-        """Stop the process; its models should be unloaded by now."""
+        """Stop the process for good. Its models should be unloaded already."""
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
@@ -219,7 +226,9 @@ class TritonServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for retired in list(self._retired.values()):  # tasks that had not started yet
+        for retired in list(
+            self._retired.values()
+        ):  # those whose task was cancelled before it started
             await retired.process.stop()
         for process in filter(None, (self._other, self._process)):
             await process.stop()
@@ -227,7 +236,7 @@ class TritonServer:
         self._change(ServerState.STOPPED)
 
     def kill(self) -> None:
-        """Kill the process and its stubs immediately, and remove their shared memory."""
+        """Kill all processes immediately, and remove their shared memory."""
         for process in self._processes:
             process.kill()
         self._place.sweep_shared_memory()
@@ -241,19 +250,19 @@ class TritonServer:
         *,
         force: bool = False,
     ) -> int:
-        """Replace this process with another one; return its pid once it has answered a request.
+        """Replace the process by a new one; return the new pid once the new process has answered a request.
 
-        The former process *retires*: it hands over its idle connections and finishes requests and streams in progress,
-        for `retire_timeout_s` at most.
+        The former process *retires*: it hands over its idle connections, and has `retire_timeout_s` to finish requests
+        and streams in progress.
 
         Args:
-            preload: models to load at its start: name -> configuration
-            load_rest: loads all others, given the names of those already loaded
-            force: replace even while sequences are in progress; their next requests fail then
+            preload: models to load before the new process accepts requests: name -> configuration
+            load_rest: loads all other models, given the names of those already loaded
+            force: whether to replace the process even if sequences are in progress, whose next requests then fail
 
         Raises:
-            RemoteFailure: this frontend cannot do that, tritonserver is not up, or sequences are in progress.
-            ServerStartError: the new process did not come up or exited; the former keeps serving.
+            RemoteFailure: this frontend cannot be replaced, tritonserver is not up, or sequences are in progress
+            ServerStartError: the new process did not start or does not answer; the former one keeps serving
         """
         if not self._frontend.replaces:
             raise RemoteFailure(ErrorKind.INVALID, "replacing the server requires frontend=native")
@@ -289,25 +298,27 @@ class TritonServer:
             return successor.pid
 
     async def _refuse_in_sequences(self, process: ServerProcess) -> None:
-        """Raise RemoteFailure if sequences are in progress, since no other process can continue them."""
+        """Raise RemoteFailure if sequences are in progress, because no other process can continue them."""
         try:
             count = (await self._frontend.work(process.pid)).sequences
-        except (ServerRefused, Unreached):  # it has just exited, or does not report this
+        except (ServerRefused, Unreached):  # it has just exited, or does not report sequences
             return
         if count:
             raise _in_sequences(str(count))
 
     async def _start_successor(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Start another process that does not accept requests yet; return the models that it has loaded."""
+        """Start the new process, which does not accept requests yet; return the names of the models that it has
+        loaded.
+        """
         models = self._place.models
         preload = self._within_thread_limit(preload)
         names = preload_layout.lay_out(models, preload, gate=False)
-        self._change(ServerState.STARTING)  # model changes wait in this state
+        self._change(ServerState.STARTING)  # changes of models wait in this state
         try:
             process = await ServerProcess.start(
                 self._config, self._frontend, names, vertex=False, as_successor=True
             )
-            self._other = process  # its proxies attach while it starts
+            self._other = process  # set now, since its proxies attach while it starts
             try:
                 states = await process.until_ready()
             except BaseException:
@@ -322,10 +333,10 @@ class TritonServer:
     async def _switch_over(
         self, former: ServerProcess, successor: ServerProcess, *, force: bool
     ) -> bool:
-        """Move clients' connections to `successor`; return False if sequences keep them with `former`.
+        """Move the clients to `successor`; return False if sequences prevented that.
 
         Raises:
-            ServerStartError: `successor` does not serve; `former` does.
+            ServerStartError: `successor` does not serve; `former` still does
         """
         try:
             return await self._frontend.switch_over(former.pid, successor.pid, force=force)
@@ -343,7 +354,7 @@ class TritonServer:
         retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
 
     async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
-        """Stop a process when it has nothing left in progress, or after the limit."""
+        """Wait until a replaced process has nothing in progress, at most `limit_s` seconds; then stop it."""
         process = retired.process
         try:
             await self._wait_idle(retired, limit_s)
@@ -378,13 +389,13 @@ class TritonServer:
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The pids of replaced processes that still finish their requests."""
+        """Pids of replaced processes that are still finishing their requests."""
         return frozenset(pid for pid, one in self._retired.items() if one.process.running)
 
     async def _apply_to_retiring(
         self, change: Callable[[ServerProcess], Awaitable[object]]
     ) -> None:
-        """Apply the same change to retiring processes, since their remaining connections may depend on it."""
+        """Apply a change of models to retiring processes as well, because clients still use them."""
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(change, running), return_exceptions=True):
             if isinstance(result, (ServerRefused, Unreached)):
@@ -396,24 +407,29 @@ class TritonServer:
 
     @property
     def can_hand_over(self) -> bool:
-        """Whether the process and its proxies can keep running while the daemon upgrades itself in place."""
+        """Whether the process and its proxies can keep running while the daemon is upgraded in place."""
         return isinstance(self._frontend, SupportsHandover) and self.proxy_is_native
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether one process serves, and none is starting or stopping."""
+        """Whether exactly one process exists, and it serves."""
         return self.has_single_process and not self._retired
 
     @property
     def has_single_process(self) -> bool:
-        """Whether one process accepts connections, and no other is about to replace it."""
+        """Whether one process serves, and no other is about to replace it. Replaced ones may still be finishing
+        requests.
+        """
         return self.ready and self._other is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
-        """Return the state, with the counts of `restarts`, that the next version of this daemon adopts.
+        """Return the state for the next version of the daemon.
+
+        Args:
+            restarts: number of restarts by cause
 
         Raises:
-            RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited.
+            RemoteFailure: this frontend cannot be handed over, or tritonserver has just exited
         """
         process = self._running
         if not isinstance(self._frontend, SupportsHandover):
@@ -423,11 +439,11 @@ class TritonServer:
         return self._frontend.hand_over(process.pid, process.child, restarts)
 
     def adopt(self, state: ServerSnapshot) -> None:
-        """Adopt the process of the previous version of this daemon.
+        """Adopt the process of the previous version of the daemon.
 
         Raises:
-            OSError: the process is not ours.
-            UnusableHandOver: this frontend cannot adopt it.
+            OSError: the process is not a child of this one, or a socket is gone
+            UnusableHandOver: this frontend cannot adopt a process
         """
         if not isinstance(self._frontend, SupportsHandover):
             raise UnusableHandOver(
@@ -440,16 +456,20 @@ class TritonServer:
     # ── models ────────────────────────────────────────────────────────────────────────────────────
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None:
-        """Load a model, or reload it with another configuration while the old one keeps serving.
+        """Load a model, or reload it while its current version keeps serving.
 
-        Without a configuration, the one in the model's directory is used. tritonserver cannot abort a load: if
-        cancelled, this returns once the outcome is known.
+        tritonserver cannot abort a load. If cancelled, this function waits for the load to end, at most for the grace
+        period; see `late_load`.
+
+        Args:
+            name: name of the model
+            config: its configuration; None for the one in the model's directory
 
         Raises:
-            ServerLost: tritonserver is not up or exited during the load.
-            ServerCrashed: tritonserver crashed and was loading no other model.
-            RemoteFailure: tritonserver refused the load (the text says why), or cannot start the threads that it needs.
-            CancelledError: the load was cancelled; the model may be loaded.
+            ServerLost: tritonserver is not up, or exited during the load
+            ServerCrashed: tritonserver crashed while it loaded no other model
+            RemoteFailure: tritonserver refused the load (the message says why), or cannot start enough threads
+            CancelledError: the wait was cancelled; the model may be loaded
         """
         text = None if config is None else json.dumps(config)
         process = self._process
@@ -476,19 +496,20 @@ class TritonServer:
         else:
             await self._apply_to_retiring(lambda process: process.load(name, text))
         finally:
-            if not loading.done():  # cancelled, and it takes longer than the grace period
+            if not loading.done():  # the wait was cancelled, and the grace period has expired
                 self._late_loads[name] = loading
                 loading.add_done_callback(lambda done: self._forget_late_load(name, done))
             self._loads.discard(load)
             self._changing -= Counter([name])
 
     async def unload(self, name: str) -> None:
-        """Start to unload a model: it accepts no more requests, and its proxies detach when all are answered.
+        """Start unloading a model, without waiting for the end: it accepts no more requests, and its proxies detach
+        once all are answered.
 
-        Succeeds if tritonserver exits in the meantime, since its models are gone then.
+        This also succeeds if tritonserver exits meanwhile, which unloads all models.
 
         Raises:
-            RemoteFailure: tritonserver refused the request or is not up.
+            RemoteFailure: tritonserver refused the request or is not up
         """
         process = self._process
         self._changing[name] += 1
@@ -505,7 +526,7 @@ class TritonServer:
             self._changing -= Counter([name])
 
     async def try_unload(self, name: str) -> None:
-        """Unload a model that should not be loaded. Log an error if that fails."""
+        """Start unloading a model that should not be loaded. Log an error if that fails."""
         try:
             await self.unload(name)
         except RemoteFailure as failure:
@@ -513,27 +534,29 @@ class TritonServer:
             _log.error(text, model=name, reason=failure.text)
 
     def late_load(self, name: str) -> asyncio.Future[None] | None:
-        """Return the load of this name that is still in progress after the wait for it was cancelled, if any."""
+        """Return the load of a model that is still in progress although the wait for it was cancelled; None if there
+        is none.
+        """
         return self._late_loads.get(name)
 
     def _forget_late_load(self, name: str, loading: asyncio.Future[None]) -> None:
         if self._late_loads.get(name) is loading:
             del self._late_loads[name]
         if not loading.cancelled():
-            loading.exception()  # retrieved: whoever undoes the load reads it as well
+            loading.exception()  # mark it as retrieved; code that undoes the load reads it, too
 
     def is_changing(self, name: str) -> bool:
-        """Return whether the daemon itself is loading or unloading this model."""
+        """Return whether the daemon itself is loading or unloading a model."""
         return name in self._changing
 
     def abandon_loads(self) -> None:
-        """Stop waiting for loads in progress: tritonserver is about to exit, which aborts them."""
+        """Stop waiting for loads in progress, because tritonserver is about to exit."""
         self._abandons_loads = True
         for load in self._loads:
             load.abandoned.set()
 
     async def clear_failure(self, name: str) -> None:
-        """Clear tritonserver's record of a failed load, which would otherwise keep it from becoming ready again."""
+        """Make tritonserver forget a failed load, so that it can report ready again. Log a warning if that fails."""
         if self._abandons_loads:
             return
         try:
@@ -546,10 +569,10 @@ class TritonServer:
             )
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the names and states of all models that tritonserver sees, served or not.
+        """Return the state of each model in all repositories by name; "" for one that was never loaded.
 
         Raises:
-            RemoteFailure: tritonserver is not up, or a repository cannot be read.
+            RemoteFailure: tritonserver is not up, or a repository cannot be read
         """
         return await self._request("list", "its models", lambda one: one.admin.repository_states())
 
@@ -569,26 +592,26 @@ class TritonServer:
     # ── readiness ─────────────────────────────────────────────────────────────────────────────────
 
     async def open_gate(self) -> None:
-        """Let tritonserver report ready (`/v2/health/ready`) once all its models are.
+        """Let tritonserver report ready (`/v2/health/ready`) as soon as all its models are.
 
         Raises:
-            RemoteFailure: tritonserver refused the request or is not up.
+            RemoteFailure: tritonserver refused the request or is not up
         """
         if self._gate is not None:
             await self._gate.open(self)
 
     async def close_gate(self) -> None:
-        """Make tritonserver report "not ready". Does nothing if it is not up."""
+        """Make tritonserver report not ready, if it is up."""
         if self._gate is not None:
             await self._gate.close(self)
 
     # ── threads ───────────────────────────────────────────────────────────────────────────────────
 
     def _check_headroom(self, name: str, config: Mapping[str, Any] | None, pid: int) -> None:
-        """Check that tritonserver can start the threads that a model needs: exceeding the limit would crash it.
+        """Check that tritonserver can start the threads that a model needs. Exceeding the limit would crash it.
 
         Raises:
-            RemoteFailure: it cannot.
+            RemoteFailure: it cannot start that many threads
         """
         needed, room = self._threads_for(config), headroom(pid)
         if room is not None and room.left < needed:
@@ -601,7 +624,7 @@ class TritonServer:
     def _within_thread_limit(
         self, preload: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the models whose threads a starting process can have; the others are loaded one by one later."""
+        """Return the models whose threads a new process can start. The others are loaded one by one later."""
         room = headroom(os.getpid())
         if room is None:
             return preload
@@ -626,22 +649,22 @@ class TritonServer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the server has stopped, or is stopping, permanently."""
+        """Whether the server is stopping or has stopped, for good."""
         return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property
     def state(self) -> ServerState:
-        """The state of tritonserver. STARTING as soon as it has exited, even before cleanup."""
+        """State of tritonserver. It is STARTING as soon as the process has exited, even before `clean_up`."""
         ended = self._machine.state is ServerState.READY and self._running is None
         return ServerState.STARTING if ended else self._machine.state
 
     @property
     def proxy_is_native(self) -> bool:
-        """Whether the compiled proxy serves the models."""
+        """Whether models use the compiled proxy rather than the Python one."""
         return self._place.runtime.native is not None
 
     def info(self) -> messages.ServerInfo:
-        """Return the server's status."""
+        """Return the state of tritonserver as shown by `status`."""
         return messages.ServerInfo(
             state=self.state.value,
             pid=self._running.pid if self._running is not None else None,
@@ -652,15 +675,15 @@ class TritonServer:
         )
 
     def _version(self) -> str:
-        """Return the core's version as it reports it; until it does, and after an upgrade, that of the installation."""
+        """Return the version of Triton's core: as the process reports it, or as installed while it does not."""
         reported = self._process.version if self._process is not None else ""
         return reported or self._place.runtime.tree.version or ""
 
     def check_proxy(self, pid: int) -> int:
-        """Check that a process runs a proxy of this server; return the pid of the server's process.
+        """Check that a process is tritonserver or was started by it; return the pid of that tritonserver.
 
         Raises:
-            RemoteFailure: tritonserver did not start it.
+            RemoteFailure: the process was not started by tritonserver
         """
         for process in self._processes:
             if process.started(pid):

@@ -1,7 +1,8 @@
-"""The upgrade of a running daemon in place, and the rolling replacement of its workers and server.
+"""In-place upgrade of a running daemon, and the rolling replacement of its workers and tritonserver that follows.
 
-snapshot.py is the state that one version leaves for the next; everything that is handed over imports it, so it may
-import only what is below runtime, and runtime.logs. The other modules may import everything but the daemon itself.
+snapshot.py declares the state that one version leaves for the next. Code all over the dispatcher imports it, so it may
+import only what is below runtime, and runtime.logs. takeover.py may import everything below the daemon; the other
+modules, everything but the daemon itself.
 """
 
 from __future__ import annotations

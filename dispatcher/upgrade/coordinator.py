@@ -3,7 +3,8 @@
     the next version reports whether it can take over ──▶ new changes wait, running ones finish
       ──▶ the control socket is suspended ──▶ the state is written ──▶ execve: this process is the next version
 
-Any failure before execve leaves the running version as it was. takeover.py contains the next version's first steps.
+If anything fails before execve, the running version continues. takeover.py contains the first steps of the next
+version.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from pytriton.dispatcher.workers.worker import Worker
 
 _log = structlog.get_logger(__name__)
 
-#: Poll interval while changes under way finish.
+#: Poll interval while changes in progress finish, in seconds.
 _POLL_INTERVAL_S = 0.05
-#: Time to flush the log and event files.
+#: Time to flush the event log and the access logs, in seconds.
 _FLUSH_TIMEOUT_S = 2.0
-#: Turns of the event loop after which a pending signal has been handled: the loop reads it in the second turn, after
-#: callbacks that are due, and calls the handler in the third.
+#: Number of turns of the event loop after which a pending signal has been handled: the loop reads the signal in the
+#: second turn, after callbacks that are due, and calls its handler in the third.
 _TURNS = 3
 _MAX_WAIT_S = 86400
 _VERSIONS_KEPT = 10
 
 
 class UpgradeCoordinator:
-    """The upgrades of one daemon, on both sides. One runs at a time.
+    """Coordinator of a daemon's upgrades: it hands over to the next version, and adopts the state of the previous one.
 
     Args:
-        services: of the daemon
+        services: services of the daemon
         locks: descriptors of the locks of the runtime directory and of the state directory
         is_private: whether the daemon belongs to a script
-        execute: replaces the process with another program: path, arguments, environment; as `os.execve`
+        execute: replaces this process by another program, like `os.execve` (path, arguments, environment)
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class UpgradeCoordinator:
     # ── the next version's side ──────────────────────────────────────────────────────────────────
 
     def adopt(self, takeover: TakeOver) -> None:
-        """Adopt the state that the previous version of this process left. Nothing is awaited.
+        """Adopt the state of the previous version of this process, in a single turn of the event loop.
 
         Raises:
-            OSError, UnusableHandOver: a part of it is missing.
+            OSError, UnusableHandOver: part of the state is missing or cannot be adopted
         """
         services, state = self._services, takeover.state
         self._upgrades, self._versions = state.upgrades, state.versions
@@ -115,17 +116,20 @@ class UpgradeCoordinator:
             return self._services.workers.adopt(state, spec, slot, peer)
         except OSError as error:
             _log.error(
-                "worker lost in the upgrade", model=spec.name, worker=state.name, reason=str(error)
+                "worker lost during the upgrade",
+                model=spec.name,
+                worker=state.name,
+                reason=str(error),
             )
             return None
 
     # ── the running version's side ───────────────────────────────────────────────────────────────
 
     async def prepare(self, request: messages.Upgrade) -> None:
-        """Check that the next version can take over, and make changes wait. `begin` must follow.
+        """Check that the next version can take over, and suspend all changes. Call `begin` afterwards.
 
         Raises:
-            RemoteFailure: an upgrade is not possible, or not now; the text says why. Nothing has changed.
+            RemoteFailure: an upgrade is impossible, or impossible now; the message says why. Changes continue.
         """
         if not 0 <= request.wait_s <= _MAX_WAIT_S:
             text = f"{request.wait_s} is not between 0 and {_MAX_WAIT_S} s"
@@ -138,25 +142,25 @@ class UpgradeCoordinator:
             await self._until(self._why_server_not_quiescent, request.wait_s)
             can = await self._is_compatible(request.python or sys.executable)
             self._services.control.hold()
-            # If models are suspended and resumed all the time, there would be no quiescent moment.
+            # If models keep being suspended and resumed, the daemon would never be quiescent.
             self._services.registry.background_changes.hold()
             self._services.repository_models.watch.hold()
             await self._services.registry.prestarted.hold()
             await self._services.workers.forks.hold()
             await self._until(self._why_not_quiescent, request.wait_s)
-            if not can:  # nothing can change now, so the answer stays valid
+            if not can:  # nothing can change now, so the answer remains valid
                 await self._check_compatibility(request.python or sys.executable)
-            self._refuse_impossible()  # something may have changed since
+            self._refuse_impossible()  # something may have changed since the first check
         except BaseException as error:
             self._resume(error.text if isinstance(error, RemoteFailure) else "it was cancelled")
             raise
 
     def begin(self, request: messages.Upgrade) -> None:
-        """Start the upgrade in a task. The client that requested it has been answered."""
+        """Start the upgrade in a background task, after the client that requested it has been answered."""
         self._task = asyncio.create_task(self._upgrade(request))
 
     def _resume(self, why: str) -> None:
-        """Abandon the upgrade: resume normal operation, and report why."""
+        """Abandon the upgrade: resume changes, and emit an event with the reason."""
         self._services.control.release()
         self._services.registry.prestarted.release()
         self._services.workers.forks.release()
@@ -170,14 +174,14 @@ class UpgradeCoordinator:
     # ── whether an upgrade is possible ───────────────────────────────────────────────────────────
 
     def _refuse_impossible(self) -> None:
-        """Raise RemoteFailure if this daemon has state that cannot be handed over."""
+        """Raise RemoteFailure if this daemon cannot be handed over in its current state."""
         services = self._services
         why = ""
         hosted = [one.spec.name for one in services.registry if one.registrant is not None]
         if services.status.phase != "ready":
             why = f"it is {services.status.phase}"
         elif not services.server.can_hand_over:
-            why = "it needs the native frontend and the compiled proxy (pytriton-daemon doctor)"
+            why = "upgrades need the native frontend and the compiled proxy (see pytriton-daemon doctor)"
         elif hosted:
             why = f"models run in threads of their registrants: {', '.join(hosted)}"
         elif self._is_private:
@@ -189,7 +193,7 @@ class UpgradeCoordinator:
             raise RemoteFailure(ErrorKind.INVALID, text)
 
     def _why_not_quiescent(self) -> str:
-        """Describe a change under way that prevents a handover; "" if there is none."""
+        """Describe a change in progress that prevents a hand-over; "" if there is none."""
         services = self._services
         if services.shutdown.requested.is_set():
             return "the daemon is stopping"
@@ -228,10 +232,11 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _is_compatible(self, python: str) -> bool:
-        """Return whether the next version could take over; False if the reason may be a change of models under way.
+        """Return whether the next version can take over; False if models have changed during the check, so that it has
+        to be repeated.
 
         Raises:
-            RemoteFailure: it could not for another reason, or does not run.
+            RemoteFailure: the next version cannot take over, or does not run
         """
         served = [*self._services.registry]
         try:
@@ -243,7 +248,7 @@ class UpgradeCoordinator:
         return True
 
     async def _check_compatibility(self, python: str) -> None:
-        """Ask the next version whether it could take over. Raises RemoteFailure if it could not, or does not run."""
+        """Ask the next version whether it can take over. Raises RemoteFailure if it cannot, or does not run."""
         report = await ask_next_version(python, snapshot.encode(self._state()))
         if not report.can:
             text = f"version {report.version} cannot take over: {report.why}"
@@ -275,7 +280,7 @@ class UpgradeCoordinator:
             self._resume(why)
 
     def _reopen_control_socket(self) -> None:
-        """Resume the control socket; without TCP if its address has been taken in the meantime."""
+        """Reopen the control socket, without TCP if its address has been taken meanwhile."""
         services, address = self._services, self._services.status.control_tcp
         services.control.bind()
         try:
@@ -286,7 +291,9 @@ class UpgradeCoordinator:
         services.notifier.ready(services.status.for_service_manager().text)
 
     async def _until_flushed(self) -> None:
-        """Wait until the log and event files are flushed, or the disk has proved too slow."""
+        """Wait until the event log and the access logs are flushed. If the disk is too slow, log a warning and
+        continue.
+        """
         deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
         while self._services.event_log.has_pending or self._services.requests.has_pending:
             if asyncio.get_running_loop().time() > deadline:
@@ -295,10 +302,10 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _exec_next_version(self) -> None:
-        """Execute the next version, unless a change has begun. Returns only by raising an exception.
+        """Execute the next version. Returns only by an exception.
 
         Raises:
-            RemoteFailure: a change is under way.
+            RemoteFailure: a change is in progress
         """
         with blocked_signals(SIGNALS) as leave_signals:
             for _ in range(_TURNS):
@@ -306,7 +313,7 @@ class UpgradeCoordinator:
             self._refuse_impossible()
             if why := self._why_not_quiescent():
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, why)
-            self._exec(leave_signals)  # nothing may be awaited before this
+            self._exec(leave_signals)  # must not await anything before this: changes could begin
 
     def _exec(self, leave_signals: Callable[[], None]) -> None:
         state = self._state()
@@ -318,7 +325,7 @@ class UpgradeCoordinator:
         }
         arguments = [self._python, *arguments_of("--take-over", str(document))]
         folder = ""
-        with contextlib.suppress(OSError):  # already removed
+        with contextlib.suppress(OSError):  # the directory has been removed
             folder = os.getcwd()
         try:
             inherited = [
@@ -327,7 +334,7 @@ class UpgradeCoordinator:
                 *socket_activation.descriptors(),
             ]
             with snapshot.inherited(inherited):
-                os.chdir("/")  # so that nothing is imported from the current directory
+                os.chdir("/")  # so that Python imports nothing from the current directory
                 leave_signals()
                 self._execute(self._python, arguments, environment)
         finally:

@@ -1,9 +1,9 @@
-"""Rolling replacement after an upgrade to another protocol: processes with the old protocol are replaced one by one.
+"""Rolling replacement of processes that still speak the protocol of the version before an upgrade.
 
-    a worker ──▶ its replacement loads, takes its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
+    a worker ──▶ its replacement loads and takes over its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 
-The next version supports the previous protocol (`PROTOCOLS` in upgrade/snapshot.py), so this need not be fast,
-and no request fails. A later version may no longer support the old protocol, and then refuses the upgrade.
+This version still supports the previous protocol (`PROTOCOLS` in upgrade/snapshot.py), so there is no hurry and no
+request fails. A later version that does not support it refuses an upgrade until the replacement is complete.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from pytriton.dispatcher.upgrade.snapshot import HandOver
 
 _log = structlog.get_logger(__name__)
 
-#: Retry interval for replacing tritonserver, for example while it has sequences in progress.
+#: Interval between attempts to replace tritonserver, for example while it has sequences in progress, in seconds.
 _RETRY_INTERVAL_S = 5.0
-#: How long a worker that cannot be replaced (lack of memory, say) delays the next one. It is retried alongside.
+#: How long to wait for one worker before the next is replaced as well, in seconds. Its replacement may take longer, for
+#: example for lack of memory.
 _MAX_DELAY_S = 60.0
 
 
 class RollingReplacer:
-    """Replaces the workers and the tritonserver that a previous version of this process started.
+    """Replaces the workers and the tritonserver that the previous version of this process started.
 
     Args:
         registry: the models
-        replace_server: replaces the running tritonserver; its argument is the reason
+        replace_server: replaces the running tritonserver, given the reason
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class RollingReplacer:
         self._replace_server = replace_server
 
     async def run(self, state: HandOver) -> None:
-        """Replace the processes that the previous version left."""
+        """Replace all processes in `state` that speak an old protocol, one by one."""
         try:
             for name, protocol in _workers(state):
                 if protocol != messages.PROTOCOL:
@@ -54,7 +55,7 @@ class RollingReplacer:
             _log.exception("internal error: workers of the previous version keep serving")
 
     async def _until_server_replaced(self, why: str) -> None:
-        """Replace tritonserver. Retry while it has sequences in progress or is starting."""
+        """Replace tritonserver. Retry while it is starting or has sequences in progress."""
         reported = ""
         while True:
             try:
@@ -64,14 +65,16 @@ class RollingReplacer:
                 if failure.kind is not ErrorKind.UNAVAILABLE:
                     raise
                 if failure.text != reported:
-                    _log.warning("tritonserver is not replaced yet", reason=failure.text)
+                    _log.warning(
+                        "could not replace tritonserver yet, retrying", reason=failure.text
+                    )
                 reported = failure.text
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
     async def _replace(self, name: str, protocol: int) -> None:
         try:
             _, worker = self._registry.worker(name)
-        except RemoteFailure:  # it has exited, and its model may also be gone
+        except RemoteFailure:  # it has exited, or its model is gone
             return
         if worker.alive:
             worker.request_recycle(_why(protocol))
@@ -84,4 +87,6 @@ def _workers(state: HandOver) -> list[tuple[str, int]]:
 
 
 def _why(protocol: int) -> str:
-    return f"protocol {protocol} of a previous version, and this one speaks {messages.PROTOCOL}"
+    return (
+        f"speaks protocol {protocol} of a previous version; this version speaks {messages.PROTOCOL}"
+    )

@@ -1,9 +1,9 @@
-"""The snapshot that one version of the daemon leaves for the next one, which the same process becomes by execve(2).
+"""Snapshot of a daemon's state for its next version, which the same process becomes by execve(2).
 
     running daemon ──▶ HandOver, in an anonymous file ──▶ execve ──▶ the next version reads it, and adopts the state
 
-The process survives with its children and the descriptors that are listed here: listening sockets, pipes of
-children, pages of memory. Everything else is serialized. docs/decisions/upgrade-in-place.md has the reasons.
+The process keeps its children and the descriptors listed in the snapshot: listening sockets, pipes to children, shared
+memory. Everything else is serialized. docs/decisions/upgrade-in-place.md has the reasons.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ from pytriton._protocol.lanes.user_series import Families
 from pytriton.dispatcher.runtime.logs import TritonLogSettings
 from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
-#: Version of the document. Raised whenever a field changes its meaning; new fields have defaults.
+#: Version of the snapshot's format, raised whenever a field changes its meaning. New fields have defaults instead.
 VERSION = 1
-#: The protocols of running workers and proxies that this version supports.
+#: Protocols of running workers and proxies that this version supports.
 PROTOCOLS = (messages.PROTOCOL,)
 _MAGIC = b"pytriton-hand-over "
 
 
 class UnusableHandOver(Exception):
-    """A document that this version cannot take over from. The text says why, and what to do."""
+    """Raised for a snapshot that this version cannot use. The message says why, and what to do."""
 
 
 class ChildState(msgspec.Struct, frozen=True):
-    """A child process: its pid, the read end of its output (-1 if closed), and the beginning of an incomplete line."""
+    """A child process.
+
+    Attributes:
+        pid: process id
+        output: descriptor of the pipe from its output; -1 if closed
+        rest: beginning of an incomplete line of its output
+        lines: last complete lines of its output
+    """
 
     pid: int
     output: int
-    #: The beginning of an incomplete line.
     rest: bytes = b""
     lines: list[str] = []
 
@@ -52,12 +58,12 @@ class WorkerState(msgspec.Struct, frozen=True):
     started_at: float
     protocol: int
     not_ready_reason: Optional[str] = None
-    #: Why it must be recycled.
+    #: Reason why it is due to be recycled.
     recycle_due: Optional[str] = None
 
 
 class SupervisedState(msgspec.Struct, frozen=True):
-    """An instance or a standby. If it has no worker, a new one is started."""
+    """An instance or a standby worker's slot. If it has no worker, the next version starts one."""
 
     slot: int
     worker: Optional[WorkerState] = None
@@ -67,10 +73,10 @@ class SupervisedState(msgspec.Struct, frozen=True):
 
 
 class PoolState(msgspec.Struct, frozen=True):
-    """The workers of a registration, and the worker that serves each proxy."""
+    """The pool of workers of a registration."""
 
     supervised: list[SupervisedState]
-    #: Proxy -> worker; "" if it has not requested one.
+    #: Name of each proxy -> name of its worker; "" if it has not requested one.
     routes: dict[str, str]
     suspended: bool = False
 
@@ -79,12 +85,13 @@ class RegistrationState(msgspec.Struct, frozen=True):
     """A served model.
 
     Attributes:
-        key: of the registration; its proxies refer to it
-        kept: whether its payloads are in the state directory; otherwise they are included here
-        owner: the process that it is bound to, if any
+        key: key of the registration, by which its proxies refer to it
+        kept: whether the state directory has its payloads; otherwise they are included here
+        owner: pid of the client to which the model is bound, if any
         state: "ready", "not_ready" or "unloaded"
-        mended: number of loads that had to restart all proxies, including the one that tritonserver has
-        identity: distinguishes it from others of its name in the stored model sizes
+        mended: number of loads that had to restart all proxies
+        loads: number of loads into tritonserver
+        identity: distinguishes it, in the stored model sizes, from other registrations of the same name
     """
 
     key: str
@@ -101,19 +108,19 @@ class RegistrationState(msgspec.Struct, frozen=True):
 
 
 class InstanceCountersState(msgspec.Struct, frozen=True):
-    """Totals of an instance's exited workers: their counters, and their exits by reason."""
+    """Totals of an instance's exited workers: their counters, and the number of exits by reason."""
 
     version: int
     instance: int
     counts: list[Any]
     exits: dict[str, int]
     starts: int
-    #: Metrics defined by callables.
+    #: Metrics that callables have defined.
     user_series: Families = {}
 
 
 class ModelCountersState(msgspec.Struct, frozen=True):
-    """The counters of a model."""
+    """Counters of a model."""
 
     name: str
     instances: list[InstanceCountersState]
@@ -127,7 +134,7 @@ class ModelCountersState(msgspec.Struct, frozen=True):
 
 
 class ListenerState(msgspec.Struct, frozen=True):
-    """A listening socket; `path` is set for a unix socket."""
+    """A listening socket. `path` is set for unix sockets only."""
 
     protocol: str
     descriptor: int
@@ -135,14 +142,14 @@ class ListenerState(msgspec.Struct, frozen=True):
 
 
 class ServerSnapshot(msgspec.Struct, frozen=True):
-    """tritonserver: its process, and the sockets that the daemon holds for it."""
+    """tritonserver's process, and the sockets that the daemon keeps open for it."""
 
     child: ChildState
-    #: The number of its start.
+    #: Number of processes started so far, including this one.
     number: int
     admin: ListenerState
     listeners: list[ListenerState]
-    #: The protocol of its proxies.
+    #: Protocol of its proxies.
     protocol: int
     #: Descriptor of the table of shared memory regions registered by clients.
     regions: int
@@ -154,7 +161,13 @@ class ServerSnapshot(msgspec.Struct, frozen=True):
 
 
 class OpenAIState(msgspec.Struct, frozen=True):
-    """The OpenAI frontend: its socket, its process, and the descriptor over which it is configured."""
+    """The OpenAI frontend.
+
+    Attributes:
+        listener: descriptor of its listening socket
+        child: its process
+        channel: descriptor of the socket to the process
+    """
 
     listener: int
     child: ChildState
@@ -162,13 +175,13 @@ class OpenAIState(msgspec.Struct, frozen=True):
 
 
 class RepositoryModelState(msgspec.Struct, frozen=True):
-    """The record of a model from a repository.
+    """A model from a model repository.
 
     Attributes:
-        given: the directory of files that were sent with its load
-        key: of its registration, if workers serve it
-        backend: of one that tritonserver serves; "" if unknown
-        ends: consecutive exits of tritonserver while it loaded this model
+        given: directory of the files that a client sent with the load, if any
+        key: key of its registration, if workers serve it
+        backend: its backend, if tritonserver serves it; "" if unknown
+        ends: number of consecutive exits of tritonserver while it loaded this model
     """
 
     name: str
@@ -185,20 +198,20 @@ class RepositoryModelState(msgspec.Struct, frozen=True):
     ends: int = 0
 
 
-#: name -> the repository of a model, its files with their stamps, and unreadable folders with reasons.
+#: Name of each model -> its repository, the stamps of its files, and the errors of unreadable directories.
 SeenFiles = dict[str, tuple[str, dict[bytes, tuple[int, int]], dict[bytes, str]]]
 
 
-#: When series were last sent by OTLP; and for each name and labels, the value, and the start time (nanoseconds).
+#: Time of the last OTLP export, and the name, labels, value and start time of each series (times in nanoseconds).
 SentSeries = tuple[int, list[tuple[str, tuple[tuple[str, str], ...], float, int]]]
 
 
 class RepositoriesState(msgspec.Struct, frozen=True):
-    """The models of the configured repositories.
+    """The models of the configured model repositories.
 
     Attributes:
-        python: whether a Python has been, or will be, provided for tritonserver's own python backend
-        seen: with "poll", the last observed state of the files; paths are bytes
+        python: whether tritonserver's own python backend is needed, and so a Python for it
+        seen: files at the last poll (control mode "poll"); paths are bytes
     """
 
     models: list[RepositoryModelState]
@@ -207,21 +220,23 @@ class RepositoriesState(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """All state that the next version needs.
+    """The snapshot: all state that the next version needs.
 
     Attributes:
-        config: the settings, as JSON, including the access token
+        config: settings in JSON, including the access token
         upgrades: number of upgrades of this process, including this one
-        versions: of pytriton-daemon so far, oldest first
-        protocol: of the version that wrote this; workers and tritonserver may be older and have their own
-        page: the layout of their statistics pages
-        started_at: when the daemon started, in seconds since the epoch
+        versions: versions of pytriton-daemon that this process has run, oldest first
+        protocol: protocol of the version that wrote the snapshot; running workers and proxies may have an older one
+        page: layout of the workers' statistics pages
+        started_at: start time of the daemon, in seconds since the epoch
         locks: descriptors of the locks of the runtime directory and of the state directory
-        control: the listening control socket
-        control_tcp: its TCP endpoint, "" if there is none
-        helper: the pid of the kill_on_death.py helper, and the pipe to it
+        control: descriptor of the listening control socket
+        control_tcp: TCP endpoint of the control socket; "" if it has none
+        helper: pid of the helper of kill_on_death.py, and descriptor of the pipe to it
         regions: prefix of the names of the daemon's shared memory
-        serials: the number of the last worker, and of the last registration
+        serials: numbers of the last worker and of the last registration
+        management: descriptors of the management server's listening sockets
+        beginnings: start times of the series sent by OTLP; None if none are sent
     """
 
     config: bytes
@@ -243,18 +258,18 @@ class HandOver(msgspec.Struct, frozen=True):
     management: list[int] = []
     beginnings: Optional[SentSeries] = None
     openai: Optional[OpenAIState] = None
-    #: Events not posted yet, by webhook.
+    #: Events that have not been posted yet, by name of webhook.
     unposted: dict[str, list[messages.Event]] = {}
-    #: The serial of the last event.
+    #: Serial number of the last event.
     events: int = 0
-    #: Known memory sizes of models, by name.
+    #: Measured memory sizes of models, by name.
     sizes: dict[str, KnownSize] = {}
-    #: Lazy models: persisted, and loaded by tritonserver on first request.
+    #: Names of persisted models that are loaded on their first request.
     lazy: list[str] = []
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """The part of a document that a fresh start needs, readable even if the rest is not."""
+    """The part of a snapshot that a fresh start needs, readable even if the rest is not."""
 
     config: bytes
     helper: tuple[int, int]
@@ -262,7 +277,7 @@ class Remains(msgspec.Struct, frozen=True):
 
     @property
     def listeners(self) -> list[ListenerState]:
-        """The sockets of tritonserver, if the document contains them."""
+        """Listening sockets of tritonserver; empty if they cannot be read."""
         try:
             return msgspec.msgpack.decode(self.server, type=_Listeners).listeners
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -278,15 +293,15 @@ _decoder = msgspec.msgpack.Decoder(HandOver)
 
 
 def encode(state: HandOver) -> bytes:
-    """Return the encoded document."""
+    """Return the encoded snapshot."""
     return _MAGIC + f"{VERSION}\n".encode() + _encoder.encode(state)
 
 
 def decode(data: bytes) -> HandOver:
-    """Decode and check a document.
+    """Decode and check a snapshot.
 
     Raises:
-        UnusableHandOver: it is damaged, or has versions or protocols that this version does not support.
+        UnusableHandOver: the snapshot is damaged, or has a version or protocols that this version does not support
     """
     head, newline, content = data.partition(b"\n")
     number = head[len(_MAGIC) :]
@@ -308,14 +323,14 @@ def decode(data: bytes) -> HandOver:
         )
     if state.page != stats_page.LAYOUT:
         raise UnusableHandOver(
-            "the statistics pages of the running workers have a layout that this version cannot read: their models must be reloaded "
+            "this version cannot read the statistics pages of the running workers, so their models must be reloaded "
             "(pytriton-daemon restart)"
         )
     return state
 
 
 def _unsupported_processes(state: HandOver) -> Iterator[str]:
-    """Yield a description of each process whose protocol this version does not support."""
+    """Yield a description of the processes whose protocol this version does not support."""
     if state.server.protocol not in PROTOCOLS:
         yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
     models: dict[int, list[str]] = {}
@@ -328,7 +343,9 @@ def _unsupported_processes(state: HandOver) -> Iterator[str]:
 
 
 def remains(data: bytes) -> Remains:
-    """Return the usable part of an unusable document. Raises `UnusableHandOver`."""
+    """Return the part that a fresh start needs, from a snapshot that is unusable as a whole. Raises
+    `UnusableHandOver`.
+    """
     try:
         return msgspec.msgpack.decode(data.partition(b"\n")[2], type=Remains)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -340,7 +357,7 @@ def _protocols_text() -> str:
 
 
 def in_memory(data: bytes) -> int:
-    """Return a descriptor of an anonymous file that contains the document, positioned at its beginning."""
+    """Write `data` to an anonymous file; return its descriptor."""
     descriptor = linux.memfd_create("hand-over")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(data)
@@ -348,14 +365,14 @@ def in_memory(data: bytes) -> int:
 
 
 def read(descriptor: int) -> bytes:
-    """Read a document, and close its descriptor."""
+    """Read a snapshot from a descriptor, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         return file.read()
 
 
 def descriptors(state: HandOver) -> list[int]:
-    """Return all descriptors that are handed over."""
+    """Return all descriptors in a snapshot."""
     found = [*state.locks, state.control, state.helper[1], *state.management]
     found += _output_of(state.server.child)
     found += [one.descriptor for one in (state.server.admin, *state.server.listeners)]
@@ -371,7 +388,7 @@ def descriptors(state: HandOver) -> list[int]:
 
 
 def children(state: HandOver) -> list[int]:
-    """Return the pids of all processes that are handed over."""
+    """Return the pids of all processes in a snapshot."""
     found = [state.server.child.pid, state.helper[0]]
     if state.openai is not None:
         found.append(state.openai.child.pid)
@@ -386,7 +403,7 @@ def _output_of(child: ChildState) -> list[int]:
 
 @contextmanager
 def inherited(numbers: Iterable[int]) -> Iterator[None]:
-    """Let descriptors survive execve(2) in this block."""
+    """Let descriptors survive execve(2) for the duration of this context."""
     numbers = list(numbers)
     try:
         for number in numbers:
@@ -397,6 +414,6 @@ def inherited(numbers: Iterable[int]) -> Iterator[None]:
 
 
 def keep_from_children(numbers: Iterable[int]) -> None:
-    """Close descriptors in processes that this one starts. Raises OSError if one is not open."""
+    """Mark descriptors as close-on-exec, so that children do not inherit them. Raises OSError if one is not open."""
     for number in numbers:
         os.set_inheritable(number, False)

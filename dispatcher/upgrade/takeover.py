@@ -1,10 +1,10 @@
-"""The next version's side of an upgrade: it checks whether it can take over, and takes over.
+"""The next version's side of an upgrade: it checks whether it can take over, then takes over.
 
-    --can-take-over    a separate process, before anything has changed: reads the document and reports yes or no
-    --take-over FD     executed by the daemon's process: adopts the state in the document, or starts fresh
+    --can-take-over    in a separate process, before anything has changed: reads the snapshot and reports whether it can
+    --take-over FD     in the daemon's process, after execve: adopts the snapshot, or starts fresh
 
-If the state cannot be adopted after execve, all children are killed and the daemon starts fresh: the registrations in
-the state directory are served again, with new workers.
+If the snapshot cannot be adopted after execve, all children are killed and the daemon starts fresh: it serves the
+registrations in the state directory again, with new workers.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-#: Blocked during the switch of versions, when neither has handlers for them.
+#: Signals that are blocked during execve, when neither version has handlers for them.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: Time for the next version to report whether it can take over. It may have to compile its frontend and its proxy.
+#: Time for the next version to report, in seconds. It may have to compile its frontend and its proxy.
 _REPORT_TIMEOUT_S = 300.0
-#: Time for the children to exit after SIGKILL.
+#: Time for killed children to exit, in seconds.
 _KILL_TIMEOUT_S = 10.0
-#: Servers that keep their port even if the settings let the system choose one.
+#: Endpoints that keep their port in a fresh start, even if the settings let the system choose one.
 _PORTS = ("http", "grpc", "metrics")
 
 
 class CompatibilityReport(msgspec.Struct, frozen=True):
-    """The next version's answer: whether it can take over, and if not, why."""
+    """The next version's report: whether it can take over, and if not, why."""
 
     can: bool
     version: str
@@ -59,7 +59,7 @@ class CompatibilityReport(msgspec.Struct, frozen=True):
 
 
 class TakeOver:
-    """The state left by the previous version of this process, and whether this version has adopted it."""
+    """Takeover of the previous version's state. `done` is True once this version has adopted it."""
 
     def __init__(self, state: HandOver) -> None:
         self.state = state
@@ -67,7 +67,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """How a daemon started: normally, from the state of a previous version, or fresh after a failed takeover."""
+    """How a daemon started: normally, by a takeover, or fresh after a failed takeover, `because` of its error."""
 
     takeover: TakeOver | None = None
     because: str = ""
@@ -77,7 +77,7 @@ BY_ITSELF = Origin()
 
 
 def check_compatibility(document: bytes) -> CompatibilityReport:
-    """Check whether this version could take over from the daemon that sent this document."""
+    """Check whether this version can take over from the daemon that sent this snapshot."""
     from importlib.metadata import (
         version,  # takes 20 ms, which a normal start does not need
     )
@@ -86,7 +86,7 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
     try:
         state = snapshot.decode(document)
         config = DaemonConfig.from_json(state.config)
-        # Check what the takeover needs: all imports, the programs that it starts, the files that it reads and writes.
+        # Check everything that a takeover needs: imports, programs, and files to read and write.
         from pytriton._host.install.server_runtime import (
             ServerRuntimeError,
             choice_of,
@@ -109,7 +109,7 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
             return CompatibilityReport(False, own, str(error))
         except (OSError, ServerRuntimeError) as error:
             return CompatibilityReport(
-                False, own, f"it needs room in the runtime directory: {error}"
+                False, own, f"it cannot write to the runtime directory: {error}"
             )
     except (UnusableHandOver, ConfigError) as error:
         return CompatibilityReport(False, own, str(error))
@@ -117,10 +117,14 @@ def check_compatibility(document: bytes) -> CompatibilityReport:
 
 
 async def ask_next_version(python: str, document: bytes) -> CompatibilityReport:
-    """Run another version in a separate process, and return its report.
+    """Run the next version in a separate process to check its compatibility; return its report.
+
+    Args:
+        python: interpreter of the next version
+        document: encoded snapshot
 
     Raises:
-        RemoteFailure: it does not run, or does not answer in time.
+        RemoteFailure: the next version does not run, or does not report in time
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -149,20 +153,22 @@ async def ask_next_version(python: str, document: bytes) -> CompatibilityReport:
         return msgspec.json.decode(output.strip().rpartition(b"\n")[2], type=CompatibilityReport)
     except (msgspec.DecodeError, UnicodeDecodeError):
         last = errors.decode(errors="replace").strip()[-2000:]
-        text = f"the next version of pytriton-daemon ({python}) does not run, or knows no upgrade. It said:\n{last}"
+        text = f"the next version of pytriton-daemon ({python}) does not run, or does not support upgrades. Its output:\n{last}"
         raise RemoteFailure(ErrorKind.INVALID, text) from None
 
 
 def arguments_of(*more: str) -> list[str]:
-    """Return the interpreter arguments that start a daemon's process."""
+    """Return the arguments with which Python starts a daemon's process."""
     return ["-m", "pytriton.dispatcher", *more]
 
 
 def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
-    """Check that the runtime directory can hold the files of a start in addition to those of the running version.
+    """Check that the runtime directory has room for the files of another start.
+
+    Otherwise the takeover would fail and lose all running processes.
 
     Raises:
-        ServerRuntimeError, OSError: it cannot; a takeover would lose all running processes.
+        ServerRuntimeError, OSError: the files cannot be written
     """
     from pytriton._host.install.server_runtime import lay_out_backends
 
@@ -174,17 +180,17 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
 
 
 def write_report(report: CompatibilityReport) -> None:
-    """Write the report to where the daemon reads it."""
+    """Write a report to standard output, from where the daemon reads it."""
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def read_state(document: bytes) -> TakeOver:
-    """Return the state that the previous version of this process left.
+    """Decode the snapshot of the previous version of this process.
 
     Raises:
-        UnusableHandOver: it has changed since it was checked.
-        OSError: one of its descriptors is not open.
+        UnusableHandOver: the snapshot differs from the one that was checked, and cannot be used
+        OSError: one of its descriptors is not open
     """
     state = snapshot.decode(document)
     snapshot.keep_from_children(snapshot.descriptors(state))
@@ -192,17 +198,21 @@ def read_state(document: bytes) -> TakeOver:
 
 
 def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
-    """End all children of the previous version of this process, and execute a freshly started daemon.
+    """Kill all children of the previous version of this process, and replace this process by a daemon that starts
+    fresh.
 
-    `environ` is the daemon's environment, inherited from the previous version.
+    Args:
+        left: usable part of the snapshot
+        why: why the state could not be adopted
+        environ: environment inherited from the previous version
     """
     import psutil  # takes 10 ms, and is rarely needed
 
-    _log.error("the running state cannot be adopted: the daemon starts fresh", reason=why)
+    _log.error("could not adopt the running state, starting fresh", reason=why)
     config = _with_ports(DaemonConfig.from_json(left.config), left.listeners)
     helper, pipe = left.helper
     with contextlib.suppress(OSError):
-        os.close(pipe)  # it also kills the processes that the children have started
+        os.close(pipe)  # this makes the helper kill processes that the children have started
     children = psutil.Process().children()
     psutil.wait_procs([one for one in children if one.pid == helper], timeout=_KILL_TIMEOUT_S)
     for child in children:
@@ -218,19 +228,19 @@ def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn
 
 
 def _close_at_execve(but: Sequence[int]) -> None:
-    """Mark all descriptors except these, standard input and output as close-on-exec; some were inherited."""
+    """Mark all descriptors above 2 except these as close-on-exec."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+        with contextlib.suppress(OSError):  # the descriptor used for the listing is closed already
             if int(name) > 2:
                 os.set_inheritable(int(name), int(name) in but)
 
 
 def _with_ports(config: DaemonConfig, listeners: Sequence[ListenerState]) -> DaemonConfig:
-    """Return the settings with the ports that the daemon has used so far."""
+    """Return the settings with the ports that the daemon has been using."""
     ports = {}
     for one in listeners:
         if one.path is None and one.protocol in _PORTS:
-            # One of them may be closed, which may be why the takeover failed.
+            # A socket may be closed, which may be why the takeover failed.
             with (
                 contextlib.suppress(OSError),
                 socket.socket(fileno=os.dup(one.descriptor)) as listener,

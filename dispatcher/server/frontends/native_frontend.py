@@ -1,6 +1,6 @@
-"""pytriton-daemon's own frontend: a program that loads Triton's core and serves its protocols itself.
+"""The native frontend: our own program, which loads Triton's core and implements its protocols.
 
-The daemon listens and passes its sockets to each process in turn: while no process runs, connections wait in the
+The daemon opens the listening sockets and passes them to each process. While no process runs, connections wait in the
 backlog instead of being refused. The daemon administers a process over a private unix socket in the runtime directory.
 """
 
@@ -49,21 +49,28 @@ from pytriton.dispatcher.upgrade.snapshot import ListenerState, ServerSnapshot
 
 #: Maximum number of connections waiting to be accepted; the kernel may allow fewer (net.core.somaxconn).
 _BACKLOG = 4096
-#: The dispatcher's private socket, one per process.
+#: Private socket for administration, one per process.
 _ADMIN_SOCKET = "frontend-{}.sock"
 #: Socket on which a process receives the connections of the process that it replaces.
 _HANDOVER_SOCKET = "handover-{}.sock"
-#: Timeout for one step of a change-over at a process that is up; no step waits for a client.
+#: Timeout for each step of `switch_over`, in seconds. No step waits for a client.
 _STEP_S = 20.0
-#: Socket for the daemon's own processes, which send inference requests with clients' rights but without TLS.
+#: HTTP socket for the daemon's own processes, which have the same rights as clients but need no TLS.
 _HTTP_SOCKET = "http.sock"
 
 
 class _Process(NamedTuple):
-    """A process and its private socket; `accepting` is done when it accepts connections.
+    """A process of the native frontend.
 
-    `protocol` is the protocol version of the proxies that it loads; `on_demand` reads the models that requests wait for;
-    `handover` is the socket where it takes over connections; `is_encrypted`: its clients use TLS over HTTP.
+    Attributes:
+        place: its directories and callbacks
+        admin: its private socket for administration
+        child: the process
+        accepting: done when it accepts connections
+        handover: path of the socket on which it receives other processes' connections
+        protocol: protocol version of its proxies
+        on_demand: reads the names of models that requests wait for; None if no request can wait
+        is_encrypted: whether its HTTP endpoint uses TLS
     """
 
     place: ServerPlace
@@ -81,7 +88,7 @@ class _Process(NamedTuple):
 
 
 class NativeFrontend:
-    """Our own program; see `Frontend` for the methods."""
+    """The native frontend; see `Frontend` for the methods."""
 
     replaces = queues_requests = True
     vertex_needs_model = False
@@ -91,7 +98,8 @@ class NativeFrontend:
         self._place = place
         self._http_path = place.models.parent / _HTTP_SOCKET
         self._program = program
-        #: Table of the regions that clients have registered, shared by all processes.
+        #: Descriptor of the table of clients' shared memory regions, which all processes share; -1 before the first
+        #: start.
         self._regions = -1
         self._is_gated = False
         self._gate: NativeGate | None = None
@@ -104,19 +112,19 @@ class NativeFrontend:
         self.endpoints = Endpoints(config)
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for the next process; the listening addresses do not change."""
+        """Use new settings for the next process. The listening addresses stay the same."""
         self._config = config
 
     @property
     def http_socket(self) -> Path | None:
-        """The private socket; None before `choose_ports`."""
+        """HTTP socket for the daemon's own processes; None before `choose_ports`."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
         return None
 
     def choose_ports(self) -> None:
-        """Listen on all endpoints until `close`; raises PortError."""
+        """Listen on all endpoints until `close`. Raises PortError."""
         config = self._config
         self.close()
         tls = native_settings.tls(config)
@@ -129,7 +137,7 @@ class NativeFrontend:
                 listener = listening_at(Path(path), f"{name}_unix_socket", backlog=_BACKLOG)
                 self._listening.append(Listening(name, listener, None, Path(path)))
         own = listening_at(self._http_path, backlog=_BACKLOG)
-        # Insert it first, because readers of the log use the last address that is logged.
+        # First, because tools that read the log use the last address in it.
         self._listening.insert(0, Listening("http", own, None, self._http_path))
         for cloud in cloud_frontends.served(config.tritonserver_options, os.environ):
             listener = listening(
@@ -140,7 +148,7 @@ class NativeFrontend:
     def set_pending_models(
         self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
     ) -> None:
-        """Let requests wait for models that a process loads later."""
+        """Let requests wait for models that are not loaded yet."""
         self._pending_models, self._on_request = names, on_request
 
     async def forget_pending(self, name: str) -> None:
@@ -153,23 +161,23 @@ class NativeFrontend:
                 await admin.close()
 
     def make_gate(self, backend: str) -> NativeGate:
-        """Make the frontend report "not ready" from its start until the gate is opened."""
+        """Make all processes report not ready until the returned gate is opened."""
         self._is_gated = True
         self._gate = NativeGate(self._processes)
         return self._gate
 
     @property
     def _is_shown_ready(self) -> bool:
-        """Whether the gate is open. A replacement process starts in the same state."""
+        """Whether the gate is open, so that a successor reports ready from its start."""
         return self._gate is not None and self._gate.is_open
 
     async def start(
         self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
     ) -> Child:
-        """Start a process that accepts from the sockets, where connections may be waiting already."""
+        """Start a process that accepts connections from the listening sockets."""
         self._starts += 1
         number = self._starts
-        # Regions of two processes that run side by side have different names.
+        # Each process has its own prefix, since two may run side by side.
         place = replace(self._place, shm_prefix=f"{self._place.shm_prefix}{number}-")
         path = place.models.parent / _ADMIN_SOCKET.format(number)
         admin = Listening("admin", listening_at(path, backlog=_BACKLOG), None, path)
@@ -221,11 +229,11 @@ class NativeFrontend:
             child = await Child.start(
                 privately(argv),
                 env=environment,
-                # The stub's sys.path starts with "": in any other directory, a user's numpy.py would run in the proxy.
+                # The sys.path of Python stubs starts with "": elsewhere, they would import a user's numpy.py.
                 cwd=str(place.backends / BACKEND),
                 on_line=place.on_line,
                 kill_on_death=place.kill_on_death,
-                # The files that it creates in /dev/shm and in its cache are private to this user.
+                # Files in /dev/shm and in the cache are private to this user.
                 umask=0o077,
                 pass_fds=[
                     *(number for number in (settings, writer, on_demand_fd) if number >= 0),
@@ -259,13 +267,13 @@ class NativeFrontend:
         return child
 
     def _region_table(self) -> int:
-        """Return the descriptor of an anonymous file, which the first process initializes as the table of regions."""
+        """Return the descriptor of the table of regions, an anonymous file that the first process initializes."""
         if self._regions < 0:
             self._regions = linux.memfd_create("regions")
         return self._regions
 
     def hand_over(self, pid: int, child: Child, restarts: Mapping[str, int]) -> ServerSnapshot:
-        """Return the state that the next version of the daemon adopts."""
+        """Return the state of a process and its sockets for the next version of the daemon."""
         return ServerSnapshot(
             child.hand_over(),
             self._starts,
@@ -279,10 +287,10 @@ class NativeFrontend:
         )
 
     def adopt(self, state: ServerSnapshot) -> Child:
-        """Adopt the process and the sockets of the previous version.
+        """Adopt the process and the sockets of the previous version of the daemon.
 
         Raises:
-            OSError: the process is not ours, or a socket is gone.
+            OSError: the process is not a child of this one, or a socket is gone
         """
         config, place = self._config, self._place
         tls = native_settings.tls(config)
@@ -314,11 +322,11 @@ class NativeFrontend:
         return child
 
     def connect(self, pid: int) -> NativeAdmin:
-        """Return a connection over a process's private socket."""
+        """Return a connection to a process over its private socket."""
         return self._processes[pid].connect()
 
     def forget(self, pid: int) -> None:
-        """Remove a process's private socket and its regions."""
+        """Remove the private sockets and the shared memory of a process that has exited."""
         process = self._processes.pop(pid, None)
         if process is not None:
             process.admin.close()
@@ -328,7 +336,7 @@ class NativeFrontend:
             process.place.sweep_shared_memory()
 
     async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Move clients' connections from `former` to `successor`; see main.c."""
+        """Move the clients from `former` to `successor`."""
         old, new = self._processes[former], self._processes[successor]
         old_admin, new_admin = old.connect(), new.connect()
         try:
@@ -347,7 +355,7 @@ class NativeFrontend:
             await new_admin.close()
 
     async def _answers(self, process: _Process) -> None:
-        """Send a request as a client would: only this process accepts from the shared sockets."""
+        """Check that a process answers a client's request. No other process may be accepting from the shared sockets."""
         path = self.http_socket
         client = (
             process.connect()
@@ -360,7 +368,7 @@ class NativeFrontend:
             await client.close()
 
     async def work(self, pid: int) -> ClientWork:
-        """Return the clients' work in progress at a process."""
+        """Return the work in progress for clients in a process."""
         admin = self._processes[pid].connect()
         try:
             return await admin.work()
@@ -368,7 +376,7 @@ class NativeFrontend:
             await admin.close()
 
     async def stop_accepting(self) -> None:
-        """Make all processes stop accepting; return when their connections have ended."""
+        """Make all processes stop accepting; wait until their connections have ended or the exit timeout has expired."""
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         admins = [one.connect() for one in running]
         await asyncio.gather(*(one.stop_accepting() for one in admins), return_exceptions=True)
@@ -376,7 +384,7 @@ class NativeFrontend:
             await one.close()
 
     async def check_listening(self) -> None:
-        """Do nothing: the daemon opened all sockets before it started the process."""
+        """Do nothing: the daemon opens all sockets before it starts a process."""
 
     def hide_secrets(self, pid: int) -> None:
         """Do nothing: the command line contains no secret."""
@@ -392,8 +400,10 @@ class NativeFrontend:
 
 
 async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
-    """Make `old` hand its connections over. If sequences prevent that, make `new` do so and return False."""
-    # Connections are handed over as open descriptors, so both sides must use the same encryption.
+    """Make `old` hand its connections over to `new` and exit. If sequences prevent that, do the reverse and return
+    False.
+    """
+    # Connections are handed over as descriptors, so both processes must agree on TLS.
     can_take = old.is_encrypted == new.is_encrypted
     old_admin, new_admin = old.connect(), new.connect()
     try:
@@ -411,7 +421,7 @@ async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
 
 
 async def _unless_exited(process: _Process, request: Awaitable[None]) -> None:
-    """Await a request to a process; ignore the failure if the process has exited."""
+    """Await a request to a process. If the process has exited, ignore the failure."""
     try:
         await request
     except Unreached:
@@ -420,9 +430,9 @@ async def _unless_exited(process: _Process, request: Awaitable[None]) -> None:
 
 
 def _on_demand_pipe(on_request: Callable[[str], None]) -> tuple[OnDemandLoads, int]:
-    """Return the daemon's end of a pipe, and the process's end."""
+    """Create the pipe for on-demand loads; return the daemon's end, and the descriptor for the process."""
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # the process writes from its event loop
+    os.set_blocking(writer, False)  # the process writes from its event loop, which must not block
     return OnDemandLoads(reader, on_request), writer
 
 
@@ -438,7 +448,7 @@ def _adopt_listener(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """The native frontend's gate, which each process implements itself; compare `Gate`."""
+    """Readiness gate of the native frontend, which each process implements itself (unlike `Gate`)."""
 
     in_repository = False
 
@@ -447,14 +457,14 @@ class NativeGate:
         self.is_open = False  #: the state that the daemon last requested
 
     async def open(self, server: GateModels) -> None:
-        """Let the frontend report ready once all models are; raises RemoteFailure."""
+        """Let all processes report ready as soon as their models are. Raises RemoteFailure on failure."""
         try:
             await self._show(ready=True)
         except (ServerRefused, Unreached) as error:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, f"tritonserver: {error}") from error
 
     async def close(self, server: GateModels) -> None:
-        """Make the frontend report "not ready". Does nothing if it is not up."""
+        """Make all processes report not ready. Does nothing if none is running."""
         with contextlib.suppress(ServerRefused, Unreached):
             await self._show(ready=False)
 
@@ -481,7 +491,7 @@ class NativeGate:
 
 
 def _as_memfd(document: object) -> int:
-    """Return the descriptor of an anonymous file that contains a document as JSON."""
+    """Write a document as JSON to an anonymous file; return its descriptor."""
     descriptor = linux.memfd_create("settings")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(json.dumps(document).encode())
@@ -490,7 +500,7 @@ def _as_memfd(document: object) -> int:
 
 
 def _when_readable(descriptor: int) -> asyncio.Future[None]:
-    """Return a future that is done when a pipe has data; close the descriptor then, or when the pipe is closed."""
+    """Return a future that is done when the pipe has data. The descriptor is closed then, or at end-of-file."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -505,16 +515,16 @@ def _when_readable(descriptor: int) -> asyncio.Future[None]:
     return readable
 
 
-# ── The daemon's end of the pipe on which a native frontend reports models that requests wait for, one per line ──
+# ── On-demand loads: a pipe on which a process reports the models that requests wait for, one per line ──
 
 _MAX_BYTES = 1 << 16
 
 
 class OnDemandLoads:
-    """Reads the pipe until it is closed.
+    """Reader of the models that requests wait for.
 
     Args:
-        descriptor: the reading end
+        descriptor: read end of the pipe
         on_request: called with the name of each model
     """
 
@@ -542,25 +552,25 @@ class OnDemandLoads:
             self.descriptor = -1
 
 
-# ── The daemon's client of a native frontend: HTTP over the private unix socket, where nothing is restricted ──
+# ── Administration of a process: HTTP over its private unix socket, where no endpoint is restricted ──
 
-#: How long a liveness probe waits for the process to accept connections.
+#: How long a liveness probe waits for the process to accept connections, in seconds.
 _ACCEPTING_S = 1.0
 _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ")
 _LENGTH = re.compile(rb"\r\nContent-Length: *([0-9]+)\r\n", re.IGNORECASE)
-#: pid, user and group: struct ucred of SO_PEERCRED, unix(7).
+#: struct ucred of SO_PEERCRED, see unix(7): pid, user and group.
 _CREDENTIALS = struct.Struct("3i")
 
 
 class InProgress(ServerRefused):
-    """The request would interrupt clients' work in progress (409)."""
+    """Raised if a request would interrupt sequences in progress (status 409)."""
 
 
 class NativeAdmin:
-    """A connection to one process; see `Admin` for the methods.
+    """Connection to a process of the native frontend; see `Admin` for the methods.
 
     Args:
-        path: path of the socket. The daemon itself listens on it, so requests to an exited process stay unanswered.
+        path: path of the socket, which the daemon itself opened: a request to an exited process is never answered
         exited: done when the process has exited
         accepting: done when the process accepts connections
     """
@@ -574,7 +584,7 @@ class NativeAdmin:
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def is_live(self) -> bool:
-        """Probe liveness. Raises Unreached after a while if the process does not accept connections yet."""
+        """Probe liveness. Raises Unreached if the process does not accept connections within a second."""
         if not self._accepting.done():
             signs: set[asyncio.Future[Any]] = {self._accepting, self._exited}
             await asyncio.wait(signs, timeout=_ACCEPTING_S, return_when=asyncio.FIRST_COMPLETED)
@@ -588,16 +598,16 @@ class NativeAdmin:
         return str((await self._ask("GET", "/v2"))["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON), or with its own if None."""
+        """Load a model with a configuration in JSON, or with the one in its directory if None."""
         body = {} if config is None else {"parameters": {"config": config}}
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
 
     async def unload(self, name: str) -> None:
-        """Start to unload a model."""
+        """Start unloading a model, without waiting for the end."""
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the models in all repositories with their states."""
+        """Return the state of each model in all repositories by name; "" for one that was never loaded."""
         states: dict[str, str] = {}
         for model in await self._ask("POST", "/v2/repository/index", {}):
             if states.get(model["name"], "") in ("", "UNAVAILABLE"):
@@ -605,7 +615,7 @@ class NativeAdmin:
         return states
 
     async def set_ready(self, ready: bool) -> None:
-        """Set whether the process reports ready once its models are."""
+        """Set whether the process may report ready."""
         await self._ask("POST", "/admin/ready", {"ready": ready})
 
     async def forget(self, name: str) -> None:
@@ -613,25 +623,28 @@ class NativeAdmin:
         await self._ask("POST", "/admin/forget", {"model": name})
 
     async def accept(self, accept: bool) -> None:
-        """Make the process accept clients' connections, or stop accepting them; open connections stay open."""
+        """Make the process start or stop accepting connections. Open connections stay open."""
         await self._ask("POST", "/admin/accept", {"accept": accept})
 
     async def retire(self, successor: str | None, *, force: bool) -> None:
-        """Make the process hand its connections over to the one that listens at `successor`, and exit after the last of
-        them.
+        """Make the process hand over its idle connections, finish its requests, and exit with its last connection.
+
+        Args:
+            successor: path of the socket to which to hand the connections over; None to close them
+            force: whether to retire even if sequences are in progress
 
         Raises:
-            InProgress: sequences are in progress and `force` is not set.
+            InProgress: sequences are in progress and `force` is not set
         """
         where = {} if successor is None else {"successor": successor}
         await self._ask("POST", "/admin/retire", {**where, "force": force})
 
     async def stop_accepting(self) -> None:
-        """Make the process stop accepting; return when its connections have ended or the exit timeout has expired."""
+        """Make the process stop accepting; wait until its connections have ended or the exit timeout has expired."""
         await self._ask("POST", "/admin/leave", {})
 
     async def work(self) -> ClientWork:
-        """Return the clients' work in progress."""
+        """Return the work in progress for clients."""
         answer = await self._ask("GET", "/admin/work")
         return ClientWork(answer["connections"], answer["requests"], answer["sequences"])
 
@@ -668,10 +681,10 @@ class NativeAdmin:
             raise Unreached(f"{type(error).__name__}: {error}") from error
 
     async def _exchange(self, request: bytes) -> tuple[int, str]:
-        """Send a request and return the status and body of the answer.
+        """Send a request on a new connection; return the status and body of the response.
 
-        There is no timeout, because a load may take arbitrarily long. Each request opens its own connection, so the
-        frontend cannot close one just as it is reused.
+        There is no timeout, because loading a model may take any time. Connections are not reused, because the frontend
+        might close one at that very moment.
         """
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -685,25 +698,26 @@ class NativeAdmin:
             head = await reader.readuntil(b"\r\n\r\n")
             status, length = _STATUS.match(head), _LENGTH.search(head)
             if status is None or length is None:
-                raise ValueError(f"not an answer of the frontend: {head[:100]!r}")
+                raise ValueError(f"not a response of the frontend: {head[:100]!r}")
             return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
         finally:
-            writer.transport.abort()  # no orderly close is needed
+            writer.transport.abort()  # the response is complete, so no orderly close is needed
 
 
 def _check_own_socket(connection: socket.socket) -> None:
-    """Raise ConnectionError if the socket belongs to another daemon, which can happen after our directory was deleted.
+    """Raise ConnectionError if the socket belongs to another daemon, which may have recreated a deleted runtime
+    directory.
 
-    The kernel reports the process that called listen(): for each of our own frontends, that is this process.
+    The kernel reports the process that called listen(), which for our own frontends is this process.
     """
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid = _CREDENTIALS.unpack(credentials)[0]
     if pid != os.getpid():
-        raise ConnectionError(f"the socket is that of another daemon, pid {pid}")
+        raise ConnectionError(f"the socket belongs to another daemon (pid {pid})")
 
 
 def _error_message(text: str) -> str:
-    """Return the message of an error response."""
+    """Return the message of an error response, or its whole body if it has another format."""
     try:
         return str(json.loads(text)["error"])
     except (ValueError, TypeError, KeyError):

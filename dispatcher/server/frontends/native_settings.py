@@ -1,4 +1,4 @@
-"""The settings document that the native frontend reads at its start; startup/settings.h defines its format."""
+"""Settings document that the native frontend reads at its start, in the format of startup/settings.h."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from pytriton.dispatcher.server.frontends import triton_frontend
 
 _log = structlog.get_logger(__name__)
 
-#: Number of processors from which a second thread pays off.
+#: Number of processors from which a second thread for reading requests pays off.
 _SEVERAL_PROCESSORS = 4
 
 Tls = Optional[dict[str, Any]]
 
 
 class Listening(NamedTuple):
-    """A socket that the frontend accepts from.
+    """Listening socket of the native frontend.
 
     Attributes:
-        protocol: "http", "grpc", "metrics", "admin", "sagemaker" or "vertex_ai"
+        protocol: "http", "grpc", "metrics", "admin", "handover", "sagemaker" or "vertex_ai"
         listener: the socket
-        tls: its certificate files
-        path: path of a unix socket
-        relays: whether it serves the daemon's own processes, which may hand over clients' connections
+        tls: certificate files; None without TLS
+        path: path of a unix socket; None for TCP
+        relays: whether its clients are the daemon's own processes, which may ask to relay a response to another
+            connection
     """
 
     protocol: str
@@ -48,14 +49,14 @@ class Listening(NamedTuple):
     relays: bool = False
 
     def close(self) -> None:
-        """Close the socket here; processes that inherited it keep listening."""
+        """Close the socket in this process. Processes that have inherited it keep listening."""
         self.listener.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
 def tls(config: DaemonConfig) -> dict[str, Tls]:
-    """Return the certificate files by endpoint."""
+    """Return the certificate files of "http" and "grpc", for those that use TLS."""
     found: dict[str, Tls] = {}
     if config.http_certificate is not None:
         authorities = config.http_client_authorities
@@ -82,19 +83,19 @@ def document(
     regions_fd: int | None = None,
     pending: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the frontend's settings.
+    """Return the settings document.
 
     Args:
         config: the daemon's settings
-        place: the directories and callbacks that every frontend receives
-        program: the frontend
-        listening: the sockets
+        place: directories and callbacks
+        program: the frontend's executable and libraries
+        listening: sockets to accept connections from
         preload: names of models to load before it accepts connections
-        gated: report "not ready" until the daemon opens the gate
-        waiting: accept clients' connections only on request, not from the start
-        ready_fd: descriptor to write to when it accepts connections
-        regions_fd: descriptor of the shared table of shared memory regions
-        pending: the models that requests wait for; None if there are none
+        gated: whether it reports not ready until the daemon opens the gate
+        waiting: whether it accepts clients' connections only once the daemon tells it to
+        ready_fd: descriptor to write to once it accepts connections
+        regions_fd: descriptor of the table of clients' shared memory regions
+        pending: result of `pending_models`; None if no request can wait
     """
     return {
         "core": str(program.core),
@@ -127,7 +128,12 @@ def document(
 
 
 def pending_models(config: DaemonConfig, models: PendingModels, descriptor: int) -> dict[str, Any]:
-    """Return the models that requests wait for, the limits of waiting, and the descriptor to report them on."""
+    """Return the part of the document about models for which requests wait.
+
+    Args:
+        models: these models
+        descriptor: descriptor to which to write the name of each model that a request waits for
+    """
     return {
         "names": [*models.lazy, *models.loading],
         "coming": models.loading,

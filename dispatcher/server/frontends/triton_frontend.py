@@ -1,4 +1,4 @@
-"""The frontend that runs NVIDIA's own executable, tritonserver, administered over its public ports."""
+"""The frontend for NVIDIA's executable, tritonserver, which is administered over its public ports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pytriton.dispatcher.server.preload_layout import Gate
 
 
 class TritonFrontend:
-    """NVIDIA's executable; see `Frontend` for the methods."""
+    """Frontend for NVIDIA's executable; see `Frontend` for the methods."""
 
     replaces = queues_requests = False
     vertex_needs_model = True
@@ -50,17 +50,17 @@ class TritonFrontend:
         self.endpoints = Endpoints(config)
 
     def choose_ports(self) -> None:
-        """Choose the ports; raises PortError."""
+        """Choose the ports for the next process. Raises PortError."""
         self.endpoints.choose_ports()
 
     def make_gate(self, backend: str) -> Gate:
-        """Create the gate: a model in the repository that cannot be loaded while the gate is closed."""
+        """Return a gate made of a model that cannot be loaded while the gate is closed."""
         return Gate(self._place.models, backend)
 
     async def start(
         self, preload: Sequence[str], *, vertex: bool, as_successor: bool = False
     ) -> Child:
-        """Start a process that listens on the resolved ports."""
+        """Start a process that listens on the chosen ports."""
         place = self._place
         arguments = tritonserver_arguments(
             self._config, place, self.endpoints.served, preload, vertex=vertex
@@ -75,57 +75,57 @@ class TritonFrontend:
         return await Child.start(
             privately([str(self.program), *arguments]),
             env=env,
-            # The stub's sys.path starts with "": in any other directory, a user's numpy.py would run in the proxy.
+            # The sys.path of Python stubs starts with "": elsewhere, they would import a user's numpy.py.
             cwd=str(place.backends / BACKEND),
             on_line=self._log_line,
             kill_on_death=place.kill_on_death,
-            # The files that it creates in /dev/shm and in its cache are private to this user.
+            # Files in /dev/shm and in the cache are private to this user.
             umask=0o077,
         )
 
     def set_pending_models(
         self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
     ) -> None:
-        """Do nothing: tritonserver rejects requests for models that it has not loaded."""
+        """Do nothing: NVIDIA's frontends reject requests for models that are not loaded."""
 
     async def forget_pending(self, name: str) -> None:
-        """Do nothing: no request waits."""
+        """Do nothing: no request waits for a model."""
 
     async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
-        """Raise ServerRefused: this frontend cannot replace a process (`replaces`)."""
+        """Raise ServerRefused: a process cannot be replaced (see `replaces`)."""
         raise ServerRefused("tritonserver cannot hand over its connections")
 
     async def work(self, pid: int) -> ClientWork:
-        """Raise ServerRefused: tritonserver does not report this."""
+        """Raise ServerRefused: NVIDIA's frontends do not report their work in progress."""
         raise ServerRefused("tritonserver does not report what it has in progress")
 
     async def stop_accepting(self) -> None:
-        """Do nothing: tritonserver accepts connections until it exits."""
+        """Do nothing: NVIDIA's frontends accept connections until they exit."""
 
     def use(self, config: DaemonConfig) -> None:
-        """Use these settings for the next process."""
+        """Use new settings for the next process."""
         self._config = config
 
     def forget(self, pid: int) -> None:
-        """Do nothing: only one process runs at a time, and the daemon removes its shared memory."""
+        """Do nothing: only one process runs at a time, and `TritonServer` removes its shared memory."""
 
     def connect(self, pid: int) -> AdminClient:
-        """Return a connection over HTTP or gRPC."""
+        """Return a connection to the process, over HTTP or gRPC."""
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 
     async def check_listening(self) -> None:
-        """Connect to each port, since they open one after another; raises OSError."""
+        """Check that every port accepts connections: they open one after another. Raises OSError."""
         for one in self.endpoints.served:
             address = reachable(one.address).strip("[]")
             _, writer = await asyncio.open_connection(address, one.port)
             writer.close()
 
     def hide_secrets(self, pid: int) -> None:
-        """Blank out the access token in the process's arguments."""
+        """Overwrite the access token in the arguments of the process."""
         admin_token.blank_out(pid, self._config.access_token)
 
     def close(self) -> None:
-        """Do nothing: tritonserver opens and closes its own sockets."""
+        """Do nothing: tritonserver opens its own sockets."""
 
     def _log_line(self, pid: int, line: bytes) -> None:
         token = self._config.access_token
@@ -136,12 +136,13 @@ class TritonFrontend:
 
 _log = structlog.get_logger(__name__)
 
-#: With this option the core retries a failed load at once, without a pause and without a way to stop it: the load
-#: request is never answered, the server does not exit, and the log fills up. The daemon reports the failure instead.
+#: With this option, Triton's core retries a failed load immediately and forever: the load request is never answered,
+#: the server cannot exit, and the log fills up. The daemon reports the failure instead.
 _RETRIES = "model-load-retry-count"
-#: With "exit-on-error", a model that fails to load would end the server. The daemon polls the repository itself.
+#: Options that are not passed on. With "exit-on-error", a model that fails to load would end the server. The daemon
+#: polls model repositories itself.
 _NOT_PASSED_ON = frozenset({"exit-on-error", _RETRIES, REPOSITORY_POLL})
-#: Backends whose models come with a complete configuration.
+#: Backends whose models have a complete configuration, which Triton does not auto-complete.
 _COMPLETE = frozenset({BACKEND, NATIVE_BACKEND, "python"})
 
 
@@ -153,14 +154,14 @@ def tritonserver_arguments(
     *,
     vertex: bool,
 ) -> list[str]:
-    """Return the arguments of NVIDIA's executable.
+    """Return the command-line arguments of NVIDIA's executable.
 
     Args:
-        config: the daemon's settings; the user's own options override ours or are added to them
-        place: the directories and callbacks that every frontend receives
-        endpoints: the endpoints to serve, with resolved ports
+        config: the daemon's settings; `tritonserver_options` override our options or are added to them
+        place: directories and callbacks
+        endpoints: endpoints to serve, with the chosen ports
         preload: names of models to load before the ports open
-        vertex: whether Vertex AI's frontend may start if the options enable it
+        vertex: whether the frontend for Vertex AI may start if the options enable it
     """
     options = core_options(config, place, preload)
     options.update(_frontend_options(config, endpoints))
@@ -185,7 +186,7 @@ def tritonserver_arguments(
 
 
 def users_options(config: DaemonConfig) -> Options:
-    """Return the user's own tritonserver options, without those that are not passed on."""
+    """Return the `tritonserver_options` to pass on to tritonserver."""
     options = config.tritonserver_options
     if str(options.get(_RETRIES, "0")) != "0":
         _log.warning(
@@ -195,7 +196,7 @@ def users_options(config: DaemonConfig) -> Options:
 
 
 def merge(options: Options, users: Options) -> None:
-    """Merge the user's own options into ours: they override ours, or are appended where an option may be repeated."""
+    """Merge the user's options into ours, in place. They override ours; options that may be repeated are appended."""
     for name, value in users.items():
         former = options.get(name)
         added = value if isinstance(value, list) else [value]
@@ -203,7 +204,7 @@ def merge(options: Options, users: Options) -> None:
 
 
 def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str]) -> Options:
-    """Return the options of Triton's core by their command-line names; see `arguments`."""
+    """Return the options of Triton's core by their command-line names; see `tritonserver_arguments`."""
     options: Options = {
         "model-repository": [
             str(place.models),
@@ -214,12 +215,12 @@ def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str
         "backend-config": [f"python,shm-region-prefix-name={place.shm_prefix}"],
         "exit-timeout-secs": str(max(1, round(config.grace_period_s))),
     }
-    # A registered model's configuration is complete. Auto-completion by the proxy would start every stub twice.
+    # Configurations of registered models are complete. Auto-completion would start each Python stub twice.
     if not config.model_repository or _COMPLETE.issuperset(os.listdir(place.backends)):
         options["disable-auto-complete-config"] = ""
     if preload:
         options["load-model"] = list(preload)
-        # Otherwise tritonserver exits if a model, or the gate, cannot be loaded.
+        # Otherwise tritonserver would exit if a model cannot be loaded, such as the gate.
         options["exit-on-error"] = "false"
     caches = place.runtime.tree.caches
     if caches is not None:
@@ -228,7 +229,7 @@ def core_options(config: DaemonConfig, place: ServerPlace, preload: Sequence[str
 
 
 def _frontend_options(config: DaemonConfig, endpoints: Iterable[Endpoint]) -> Options:
-    """Return the options of NVIDIA's frontends: where they listen, and which endpoints require the access token."""
+    """Return the options of NVIDIA's frontends: their addresses, and the endpoints that require the access token."""
     options: Options = {f"allow-{name}": "false" for name in ("http", "grpc", "metrics")}
     for name, address, port in endpoints:
         options[f"allow-{name}"] = "true"
@@ -238,16 +239,16 @@ def _frontend_options(config: DaemonConfig, endpoints: Iterable[Endpoint]) -> Op
     return options
 
 
-# ── The daemon's own client of tritonserver: probes liveness, loads and unloads models ──
+# ── Administration of a process over HTTP or gRPC: liveness probes, loading and unloading of models ──
 
 #: Default number of tritonserver's HTTP threads (`http-thread-count`).
 _HTTP_THREADS = 8
 
 
 class AdminClient:
-    """A connection to one tritonserver process; create and use it in a running event loop.
+    """Connection to a tritonserver process, for use in a running event loop.
 
-    All methods raise ServerRefused if tritonserver answered with an error, or Unreached.
+    All methods raise ServerRefused if tritonserver answers with an error, or Unreached if it does not answer.
     """
 
     def __init__(self, config: DaemonConfig, http_port: int, grpc_port: int) -> None:
@@ -261,11 +262,11 @@ class AdminClient:
         self._client: Any = None
         self._pending: set[asyncio.Future[Any]] = set()
         threads = int(str(config.tritonserver_options.get("http-thread-count", _HTTP_THREADS)))
-        # Over HTTP, leave half of the threads to clients' requests.
+        # Leave half of tritonserver's HTTP threads to clients.
         self._loads = asyncio.Semaphore(1_000_000 if self._over_grpc else max(1, threads // 2))
 
     async def is_live(self) -> bool:
-        """Probe liveness."""
+        """Probe liveness; return whether tritonserver reports that it is live."""
         return bool(await self._ask(lambda client: client.is_server_live(headers=self._headers)))
 
     async def version(self) -> str:
@@ -274,21 +275,20 @@ class AdminClient:
         return str(metadata["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration (JSON), or with its own if None."""
+        """Load a model with a configuration in JSON, or with the one in its directory if None."""
         async with self._loads:
             await self._ask(
                 lambda client: client.load_model(name, headers=self._headers, config=config)
             )
 
     async def unload(self, name: str) -> None:
-        """Start to unload a model."""
+        """Start unloading a model, without waiting for the end."""
         await self._ask(lambda client: client.unload_model(name, headers=self._headers))
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the models in all repositories with their states.
+        """Return the state of each model in all repositories by name; "" for one that was never loaded.
 
-        The state of a model that was never loaded is "". A version that is loaded or loading takes precedence over
-        unavailable ones.
+        The state of a version that is loaded or loading takes precedence over that of unavailable versions.
         """
         index = await self._ask(
             lambda client: client.get_model_repository_index(headers=self._headers)
@@ -307,7 +307,7 @@ class AdminClient:
             await self._client.close()
 
     def _connected(self) -> Any:
-        """Return the client (tritonclient's for HTTP). It connects on the first request."""
+        """Return the client, which connects with its first request. For HTTP, it is tritonclient's."""
         if self._client is None and self._over_grpc:
             tls = grpc_tls.client_context(self._config) if self._tls else None
             self._client = _GrpcClient(self._host.strip("[]"), self._port, tls)
@@ -317,7 +317,7 @@ class AdminClient:
         return self._client
 
     async def _ask(self, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Await a call of the client and convert its exceptions; `close` ends it."""
+        """Await a call of the client, and convert its exceptions. `close` cancels the call."""
         task = asyncio.ensure_future(call(self._connected()))
         self._pending.add(task)
         try:
@@ -334,16 +334,16 @@ class AdminClient:
             raise error
         message, status = getattr(error, "message", None), getattr(error, "status", None)
         text = str(message()) if callable(message) else f"{type(error).__name__}: {error}"
-        code = status() if callable(status) else None  # of an InferenceServerException
+        code = status() if callable(status) else None  # the message of an InferenceServerException
         raise (Unreached if code is None else ServerRefused)(text) from error
 
 
 class _GrpcClient:
-    """The gRPC calls that the daemon makes, with the interface of tritonclient's HTTP client.
+    """gRPC client with the interface of tritonclient's HTTP client, limited to the calls that the daemon makes.
 
-    It uses grpclib, which runs in the event loop: grpcio starts threads of its own and aborts the process if it cannot,
-    so a request to tritonserver would kill a daemon at its task limit. The messages have few fields, so they are
-    encoded by hand; tritonclient's classes would import grpcio.
+    It uses grpclib, which runs in the event loop. grpcio starts its own threads and aborts the process if it cannot,
+    so it would kill a daemon at its limit of tasks. The few fields are encoded here, because tritonclient's message
+    classes import grpcio.
     """
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
@@ -353,11 +353,11 @@ class _GrpcClient:
         self._channel: Any = client.Channel(host, port, ssl=tls, codec=_Bytes())
 
     async def is_server_live(self, *, headers: Mapping[str, str]) -> bool:
-        """Send ServerLive. ServerLiveResponse: live = 1."""
+        """Send ServerLive; return field 1 (live) of the response."""
         return dict(_fields(await self._call("ServerLive", b"", headers))).get(1) == 1
 
     async def get_server_metadata(self, *, headers: Mapping[str, str]) -> dict[str, str]:
-        """Send ServerMetadata. ServerMetadataResponse: version = 2."""
+        """Send ServerMetadata; return field 2 (version) of the response."""
         fields = dict(_fields(await self._call("ServerMetadata", b"", headers)))
         version = fields.get(2, b"")
         return {"version": version.decode() if isinstance(version, bytes) else ""}
@@ -365,7 +365,9 @@ class _GrpcClient:
     async def load_model(
         self, name: str, *, headers: Mapping[str, str], config: str | None
     ) -> None:
-        """Send RepositoryModelLoad: model_name = 2, parameters = 3 (key = 1, value = 2: string_param = 3)."""
+        """Send RepositoryModelLoad, whose fields are model_name = 2 and parameters = 3 (key = 1, value = 2:
+        string_param = 3).
+        """
         request = _field(2, name.encode())
         if config is not None:
             value = _field(3, config.encode())
@@ -373,13 +375,13 @@ class _GrpcClient:
         await self._call("RepositoryModelLoad", request, headers)
 
     async def unload_model(self, name: str, *, headers: Mapping[str, str]) -> None:
-        """Send RepositoryModelUnload: model_name = 2."""
+        """Send RepositoryModelUnload, whose field is model_name = 2."""
         await self._call("RepositoryModelUnload", _field(2, name.encode()), headers)
 
     async def get_model_repository_index(
         self, *, headers: Mapping[str, str]
     ) -> list[dict[str, str]]:
-        """Send RepositoryIndex. RepositoryIndexResponse: models = 1 (name = 1, state = 3)."""
+        """Send RepositoryIndex; return field 1 (models, with name = 1 and state = 3) of the response."""
         answer = await self._call("RepositoryIndex", b"", headers)
         models = [dict(_fields(value)) for number, value in _fields(answer) if number == 1]
         return [
@@ -390,7 +392,7 @@ class _GrpcClient:
         self._channel.close()
 
     async def _call(self, method: str, request: bytes, headers: Mapping[str, str]) -> bytes:
-        """Send a request and return the encoded response; raises ServerRefused or Unreached."""
+        """Send an encoded request, and return the encoded response. Raises ServerRefused or Unreached."""
         path = f"/inference.GRPCInferenceService/{method}"
         call = self._unary(self._channel, path, bytes, bytes)
         try:
@@ -404,7 +406,7 @@ class _GrpcClient:
 
 
 class _Bytes:
-    """grpclib's codec for messages that are encoded already."""
+    """Codec for grpclib that passes encoded messages through."""
 
     __content_subtype__ = "proto"
 
@@ -425,10 +427,10 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and value (bytes or an integer) of each field of a protobuf message.
+    """Yield the number and value (bytes or int) of each field of a protobuf message.
 
     Raises:
-        ValueError: the message is malformed or has fields of other wire types.
+        ValueError: the message is malformed or has a field of another wire type
     """
     at = 0
 
@@ -441,7 +443,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             at, shift = at + 1, shift + 7
             if byte < 0x80:
                 return value
-        raise ValueError("a message from tritonserver ends within a number")
+        raise ValueError("truncated number in a message from tritonserver")
 
     while at < len(message):
         number, kind = divmod(varint(), 8)
@@ -450,6 +452,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             yield number, value
             continue
         if kind != 2 or at + value > len(message):
-            raise ValueError(f"field {number} of a message from tritonserver cannot be read")
+            raise ValueError(f"cannot decode field {number} of a message from tritonserver")
         at += value
         yield number, message[at - value : at]

@@ -350,4 +350,4 @@ def test_a_verbose_log_is_warned_of(traced: RunningDaemon) -> None:
     """Not about traces; but a server that is verbose is here."""
     records = [json.loads(line) for line in traced.said().splitlines() if line.startswith("{")]
     warnings = [record["event"] for record in records if record["level"] == "warning"]
-    assert "tritonserver's verbose log is on: it may slow inference" in warnings
+    assert "tritonserver's verbose log is on, which may slow down inference" in warnings

@@ -158,7 +158,7 @@ def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> Non
     assert link.is_symlink()
     refused = sim.client.register("own")
     sim.settle()
-    assert "tritonserver itself serves a model named 'own'" in refused.failure
+    assert "tritonserver already serves a model named 'own'" in refused.failure
     sim.server.obstacles["own"] = Obstacle("refuse")
     load(sim, "own")
     assert link.is_symlink()

@@ -87,7 +87,7 @@ def test_deletion_and_the_new_owner_are_each_reported_once(path: Path, scenes: l
         watching = asyncio.ensure_future(watch)
         scene.delete()
         assert await scene.heard() == (
-            f"its runtime directory {path} was deleted: no command finds it, and it cannot start workers or "
+            f"its runtime directory {path} was deleted: commands cannot find the daemon, and it cannot start workers or "
             "tritonserver"
         )
         scene.make("77")

@@ -111,7 +111,7 @@ def test_a_failure_to_hide_the_token_is_logged_without_it(shown: subprocess.Pope
     with capture_logs() as logs:
         assert not admin_token.blank_out(shown.pid, TOKEN)
     (warning,) = logs
-    assert "could not be removed from the command line" in warning["event"]
+    assert "could not remove the access token from the command line" in warning["event"]
     assert warning["log_level"] == "warning"
     assert TOKEN not in str(warning)
 

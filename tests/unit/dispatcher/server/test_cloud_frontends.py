@@ -58,7 +58,7 @@ def test_where_they_listen(
 
 
 def test_missing_vertex_ai_paths_are_refused() -> None:
-    with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE of"):
+    with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE are not set"):
         cloud_frontends.served({"allow-vertex-ai": "true"}, {})
 
 
@@ -84,6 +84,8 @@ def test_the_settings_passed_to_the_native_frontend(
 
 def test_an_unknown_sagemaker_inference_type_is_refused() -> None:
     environment = {"SAGEMAKER_TRITON_INFERENCE_TYPE": "chat"}
-    with pytest.raises(PortError, match="'chat'; it takes one of infer, generate, generate_stream"):
+    with pytest.raises(
+        PortError, match="'chat', and must be one of infer, generate, generate_stream"
+    ):
         cloud_frontends.served({"allow-sagemaker": "true"}, environment)
     assert cloud_frontends.served({}, environment) == []

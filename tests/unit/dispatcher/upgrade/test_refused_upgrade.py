@@ -117,7 +117,7 @@ def hosted(parts: Parts) -> None:
     ("change", "why"),
     [
         (lambda parts: setattr(parts.status, "phase", "draining"), "it is draining"),
-        (lambda parts: setattr(parts.server, "can_hand_over", False), "needs the native frontend"),
+        (lambda parts: setattr(parts.server, "can_hand_over", False), "need the native frontend"),
         (lambda parts: setattr(parts, "is_private", True), "belongs to a script"),
         (hosted, "in threads of their registrants: mine"),
     ],
@@ -172,13 +172,13 @@ def test_an_upgrade_that_takes_too_long_is_reported(
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        ("exit 1", "does not run, or knows no upgrade"),
-        ("echo no JSON", "does not run, or knows no upgrade"),
+        ("exit 1", "does not run, or does not support upgrades"),
+        ("echo no JSON", "does not run, or does not support upgrades"),
         (
             """echo '{"can": false, "version": "9.9", "why": "form 99"}'""",
             "version 9.9 cannot take",
         ),
-        ("kill -9 $$", "does not run, or knows no upgrade"),
+        ("kill -9 $$", "does not run, or does not support upgrades"),
     ],
 )
 def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why: str) -> None:

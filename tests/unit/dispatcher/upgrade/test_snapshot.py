@@ -163,7 +163,7 @@ def test_unreadable_snapshots_are_refused(document: bytes, why: str) -> None:
             {"server": msgspec.structs.replace(STATE.server, protocol=3)},
             "the proxies in tritonserver speak protocol 3; this version serves",
         ),
-        ({"page": "other"}, r"have a layout.*pytriton-daemon restart"),
+        ({"page": "other"}, r"cannot read the statistics pages.*pytriton-daemon restart"),
     ],
 )
 def test_workers_that_this_version_cannot_serve_are_refused(

@@ -117,7 +117,7 @@ def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
     full[0] = True
     verdict = takeover.check_compatibility(b"")
     assert not verdict.can
-    assert "room in the runtime directory: no room left on the disk" in verdict.why
+    assert "cannot write to the runtime directory: no room left on the disk" in verdict.why
     assert tried == [run_in / "trial"] * 2
     assert list(run_in.iterdir()) == []
 

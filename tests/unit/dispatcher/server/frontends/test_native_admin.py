@@ -207,7 +207,7 @@ def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
         admin = NativeAdmin(path, loop.create_future(), loop.create_future())
-        with pytest.raises(Unreached, match=f"that of another daemon, pid {other.pid}"):
+        with pytest.raises(Unreached, match=rf"belongs to another daemon \(pid {other.pid}\)"):
             await admin.unload("m")
 
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
