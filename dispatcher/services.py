@@ -271,13 +271,13 @@ def build_services(
         registry,
         server_watch,
         control,
+        webhooks=webhooks.metrics,
+        openai=openai.metrics,
+        events_lost=lambda: event_log.lost,
+        # None while one is starting or stopping.
+        server_pid=lambda: server.info().pid if server.has_single_process else None,
+        shared_weights=lambda: shared_entries.size_of_all(rundir.shared),
     )
-    metrics.webhooks = webhooks.metrics
-    metrics.openai = openai.metrics
-    metrics.events_lost = lambda: event_log.lost
-    # None while one is starting or stopping.
-    metrics.server_pid = lambda: server.info().pid if server.has_single_process else None
-    metrics.shared_weights = lambda: shared_entries.size_of_all(rundir.shared)
     requests = RequestCollector(registry, rundir.access_log_file, logs.open_file)
     explainer = Explainer(event_log, registry, status, metrics, requests)
     management = Management(

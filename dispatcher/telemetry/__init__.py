@@ -1,3 +1,3 @@
-"""Observability of the daemon: events, metrics, request samples, its HTTP server and its dashboard."""
+"""Observability of the daemon: events, metrics, samples of requests, the management server and the dashboard."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model's declared inputs and outputs, example data for them, and client code to copy."""
+"""Examples for a model: requests with valid data, and client code to copy."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from urllib.parse import quote, urlsplit
 from pytriton._protocol.datatypes import of_config
 from pytriton._protocol.numpy_types import NUMERIC
 
-#: Types that JSON cannot represent (KServe v2), so curl can neither send nor receive them.
+#: Data types that KServe's JSON cannot represent, so that curl can neither send nor receive them.
 HALVES = ("FP16", "BF16")
-#: Size used in examples for dimensions of any size.
+#: Size in examples of dimensions that may have any size.
 _ANY = 1
-#: Tensors with more elements are too large for an example to copy.
+#: Maximum number of elements of a tensor in an example.
 _MAX_EXAMPLE_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
 class DeclaredTensor:
-    """A declared input or output.
+    """An input or output that a model declares.
 
     Attributes:
-        datatype: the protocol's type name: FP32, BYTES, …
-        shape: including the batch axis; -1 where any size is allowed.
-        optional: whether the input may be omitted.
+        name: its name
+        datatype: name of its data type in KServe's protocol, such as FP32 or BYTES
+        shape: its shape, including the batch axis; -1 where any size is allowed
+        optional: whether requests may omit it
     """
 
     name: str
@@ -37,11 +38,11 @@ class DeclaredTensor:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """A valid concrete shape."""
+        """A valid shape without -1."""
         return tuple(_ANY if size < 0 else size for size in self.shape)
 
     def example_data(self) -> list[Any] | None:
-        """Return zeros (or texts) for that shape as a flat list; None if there would be too many to read."""
+        """Return zeros (or texts) for `example_shape` as a flat list; None if the tensor is too large for an example."""
         count = 1
         for size in self.example_shape:
             count *= size
@@ -53,23 +54,23 @@ class DeclaredTensor:
         return [value] * count
 
     def example_value(self) -> Any:
-        """Return the same data in the form that `generate` expects: a single element without a list."""
+        """Return `example_data` in the form that Triton's generate extension expects: a single element without a list."""
         data = self.example_data() or []
         return data[0] if len(data) == 1 else data
 
 
 def inputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
-    """Return the inputs of a model configuration in JSON form."""
+    """Return the inputs that a model configuration (in JSON form) declares."""
     return _tensors(config, "input")
 
 
 def outputs(config: Mapping[str, Any]) -> list[DeclaredTensor]:
-    """Return the outputs of a model configuration in JSON form."""
+    """Return the outputs that a model configuration (in JSON form) declares."""
     return _tensors(config, "output")
 
 
 def is_decoupled(config: Mapping[str, Any]) -> bool:
-    """Return whether a request can have any number of responses."""
+    """Return whether the model is decoupled: a request can have any number of responses."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled"))
 
 
@@ -87,17 +88,17 @@ def _tensors(config: Mapping[str, Any], kind: str) -> list[DeclaredTensor]:
 
 
 def has_halves(config: Mapping[str, Any]) -> bool:
-    """Return whether any input or output cannot be sent as JSON."""
+    """Return whether any input or output has a data type that JSON cannot represent."""
     return any(one.datatype in HALVES for one in (*inputs(config), *outputs(config)))
 
 
 def example_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body for `generate_stream`: a value for each required input."""
+    """Return an example body for `generate_stream`, with a value for each required input."""
     return {one.name: one.example_value() for one in inputs(config) if not one.optional}
 
 
 def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a valid request in the protocol's JSON; inputs too large to read are empty lists."""
+    """Return an example request in KServe's JSON. Data of inputs that are too large for an example is left empty."""
     return {
         "inputs": [
             {
@@ -116,12 +117,12 @@ def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
-    """Return example code by client name; empty if HTTP is disabled or none of these clients can call the model.
+    """Return example code by name of client; empty if HTTP is disabled or no client can call the model.
 
     Args:
         name: name of the model
-        config: its configuration in JSON form
-        http_url: URL of Triton's HTTP endpoint, for example "http://127.0.0.1:8000"
+        config: configuration of the model, in JSON form
+        http_url: URL of Triton's HTTP endpoint, for example "http://127.0.0.1:8000"; "" if it is disabled
     """
     if not http_url:
         return {}
@@ -142,7 +143,7 @@ def _curl(name: str, config: Mapping[str, Any], http_url: str) -> str:
 
 
 def _array(one: DeclaredTensor) -> str:
-    """Return a Python expression for an array of the tensor's shape and type."""
+    """Return a Python expression for an example array of the tensor's shape and data type."""
     shape = one.example_shape
     if one.datatype == "BYTES":
         return f'np.full({shape!r}, b"text", dtype=object)'
@@ -150,7 +151,7 @@ def _array(one: DeclaredTensor) -> str:
 
 
 def _numpy(datatype: str) -> str:
-    """Return the dtype that tritonclient expects: float32 for BF16, which numpy lacks."""
+    """Return the name of the numpy dtype that tritonclient expects: float32 for BF16, which numpy lacks."""
     if datatype == "BF16" or datatype not in NUMERIC:
         return '"float32"'
     return f'"{NUMERIC[datatype].name}"'

@@ -1,4 +1,4 @@
-"""The last half hour of the daemon and of each model, for charts."""
+"""History of the last half hour for charts, of the daemon and of each model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pytriton._protocol.rates import Row, rows
 
 #: Points per chart: one every five seconds, half an hour in total.
 POINTS = 360
-#: Points of the sparkline in a table row.
+#: Number of points of the sparkline in a table row.
 SPARK_POINTS = 60
-#: Maximum number of models with charts; a page with more would be unreadable.
+#: Maximum number of models with charts.
 MAX_MODELS = 1000
-#: The series of a chart, in the order of a point's values.
+#: Names of the series, in the order of the values of a point.
 SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
 
 
 class Series:
-    """The newest points of several series over time, packed because up to a thousand models have them."""
+    """The newest points of the series in `SERIES`, stored compactly, because up to a thousand models have them."""
 
     def __init__(self) -> None:
         self._times = array("d")
         self._values = array("f")
 
     def add(self, at: float, values: Sequence[Optional[float]]) -> None:
-        """Append a point with a value for each series of `SERIES`; None is a gap."""
+        """Append a point with a value for each series; None is a gap."""
         self._times.append(at)
         self._values.extend(math.nan if value is None else value for value in values)
         del self._times[:-POINTS], self._values[: -POINTS * len(SERIES)]
@@ -39,17 +39,17 @@ class Series:
         return [None if math.isnan(value) else value for value in column]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all series by name, and `at`, the times of the points in seconds since the epoch."""
+        """Return all series by name, plus `at`: the times of their points, in seconds since the epoch."""
         return {"at": list(self._times), **{name: self.column(name) for name in SERIES}}
 
 
 class History:
-    """The activity between snapshots, for as many snapshots as a chart has points.
+    """Activity of all models between metrics snapshots, for as many snapshots as a chart has points.
 
     Attributes:
-        last: the newest snapshot.
-        rows: the activity between the last two snapshots, one row per model.
-        total: the series of all models together; `resident` covers workers, daemon and tritonserver.
+        last: the newest snapshot
+        rows: activity between the last two snapshots, with a row for each model and each instance
+        total: series of all models together; `resident` includes the daemon and tritonserver
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class History:
         self._models: dict[str, Series] = {}
 
     def add(self, snapshot: MetricsSnapshot) -> None:
-        """Record a snapshot, and drop the series of models that no longer exist."""
+        """Add a snapshot, and drop the series of models that no longer exist."""
         self.rows = rows(self.last, snapshot)
         self.last = snapshot
         present = {one.name for one in snapshot.models}
@@ -85,11 +85,11 @@ class History:
         )
 
     def series(self, model: str) -> Series:
-        """Return a model's series, empty if it has none."""
+        """Return the series of a model; empty ones if it is unknown."""
         return self._models.get(model) or Series()
 
     def spark(self, model: str) -> list[float | None]:
-        """Return a model's requests per second of the last minutes, oldest first."""
+        """Return the points of a model's sparkline: requests per second in the last minutes, oldest first."""
         return self.series(model).column("requests_s")[-SPARK_POINTS:]
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's content as JSON: an overview of all models, and details of one."""
+"""Content of the dashboard as JSON: an overview of all models, and the details of one."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from pytriton.dispatcher.telemetry.dashboard.history import History
 from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 _HIDDEN = "shown with the access token"
-#: Maximum number of log records shown.
+#: Maximum number of log records to show.
 LOG_LINES = 200
 _LOG_SIZE = 1 << 18
-#: Maximum number of histogram bars; neighbouring buckets are merged.
+#: Maximum number of bars in a histogram. If there are more buckets, neighbours are merged.
 _BARS = 24
 
 
 def overview(history: History, *, private: bool) -> dict[str, Any]:
-    """Return the summary of the daemon, and a row for each model (with its sparkline) and each instance.
+    """Return a summary of the daemon, and a row for each model and each instance.
 
     Args:
-        private: whether to include errors: problems and last exits may quote exceptions of a callable
+        history: recorded snapshots
+        private: whether to include problems and the reasons of exits, which may quote exceptions of a callable
     """
     snapshot = history.last
     if snapshot is None:
@@ -69,10 +70,10 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
 
 
 def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
-    """Return the subject of each problem without its text."""
+    """Return what each problem is about, without its text."""
     names = [f"model {one.name}: " for one in snapshot.models]
     found = (
-        next((name for name in names if problem.startswith(name)), "a problem of the daemon: ")
+        next((name for name in names if problem.startswith(name)), "the daemon: ")
         for problem in snapshot.daemon.problems
     )
     return [f"{what}{_HIDDEN}" for what in dict.fromkeys(found)]
@@ -80,12 +81,12 @@ def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
 
 @dataclass(frozen=True)
 class Private:
-    """Details of a model that only the daemon's owner may see, besides its errors and configuration.
+    """Details of a model that only the daemon's owner may see.
 
     Args:
-        log: the newest records of its log, as JSON objects
-        requests: samples of single requests; None if there are none
-        explanation: the diagnosis with its newest events; None if there is none
+        log: newest records of its log, as JSON
+        requests: samples of its requests; None if there are none
+        explanation: diagnosis of the model, with its newest events; None if there is none
     """
 
     log: Sequence[str] = ()
@@ -96,10 +97,13 @@ class Private:
 def model_view(
     name: str, status: Status, history: History, private: Private | None
 ) -> dict[str, Any] | None:
-    """Return the details of one model; None if it does not exist.
+    """Return the details of a model; None if it does not exist.
 
     Args:
-        private: None for a viewer who may not see it; this also omits errors and the configuration
+        name: name of the model
+        status: status of the daemon
+        history: recorded snapshots
+        private: private details; None for a viewer who may see neither these nor errors and the configuration
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:
@@ -144,7 +148,7 @@ def _private_view(info: ModelInfo, private: Private) -> dict[str, Any]:
 
 
 def event_view(event: Event) -> dict[str, Any]:
-    """Return an event as the dashboard lists it: time, subject, text, actor and reason."""
+    """Return an event in the form that the dashboard lists."""
     kind = KINDS.get(event.kind)
     numbers = [
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.3f}"
@@ -164,7 +168,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
 
 def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
-    """Return bars (upper bound, count) of call durations, waiting times and rows per call since the model's start."""
+    """Return histograms of a model's call durations, waiting times and rows per call, as `bars`."""
     snapshot = history.last
     found = next((one for one in (snapshot.models if snapshot else []) if one.name == name), None)
     if found is None:
@@ -177,7 +181,7 @@ def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]
 
 
 def bars(histogram: Histogram, bounds: Sequence[float]) -> list[tuple[float, int]]:
-    """Return (upper bound, count) from the first to the last non-empty bucket, in at most 24 bars."""
+    """Return the bars of a histogram as (upper bound, count), from the first to the last non-empty bucket."""
     filled = [number for number, count in enumerate(histogram.buckets) if count]
     if not filled:
         return []
@@ -195,7 +199,7 @@ def _entries(requests: Sequence[RequestEntry]) -> list[dict[str, Any]]:
 
 
 def _recent(log: Sequence[str]) -> list[str]:
-    """Return the newest lines whose total size fits on a page."""
+    """Return the newest lines up to a total size that fits on the page."""
     size, first = 0, len(log)
     while first > 0 and size + len(log[first - 1]) <= _LOG_SIZE:
         first -= 1

@@ -1,6 +1,6 @@
-"""The OpenAPI document of the HTTP API, with the inputs and outputs of each model.
+"""OpenAPI document of tritonserver's HTTP API, with the inputs and outputs of each model.
 
-Source: the OpenAPI Specification 3.1.0, and the KServe v2 protocol with Triton's generate extension for the API itself.
+Sources: the OpenAPI Specification 3.1.0, the KServe v2 protocol, and Triton's generate extension.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TEXT: _Schema = {"type": "string"}
 
 
 def document(models: Iterable[ModelInfo], http_url: str, version: str) -> dict[str, Any]:
-    """Return the document.
+    """Return the OpenAPI document.
 
     Args:
-        models: the models that are served
-        http_url: base URL of the API; "" leaves it to the reader of the document
+        models: served models
+        http_url: base URL of the API; "" if unknown
         version: version of the daemon
     """
     paths = _general()
@@ -170,7 +170,7 @@ def _tensor(one: DeclaredTensor) -> _Schema:
 
 
 def _flat(tensors: list[DeclaredTensor]) -> _Schema:
-    """Return the schema of generate's requests: the inputs by name."""
+    """Return the schema of a request to the generate extension, which has the inputs by name."""
     properties = {
         one.name: {"oneOf": [_element(one.datatype), {"type": "array"}]} for one in tensors
     }

@@ -1,11 +1,11 @@
-"""The dashboard's HTTP routes. All are read-only except `infer`, which requires the access token.
+"""HTTP routes of the dashboard. All are read-only except `infer`, which requires the access token.
 
 /page/                   the page and its files
 /page/view.json          all models; `history.py`
 /page/events.json        owner only: the newest events; `asked=1` returns the audit events
 /page/model.json?name=   one model: statistics and client snippets; for the owner also diagnosis, events, errors, log
                          and configuration
-/page/infer?name=        POST: forwards a JSON request to the server and returns its answer; `try_it.py`
+/page/infer?name=        POST: forwards a JSON request to tritonserver and returns its response; `try_it.py`
 /favicon.ico             the page's icon, also for other pages
 /page/openapi.json       the HTTP API with each model's inputs
 
@@ -44,7 +44,7 @@ _FILES = {
     "page.css": ("page.css", "text/css; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-#: No external resources, no inline code, no framing.
+#: Response headers, which forbid external resources, inline code and framing.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -52,32 +52,33 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-#: A younger snapshot is reused, so many viewers cost no more than one.
+#: Age up to which a snapshot is reused, so that many viewers cost no more than one, in seconds.
 _REUSE_S = 1.5
-#: How long the charts keep updating after the last view.
+#: How long the charts keep being updated after the last view, in seconds.
 _IDLE_AFTER_S = 86_400.0
-#: Interval between chart points. It grows if a snapshot takes long, so that charts take at most a fiftieth of the time.
+#: Interval between points of charts, in seconds, and maximum share of the time to spend on snapshots for them: the
+#: interval grows if snapshots take long.
 _INTERVAL_S, _MAX_SHARE = 5.0, 0.02
-#: Maximum size of a request, which a person types.
+#: Maximum size of a request that a user types, in bytes.
 _MAX_REQUEST_BYTES = 1 << 20
-#: Maximum number of concurrent requests to models; one that hangs takes a minute.
+#: Maximum number of concurrent requests to models. (A request that hangs takes a minute.)
 _MAX_CONCURRENT = 8
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The data sources of the dashboard.
+    """Data sources of the dashboard.
 
     Attributes:
-        snapshot: takes a metrics snapshot.
-        status: returns the daemon's status.
-        log: returns the newest lines of a model's log; called in a thread.
-        requests: returns samples of a model's requests; None if there are none.
-        explain: returns the diagnosis of a model with its newest events; None if the model is unknown.
-        events: returns the newest events of all models and of the daemon; True: audit events only.
-        is_owner: returns whether an Authorization header carries the access token; called in a thread.
-        headers: returns the headers for a request to a restricted endpoint of the server.
+        snapshot: takes a metrics snapshot
+        status: returns the daemon's status
+        log: returns the newest lines of a model's log, given their maximum number; called in a thread
+        requests: returns samples of a model's requests; None if there are none
+        explain: returns the diagnosis of a model, with its newest events; None if the model is unknown
+        events: returns the newest events of the daemon and of all models, or (given True) only audit events
+        is_owner: returns whether an Authorization header contains the access token; called in a thread
+        headers: returns the headers that a request to a restricted endpoint of tritonserver needs
     """
 
     snapshot: Callable[[], Awaitable[MetricsSnapshot]]
@@ -91,7 +92,7 @@ class Sources:
 
 
 class Page:
-    """The dashboard of one daemon."""
+    """The dashboard of a daemon, as HTTP routes."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -107,8 +108,8 @@ class Page:
         """Return the routes.
 
         Args:
-            guarded: wraps an endpoint so that it requires the token, if the settings demand it. The static page needs
-                none: a browser cannot send one before the page has loaded, and the page reveals nothing.
+            guarded: wraps an endpoint so that it requires the access token, if the settings say so. It is not applied
+                to static files, which browsers load before they can send a token, and which reveal nothing.
         """
         return [
             web.get("/", self._redirect),
@@ -131,7 +132,7 @@ class Page:
         return await self._serve_file(request.match_info["name"])
 
     async def _icon(self, request: web.Request) -> web.Response:
-        """Serve the icon to browsers that request it for pages without one, such as the metrics."""
+        """Serve the icon at /favicon.ico, where browsers look for it on pages that name none, such as /metrics."""
         return await self._serve_file("icon.svg")
 
     async def _serve_file(self, name: str) -> web.Response:
@@ -147,7 +148,7 @@ class Page:
         return _answer(model_view.overview(self._history, private=await self._is_owner(request)))
 
     async def _plot(self) -> None:
-        """Keep taking snapshots while the dashboard is being viewed."""
+        """Take snapshots for the charts while anyone views the dashboard."""
         took_s = 0.0
         while time.monotonic() - self._viewed_at < _IDLE_AFTER_S:
             await asyncio.sleep(max(_INTERVAL_S, took_s / _MAX_SHARE))
@@ -188,7 +189,9 @@ class Page:
         return _answer({"is_private": False, "events": events})
 
     async def _is_owner(self, request: web.Request) -> bool:
-        """Return whether the request carries the access token or came over the unix socket of the daemon's user."""
+        """Return whether the request contains the access token, or came over the unix socket, which only the owner can
+        use.
+        """
         connection = request.get_extra_info("socket")
         is_local = connection is not None and connection.family == socket.AF_UNIX
         return is_local or await self._has_token(request)
@@ -219,7 +222,7 @@ class Page:
         status = await self._sources.status()
         name = request.query.get("name", "")
         if not status.server.http_url:
-            return _problem(409, "the server serves no HTTP (http_port)")
+            return _problem(409, "tritonserver serves no HTTP: set allow_http to true")
         config = next((one.config for one in status.models if one.name == name), {})
         headers = await asyncio.to_thread(self._sources.headers)
         if not self._slots.acquire(blocking=False):
@@ -234,7 +237,8 @@ class Page:
             finally:
                 self._slots.release()
 
-        # Not in the shared pool, where scrapes need the threads. If the client disconnects, the thread ends by itself.
+        # In a thread of its own: scrapes need those of the shared pool. The thread also finishes if the client
+        # disconnects.
         answering = asyncio.get_running_loop().run_in_executor(OwnThread(), infer)
         try:
             code, answer, kind = await asyncio.shield(answering)
@@ -244,7 +248,7 @@ class Page:
 
 
 def _with_timeout(answer: Endpoint) -> Endpoint:
-    """Wrap an endpoint so that it answers 503 if the dispatcher does not respond in time."""
+    """Wrap an endpoint so that it responds with 503 if the dispatcher does not answer in time."""
 
     async def wrapped(request: web.Request) -> web.StreamResponse:
         try:
@@ -256,8 +260,10 @@ def _with_timeout(answer: Endpoint) -> Endpoint:
 
 
 async def _read(request: web.Request) -> bytearray:
-    """Return the body, or its beginning if it exceeds the limit; raises EncodingError, RequestPayloadError and
-    zlib.error.
+    """Read and decompress the body. If it exceeds the limit, return its beginning.
+
+    Raises:
+        EncodingError, RequestPayloadError, zlib.error: the body is malformed
     """
     body = bytearray()
     decompressor = Decompressor(request.headers.get("content-encoding", ""))
@@ -271,7 +277,7 @@ async def _read(request: web.Request) -> bytearray:
 
 
 def _answer(value: Any, code: int = 200) -> web.Response:
-    # Log lines may contain lone surrogates; JSON escapes represent them.
+    # Log lines may contain lone surrogates, which become JSON escapes.
     body = _dumps(value).encode("utf-8", "backslashreplace")
     return web.Response(
         body=body,

@@ -1,4 +1,4 @@
-"""Forwards a request from the dashboard to the server."""
+"""Requests that users type in the dashboard: encoding, forwarding to tritonserver, and decoding of responses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from urllib.parse import quote, urlsplit
 
 from pytriton.dispatcher.telemetry.dashboard.examples import HALVES, is_decoupled, outputs
 
-#: Maximum size of an answer, which a person reads.
+#: Maximum size of a response to show, in bytes.
 _MAX_ANSWER_BYTES = 4 << 20
 _INFER_TIMEOUT_S = 60.0
-#: How long a stream is followed.
+#: How long to read a stream, in seconds.
 _STREAM_LIMIT_S = 20.0
-#: Header with the length of the JSON part, before the binary data.
+#: Header with the length of the JSON part before the binary data.
 _JSON_LENGTH = "inference-header-content-length"
 _TRUNCATED = "… the stream continues; the rest is not shown\n"
 
@@ -29,23 +29,23 @@ _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 class UnusableRequestError(ValueError):
-    """A typed request that cannot be sent; the text says where and why."""
+    """Raised for a request that cannot be sent. The message says where and why."""
 
 
 def forward(
     url: str, name: str, body: bytes, config: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Answer:
-    """Send a request to a model; return status, body and content type of its answer. Blocks.
+    """Send a request to a model; return the status, body and content type of the response. Blocks.
 
     Args:
-        url: URL of the server
+        url: URL of tritonserver
         name: name of the model
-        body: JSON as typed by a person; for a model with streams, a body for `generate_stream`
+        body: JSON as typed by a user; for a decoupled model, a body for `generate_stream`
         config: configuration of the model
-        headers: headers that authorize the daemon at the server
+        headers: headers that authorize the daemon at tritonserver
 
     Raises:
-        OSError: the server could not be reached.
+        OSError: tritonserver could not be reached
     """
     stream = is_decoupled(config)
     path = f"/v2/models/{quote(name, safe='')}/{'generate_stream' if stream else 'infer'}"
@@ -76,14 +76,14 @@ def _connection(url: str) -> http.client.HTTPConnection:
     parts = urlsplit(url)
     if parts.scheme != "https":
         return http.client.HTTPConnection(parts.netloc, timeout=_INFER_TIMEOUT_S)
-    # Our own server at its own listening address: there is no identity to verify.
+    # This is our own server at its listening address, so there is no identity to verify.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return http.client.HTTPSConnection(parts.netloc, timeout=_INFER_TIMEOUT_S, context=context)
 
 
 def _read_stream(answer: http.client.HTTPResponse) -> bytes:
-    """Return a stream up to its end or up to the limits of time and size."""
+    """Read a stream up to its end, or up to the limits of time and size."""
     deadline = time.monotonic() + _STREAM_LIMIT_S
     found = bytearray()
     while piece := answer.read1(1 << 16):
@@ -100,7 +100,7 @@ def _error(code: int, text: str) -> Answer:
 # ── half-precision numbers and bytes, which JSON cannot carry, as the protocol's binary data ─────
 
 _BYTES = "BYTES"
-#: struct formats of the fixed-size types, except BF16.
+#: `struct` formats of the data types of fixed size, except BF16.
 _FORMATS = {
     "BOOL": "?",
     **{"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"},
@@ -110,14 +110,16 @@ _FORMATS = {
 
 
 def encode_request(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """Return a request in the form that the server accepts, and its headers. Requests that JSON can carry are unchanged.
+    """Encode a request for tritonserver; return its body and headers.
+
+    Half-precision inputs, which JSON cannot represent, become binary data. Other requests are unchanged.
 
     Args:
-        body: JSON as typed by a person; invalid requests are left to the server to reject
+        body: JSON as typed by a user; if it is invalid, tritonserver will reject it
         config: configuration of the model
 
     Raises:
-        UnusableRequestError: a half-precision input has data other than numbers.
+        UnusableRequestError: the data of a half-precision input is not numbers
     """
     try:
         request = json.loads(body)
@@ -140,7 +142,7 @@ def encode_request(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[
 
 
 def decode_answer(answer: bytes, length: str | None) -> bytes:
-    """Return an answer as JSON. `length` is the size of its JSON part if binary data follows."""
+    """Decode a response to JSON. `length` is the length of its JSON part if binary data follows."""
     if length is None or not length.isdecimal():
         return answer
     head = json.loads(answer[: int(length)])
@@ -161,7 +163,7 @@ def _is_half(tensor: Any) -> bool:
 
 
 def _to_bytes(tensor: dict[str, Any]) -> bytes:
-    """Return the data of an input as bytes, and set its size in the request."""
+    """Remove the data of a half-precision input from the request and return it as bytes; set its size in the request."""
     encode = _fp16 if tensor["datatype"] == "FP16" else _bf16
     try:
         blob = b"".join(map(encode, _flat(tensor.pop("data"))))
@@ -177,7 +179,7 @@ def _to_bytes(tensor: dict[str, Any]) -> bytes:
 
 
 def _flat(data: Any) -> Iterator[Any]:
-    """Yield the elements of nested lists in order."""
+    """Yield the elements of nested lists, in order."""
     waiting = [data]
     while waiting:
         one = waiting.pop()
@@ -192,7 +194,7 @@ def _fp16(value: Any) -> bytes:
 
 
 def _bf16(value: Any) -> bytes:
-    """Return the upper half of a float32, rounded to nearest, ties to even."""
+    """Return a number as BF16: the upper half of a float32, rounded to nearest, ties to even."""
     (bits,) = struct.unpack("<I", struct.pack("<f", float(value)))
     if not math.isnan(value):  # rounding a NaN could turn it into an infinity
         bits += 0x7FFF + (bits >> 16 & 1)
@@ -200,7 +202,7 @@ def _bf16(value: Any) -> bytes:
 
 
 def _values(datatype: str, data: bytes) -> Iterable[Any]:
-    """Return the elements of an output. Data of an unknown type becomes one element in base64."""
+    """Return the elements of a binary output. Data of an unknown type becomes a single element in base64."""
     if datatype in _FORMATS:
         return (value for (value,) in struct.iter_unpack(f"<{_FORMATS[datatype]}", data))
     if datatype == "BF16":
@@ -210,7 +212,7 @@ def _values(datatype: str, data: bytes) -> Iterable[Any]:
 
 
 def _strings(data: bytes) -> Iterator[Any]:
-    """Yield the elements of a BYTES tensor: as text if valid UTF-8, otherwise in base64."""
+    """Yield the elements of a BYTES tensor, as text if they are valid UTF-8, otherwise in base64."""
     at = 0
     while at + 4 <= len(data):
         (size,) = struct.unpack_from("<I", data, at)

@@ -1,13 +1,14 @@
-"""The event log: the newest events in memory, and a bounded number of them in the state directory.
+"""The event log: the newest events in memory, and a limited number of them in files of the state directory.
 
     emit ──▶ memory, at once ──▶ queue ──▶ writer thread ──▶ audit.jsonl     events requested by an actor
                                                          └─▶ events.jsonl    all others
 
-A full, slow or damaged disk may cost events in the files but never blocks the event loop: memory has the newest events,
-`problem` reports what is wrong, and an `events_lost` event in the files later records that some are missing.
+If the disk is full, slow or damaged, events may be missing in the files, but the event loop is never blocked. The
+newest events are still in memory, `problem` reports the error, and an `events_lost` event in the files later says how
+many are missing.
 
-Serial numbers start at the current time in milliseconds: the files may lack the last events of the previous run, or all
-of them, and a reader who has seen those must get higher numbers.
+Serial numbers start at the current time in milliseconds, so that they are higher than all numbers of earlier runs,
+even if the files with those are gone.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from pytriton._protocol.messages.client import Event
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events, Sink
 
-#: The directory within the state directory.
+#: Subdirectory of the state directory.
 FOLDER = "events"
-#: Maximum number of events waiting to be written; further ones are missing in the files.
+#: Maximum number of events that wait to be written. Beyond it, events are missing in the files.
 _MAX_PENDING = 10_000
-#: Events in memory per model and for the daemon itself: audit events, and all others; and maximum number of models.
+#: Number of events to keep in memory for each model (and for the daemon itself): audit events, and others. And maximum
+#: number of models with events in memory.
 _AUDIT_PER_MODEL, _PER_MODEL, _MAX_MODELS = 100, 300, 1000
-#: How long `close` waits for the disk.
+#: How long `close` waits for the disk, in seconds.
 _CLOSE_TIMEOUT_S = 2.0
 
 _encode = msgspec.json.Encoder().encode
@@ -43,7 +45,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class _Recent:
-    """The newest events of one model. A crash loop does not displace registrations and failed changes."""
+    """The newest events of a model, with audit events apart, so that a crash loop does not displace them."""
 
     def __init__(self) -> None:
         self._audit: deque[Event] = deque(maxlen=_AUDIT_PER_MODEL)
@@ -53,21 +55,21 @@ class _Recent:
         (self._audit if _is_audit(event) else self._others).append(event)
 
     def all(self) -> list[Event]:
-        """Return the events, oldest first; thread-safe."""
+        """Return the events, oldest first. Thread-safe."""
         return sorted([*self._audit, *self._others], key=lambda event: event.serial)
 
 
 class EventLog:
-    """Stores events; `events` emits them.
+    """Stores events; its attribute `events` emits them.
 
     Args:
-        state: the state directory
-        size: maximum size of the files in bytes; 0 keeps events in memory only
+        state: state directory
+        size: maximum size of the files together, in bytes; 0 keeps events in memory only
         also: further sinks for every event
-        after: serial number of the last event that the version before an upgrade emitted
+        after: serial number of the last event before an upgrade; 0 without one
 
     Attributes:
-        serial: serial number of the last event.
+        serial: serial number of the last event
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class EventLog:
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
         self._pending: deque[Event] = deque()
         self._unreported_losses = 0
-        #: Total number of events missing in the files.
+        #: Number of events that are missing in the files.
         self.lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()
@@ -96,26 +98,26 @@ class EventLog:
 
     @property
     def problem(self) -> str | None:
-        """A problem that needs an administrator's attention, or None."""
+        """Problem for an administrator to solve, for `status`; None if there is none."""
         problem = self._problem
         if problem is None:
             return None
         return f"cannot store events in the state directory, only in memory: {problem}"
 
     def about(self, model: str) -> list[Event]:
-        """Return the newest events of a model ("" for the daemon itself), oldest first."""
+        """Return the newest events of a model ("" for the daemon itself) in memory, oldest first."""
         recent = self._recent.get(model)
         return recent.all() if recent is not None else []
 
     def all(self) -> list[Event]:
-        """Return all known events, oldest first. Reads files, so do not call it on the event loop."""
+        """Return all events in memory and in the files, oldest first. Blocks, so do not call it in the event loop."""
         found = {event.serial: event for event in self._read()}
         for recent in list(self._recent.values()):
             found.update((event.serial, event) for event in recent.all())
         return [found[serial] for serial in sorted(found)]
 
     def recent(self, count: int, *, audit_only: bool = False) -> list[Event]:
-        """Return the newest events in memory, oldest first; `audit_only`: only those requested by an actor."""
+        """Return the newest events in memory, oldest first; with `audit_only`, only those that an actor requested."""
         known = (event for recent in self._recent.values() for event in recent.all())
         chosen = (event for event in known if _is_audit(event)) if audit_only else known
         return heapq.nlargest(count, chosen, key=lambda event: event.serial)[::-1]
@@ -127,7 +129,7 @@ class EventLog:
             return bool(self._pending) or self._writing
 
     def close(self) -> None:
-        """Write the pending events, as far as the disk accepts them in time."""
+        """Write the pending events, but wait only a limited time for the disk."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -149,7 +151,7 @@ class EventLog:
                 self.lost += 1
             if self._thread is None:
                 thread = threading.Thread(target=self._write, name="event log", daemon=True)
-                thread.start()  # if no thread can be started now, the next event retries
+                thread.start()  # raises if no thread can be started now; the next event retries
                 self._thread = thread
             self._changed.notify()
 
@@ -193,9 +195,11 @@ class EventLog:
                 if some:
                     journal.append(b"".join(_encode(event) + b"\n" for event in some))
             except Exception as error:
-                # Any error: if this thread ended, no event would be written again.
+                # Any error: if this thread ended, no event would be written any more.
                 problem = getattr(error, "strerror", None) or str(error)
-                missing = len(some) - (0 if audit or not lost else 1)  # not the report itself
+                missing = len(some) - (
+                    0 if audit or not lost else 1
+                )  # do not count the events_lost event itself
                 with self._changed:
                     self._unreported_losses += missing + (0 if audit else lost)
                     self.lost += missing
@@ -207,14 +211,14 @@ class EventLog:
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
-    """Yield the events in lines. Skip lines that are truncated, damaged or of another version."""
+    """Decode the events in lines. Skip lines that are truncated, damaged or in another version's format."""
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             yield _decode(line)
 
 
 def _is_audit(event: Event) -> bool:
-    """Return whether an actor requested what the event reports."""
+    """Return whether the event is an audit event: an actor requested what it reports."""
     kind = kinds.KINDS.get(event.kind)
     return kind is not None and kind.is_audit
 
@@ -223,12 +227,12 @@ def _is_audit(event: Event) -> bool:
 
 
 class Journal:
-    """A bounded append-only file of lines, NAME.jsonl, rotated into one previous file, NAME.1.jsonl.
+    """Append-only file of lines, NAME.jsonl, which is rotated to NAME.1.jsonl.
 
-    After a line that a crash has truncated, the next one starts on a new line; readers skip the truncated one.
+    If a crash has truncated the last line, the next one starts on a new line, and readers skip the truncated one.
 
     Args:
-        folder: their directory; created with the first line, private to this user
+        folder: directory of the files, created with the first line, private to this user
         name: base name of the files
         size: maximum size of both files together, in bytes
     """
@@ -241,10 +245,10 @@ class Journal:
         self._written = 0
 
     def append(self, lines: bytes) -> None:
-        """Append whole lines and sync them to the disk.
+        """Append complete lines, and sync them to the disk.
 
         Raises:
-            OSError: writing failed; the next call reopens the file.
+            OSError: writing failed; the next call reopens the file
         """
         try:
             if self._file < 0:
@@ -263,17 +267,17 @@ class Journal:
             raise
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines, oldest first. Skip files that cannot be read."""
+        """Yield the lines of both files, oldest first. Skip files that cannot be read."""
         for path in (self._previous, self._path):
             try:
                 with open(path, "rb", opener=open_private) as file:
                     data = file.read(2 * self._size + 1)
-            except OSError:  # missing or unreadable: treat as empty
+            except OSError:  # missing or unreadable: treat it as empty
                 continue
             yield from data.split(b"\n")
 
     def close(self) -> None:
-        """Close the file; the next append reopens it."""
+        """Close the file. The next `append` reopens it."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -287,9 +291,9 @@ class Journal:
             self._written += os.write(file, b"\n")
 
     def _end_of_fitting(self, lines: bytes, start: int) -> int:
-        """Return where the lines from `start` that still fit into the file end.
+        """Return the end of those lines from `start` on that still fit into the file.
 
-        An empty file accepts one line of any length.
+        Into an empty file, a single line of any length fits.
         """
         room = self._size - self._written
         if len(lines) - start <= room:

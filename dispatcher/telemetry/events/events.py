@@ -1,4 +1,4 @@
-"""Emits events: one call creates an event, logs it, and passes it to the sinks."""
+"""Emission of events: one call creates an event, logs it, and passes it to all sinks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 _log = structlog.get_logger(__name__)
 
-#: Texts also come from workers and clients, so they are truncated to this length.
+#: Maximum length of a text, which may come from a worker or a client.
 MAX_REASON_LENGTH, MAX_WHO_LENGTH = 2000, 200
 
-#: Receives events. Must neither block nor take long: it is called where the decision is made.
+#: Function that receives events. It is called where the decision is made, so it must be fast and not block.
 Sink = Callable[[Event], None]
 
 
 class Events:
-    """Emits the events of the daemon, or of one model.
+    """Emitter of events, of the daemon or of one model.
 
     Args:
-        sinks: receive every event; without sinks, events are only logged
+        sinks: functions that receive every event; without any, events are only logged
         serials: serial numbers for the events
-        model: the model that all emitted events are about
+        model: model that the events are about; "" if it differs
         version: version of the model
         instance: instance of the model
 
@@ -56,7 +56,7 @@ class Events:
         self._instance = instance
 
     def about(self, model: str, version: int | None = None, instance: int | None = None) -> Events:
-        """Return an emitter for the events of one model or one of its instances."""
+        """Return an emitter for events about one model, or one of its instances."""
         return Events(self._sinks, self._serials, model=model, version=version, instance=instance)
 
     def emit(
@@ -71,17 +71,17 @@ class Events:
         reason: str = "",
         numbers: Mapping[str, float] | None = None,
     ) -> None:
-        """Emit an event; never fails.
+        """Emit an event. Never fails.
 
         Args:
-            kind: one of kinds.py
-            model: the model, unless this emitter already has one
-            version: likewise
-            instance: likewise
-            worker: the worker that it is about
-            who: the actor; defaults to the actor of the current task, see `acting_for`
-            reason: the reason, in words
-            numbers: the numbers that the kind declares
+            kind: a kind of kinds.py
+            model: model that the event is about, unless this emitter has one
+            version: version of the model, likewise
+            instance: instance of the model, likewise
+            worker: name of the worker that the event is about
+            who: the actor; defaults to that of the current task, see `acting_for`
+            reason: the reason, as text
+            numbers: the numbers that the kind declares, by name
         """
         event = Event(
             serial=next(self._serials),
@@ -99,11 +99,11 @@ class Events:
         for sink in self._sinks:
             try:
                 sink(event)
-            except Exception:  # noqa: PERF203, a failing sink must not disturb the caller
+            except Exception:  # noqa: PERF203, a failing sink must affect neither the caller nor other sinks
                 _log.exception("internal error in the event log", kind=kind.name)
 
 
-#: For code without an event log: events are only logged.
+#: Emitter for code without an event log, which only logs events.
 LOG_ONLY = Events()
 
 
@@ -117,7 +117,7 @@ def _log_event(kind: EventKind, event: Event) -> None:
 
 
 def _truncate(text: str, max_length: int) -> str:
-    """Truncate a text, and replace what cannot be encoded: file names in it may not be valid Unicode."""
+    """Truncate a text, and replace characters that cannot be encoded (file names need not be valid Unicode)."""
     text = sendable(text[: max_length + 1])
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
@@ -129,7 +129,7 @@ _actor: ContextVar[str] = ContextVar("actor", default="")
 
 @contextmanager
 def acting_for(who: str) -> Iterator[None]:
-    """Attribute decisions within the block to `who`, for example "user ann, process 4242 (python train.py)"."""
+    """Attribute events emitted in this context to `who`, for example "user ann, process 4242 (python train.py)"."""
     token = _actor.set(who)
     try:
         yield
@@ -138,7 +138,7 @@ def acting_for(who: str) -> Iterator[None]:
 
 
 def current_actor() -> str:
-    """Return the actor of the current task; "" if the daemon acts on its own."""
+    """Return the actor for whom the current task acts; "" for the daemon itself."""
     return _actor.get()
 
 
@@ -146,7 +146,7 @@ def current_actor() -> str:
 
 
 def emit_reload(events: Events, answer: messages.Reloaded) -> None:
-    """Emit an event with the changes of a reload, or with the reason why it failed."""
+    """Emit the event of a reload: the settings that it changed, or why it failed."""
     if answer.problem:
         events.emit(kinds.RELOAD_FAILED, reason=answer.problem)
         return

@@ -1,6 +1,6 @@
-"""Diagnoses a model: a verdict and findings from its state, its events and its failed requests, with advice.
+"""Diagnosis of a model: a verdict, and findings with advice, from its state, its events and its failed requests.
 
-Pure functions without a clock.
+All functions are pure, and the time is an argument.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pytriton._protocol.messages.client import Event, Finding
 from pytriton._protocol.rates import duration
 from pytriton.dispatcher.telemetry.events import kinds
 
-#: Older events say nothing about the present.
+#: Age up to which events are considered, in seconds.
 RECENT_S = 3600.0
-#: A batch, stream or load that runs this long without a limit is reported.
+#: Duration from which a batch, a stream or a load is reported, in seconds.
 _LONG_BATCH_S, _LONG_STREAM_S, _LONG_LOAD_S = 10.0, 600.0, 30.0
-#: Number of recent recycles for memory that indicate a leak.
+#: Number of recent recycles because of memory that indicates a leak.
 _LEAKS = 2
-#: Status text for a lazily loaded model that tritonserver does not have yet.
+#: Text in `status` about a model that tritonserver loads on its first request.
 DEFERRED = "not used since the daemon started: loaded into tritonserver on the first request"
 _BUDGET_ADVICE = (
     "`pytriton-daemon status` shows the budget. Increase it, or allow more models to be suspended."
@@ -30,7 +30,7 @@ _ORDER = ("down", "degraded", "notice")
 
 _FAILED_REPLACEMENTS = (kinds.REPLACE_FAILED, kinds.ROLLBACK_FAILED, kinds.REGISTRATION_FAILED)
 _REPLACEMENTS = (kinds.REGISTERED, kinds.REPLACED, kinds.ROLLED_BACK)
-#: Kinds of failed changes -> the participle for "the model was not ...".
+#: Kind of a failed change -> the participle in "it could not be …".
 _FAILED_CHANGES = {
     kinds.REGISTRATION_FAILED.name: "registered",
     kinds.REPLACE_FAILED.name: "replaced",
@@ -42,14 +42,14 @@ _CHANGES = (*_REPLACEMENTS, kinds.SCALED, kinds.RESTORED)
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The recent requests of a model.
+    """Outcomes of a model's recent requests.
 
     Attributes:
-        seconds: length of the period.
-        requests: number of requests started.
-        failed: number of failed requests by kind: those of `stats_page.FAILURES`, "lost", "hung".
-        last_at: time of the last failure, in seconds since the epoch; None if unknown.
-        last_error: exception type of the last failure; "" if there was none or it is unknown.
+        seconds: length of the period, in seconds
+        requests: number of requests started in the period
+        failed: number of failed requests by kind: those of `stats_page.FAILURES`, "lost", "hung"
+        last_at: time of the last failure, in seconds since the epoch; None if unknown
+        last_error: exception type of the last failure; "" if there was none, or if it is unknown
     """
 
     seconds: float
@@ -61,19 +61,19 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Situation:
-    """The known facts about a model.
+    """Everything that is known about a model.
 
     Attributes:
         name: name of the model
-        info: its status; None if it is not served
+        info: status of the model; None if it is not served
         events: events of the model, oldest first
         server: status of tritonserver
+        now: current time, in seconds since the epoch
         daemon_events: events of the daemon itself, oldest first
-        problems: problems of the daemon, as texts
-        now: seconds since the epoch
-        waiting: requests in its queue according to tritonserver; None if unknown
+        problems: problems that the daemon reports
+        waiting: number of requests in tritonserver's queue; None if unknown
         phase: phase of the daemon: "starting", "ready", "draining" or "stopping"
-        outcomes: recent outcomes of its requests; None if they were not counted
+        outcomes: outcomes of recent requests; None if they are not counted
     """
 
     name: str
@@ -88,7 +88,7 @@ class Situation:
     outcomes: Outcomes | None = None
 
     def last(self, *of: kinds.EventKind, instance: int | None = None) -> Event | None:
-        """Return the newest event of these kinds (of an instance), or None."""
+        """Return the newest event of any of these kinds, or None; with `instance`, only of this instance."""
         names = {kind.name for kind in of}
         matching = (
             event
@@ -98,7 +98,9 @@ class Situation:
         return next(matching, None)
 
     def recent(self, *of: kinds.EventKind) -> list[Event]:
-        """Return the recent events of these kinds, oldest first, without those of earlier registrations."""
+        """Return the events of these kinds in the last hour, oldest first, without those before the current
+        registration.
+        """
         names = {kind.name for kind in of}
         begun = self.last(*_REPLACEMENTS)
         since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)
@@ -106,7 +108,7 @@ class Situation:
 
 
 def explain(situation: Situation) -> tuple[str, list[Finding]]:
-    """Return the verdict, one sentence, and the findings, the worst first."""
+    """Return the verdict (one sentence), and the findings, worst first."""
     findings = [
         *_phase_findings(situation),
         *_server_findings(situation),
@@ -150,7 +152,7 @@ def _verdict(situation: Situation, findings: Sequence[Finding]) -> str:
 
 
 def _phase_findings(situation: Situation) -> Iterator[Finding]:
-    """Report a daemon that is stopping or draining."""
+    """Yield a finding if the daemon is stopping or draining."""
     if situation.phase == "stopping":
         yield Finding(
             "down", "daemon", "the daemon is stopping", "Use another daemon, or start it again."
@@ -165,7 +167,7 @@ def _phase_findings(situation: Situation) -> Iterator[Finding]:
         yield Finding("degraded", "drain", text, advice, began.at if began is not None else None)
 
 
-#: (failed kind, kinds that show a later success, what failed, consequence, advice).
+#: Operations on the daemon: kind of failure, kinds of success, what failed, consequence, advice.
 _OPERATIONS = (
     (kinds.UPGRADE_FAILED, (kinds.UPGRADED, kinds.STARTED), "an upgrade of the daemon",
      "this version continues",
@@ -178,14 +180,16 @@ _OPERATIONS = (
 
 
 def _failed_operations(situation: Situation) -> Iterator[Finding]:
-    """Report recent operations on the daemon that were requested and failed."""
+    """Yield a finding for each requested operation on the daemon that failed recently."""
     for failed, done, what, instead, advice in _OPERATIONS:
         last = _last_of_daemon(situation, failed, *done)
         if last is None or last.kind != failed.name or last.at < situation.now - RECENT_S:
             continue
         by = f" by {last.who}" if last.who else ""
         text = f"{what}{by} failed; {instead}: {last.reason}"
-        yield Finding("notice", "daemon", text, advice, last.at)  # hints are for callables
+        yield Finding(
+            "notice", "daemon", text, advice, last.at
+        )  # without `hint`, which is about callables
 
 
 def _last_of_daemon(situation: Situation, *of: kinds.EventKind) -> Event | None:
@@ -252,7 +256,7 @@ def _restoring(info: messages.ModelInfo, now: float) -> Finding:
 
 
 def _failed(info: messages.ModelInfo) -> Finding:
-    """Report a model that was persisted or is in a model repository and could not be served."""
+    """Return the finding about a model that could not be restored or could not be loaded from its repository."""
     why = info.error or "the cause is unknown"
     if info.served_by != "workers":
         text = f"it is in a model repository and could not be loaded: {why}"
@@ -286,7 +290,7 @@ def _suspended(situation: Situation) -> Finding:
     why = slept.reason if slept is not None else "it has not been loaded yet"
     if situation.info is not None and situation.info.scaling == DEFERRED:
         why = DEFERRED
-    # A worker that has become ready since then shows that earlier problems are over.
+    # A worker that became ready later shows that earlier problems are over.
     trouble = situation.last(
         kinds.INSUFFICIENT_MEMORY, kinds.CRASH_LOOP, kinds.READY, kinds.RESUMED, *_CHANGES
     )
@@ -389,7 +393,7 @@ def _instance_findings(situation: Situation, instance: messages.InstanceInfo) ->
 
 
 def _long_s(info: messages.ModelInfo | None) -> float:
-    """Return how long a batch may take before it is reported; streams may take longer."""
+    """Return the duration from which a batch (or a stream, if the model is decoupled) is reported, in seconds."""
     policy = info.config.get("model_transaction_policy") if info is not None else None
     return _LONG_STREAM_S if (policy or {}).get("decoupled") else _LONG_BATCH_S
 
@@ -454,10 +458,10 @@ def _recent_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _failed_change(situation: Situation) -> Iterator[Finding]:
-    """Report the last requested change if it failed and the model serves as before."""
+    """Yield a finding if the last requested change failed, so that the model is unchanged."""
     if situation.info is None:
         return
-    # Scaling the model afterwards does not make up for the failed replacement.
+    # A failed replacement is reported even if the model was scaled since.
     last = situation.last(*_FAILED_REPLACEMENTS, *_REPLACEMENTS)
     if last is None or last.kind in {kind.name for kind in _REPLACEMENTS}:
         last = situation.last(kinds.SCALE_FAILED, kinds.SCALED, *_REPLACEMENTS)
@@ -471,7 +475,7 @@ def _failed_change(situation: Situation) -> Iterator[Finding]:
 
 # ── failed requests ──────────────────────────────────────────────────────────────────────────────
 
-#: Share of failed requests above which a model counts as broken, and below which failures are not reported.
+#: Share of failed requests from which a model is degraded, and below which failures are not reported.
 _MOSTLY, _RARELY = 0.5, 0.01
 #: Descriptions of the kinds of failures.
 _FAILURE_TEXTS = {
@@ -494,9 +498,9 @@ _FAILURE_ADVICE = {
 
 
 def _request_findings(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
-    """Yield a finding if many requests of a model fail; `now`: seconds since the epoch."""
+    """Yield a finding if a considerable share of a model's recent requests failed."""
     failed = sum(outcomes.failed.values())
-    requests = max(outcomes.requests, failed)  # some started before the period
+    requests = max(outcomes.requests, failed)  # some of the failed ones started before the period
     if not failed or failed < _RARELY * requests:
         return
     ago_s = None if outcomes.last_at is None else max(0.0, now - outcomes.last_at)
@@ -533,7 +537,7 @@ def _failures(failed: Mapping[str, int]) -> str:
 
 # ── advice ───────────────────────────────────────────────────────────────────────────────────────
 
-#: (pattern of the reason, advice); the first match wins.
+#: Pattern of a failure's reason, and advice. The first match wins.
 _HINTS = (
     (
         r"No space left on device|Disk quota exceeded|Read-only file system|File too large",
@@ -586,7 +590,7 @@ _HINTS = (
 
 
 def hint(reason: str) -> str:
-    """Return the advice for a failure; "" if no pattern matches."""
+    """Return advice on a failure, given its reason; "" if there is none."""
     return next((advice for words, advice in _HINTS if re.search(words, reason)), "")
 
 

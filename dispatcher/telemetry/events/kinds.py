@@ -1,6 +1,6 @@
-"""The kinds of events, declared once for the log, `explain`, webhooks and docs/operations/explain.md.
+"""Kinds of events, declared once for the log, `explain`, webhooks and docs/operations/explain.md.
 
-To add an event, declare its kind here and pass it to `Events.emit` where the decision is made.
+To add a kind, declare it here, and pass it to `Events.emit` where the decision is made.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from functools import partial
 
 @dataclass(frozen=True)
 class EventKind:
-    """One kind of event.
+    """A kind of event.
 
     Args:
-        name: its name in the event log
-        level: level of its record in the daemon's log
-        says: text of that record
+        name: name of the kind in the event log
+        level: level of its records in the daemon's log
+        says: text of these records
         meaning: what has happened, for the documentation
-        numbers: the numbers that it carries: name -> description with unit
-        is_audit: requested by an actor, who is recorded; such audit events are stored in a separate file, where no crash
-            loop displaces them
+        numbers: the numbers of such events: name -> description with unit
+        is_audit: whether an actor requests what the event reports. Audit events record the actor, and are stored in a
+            separate file, where a crash loop cannot displace them.
     """
 
     name: str
@@ -38,7 +38,7 @@ _PID = {"pid": "process id of the worker"}
 
 # ── requested by an actor (audit events) ─────────────────────────────────────────────────────────
 
-#: Declares a kind of event that an actor requests.
+#: Declares a kind of audit event.
 _audit = partial(EventKind, is_audit=True)
 
 REGISTERED = _audit(
@@ -71,7 +71,7 @@ ROLLED_BACK = _audit(
     "rolled_back",
     "info",
     "model rolled back",
-    "The model was restored to its state before the replacement.",
+    "The model was rolled back to its registration before the last replacement.",
     _CHANGED,
 )
 ROLLBACK_FAILED = _audit(
@@ -102,7 +102,10 @@ ACCESS_LOG = _audit(
     {"on": "1 if enabled, otherwise 0"},
 )
 UNREGISTERED = _audit(
-    "unregistered", "info", "model unregistered", "The model is no longer served."
+    "unregistered",
+    "info",
+    "model unregistered",
+    "A model was unregistered and is no longer served.",
 )
 LOADED = _audit(
     "loaded",
@@ -224,13 +227,13 @@ CLIENT_LOADED = EventKind(
     "client_loaded",
     "warning",
     "a tritonserver client loaded a model",
-    "A tritonserver client loaded the model.",
+    "A client of tritonserver loaded the model.",
 )
 CLIENT_UNLOADED = EventKind(
     "client_unloaded",
     "warning",
     "a tritonserver client unloaded a model",
-    "A tritonserver client unloaded the model; it is not served until a client loads it again.",
+    "A client of tritonserver unloaded the model; it is not served until a client loads it again.",
 )
 PROXY_BROKEN = EventKind(
     "proxy_broken",
@@ -242,7 +245,7 @@ GRACE_PERIOD_EXPIRED = EventKind(
     "grace_period_expired",
     "warning",
     "batches still running after the grace period",
-    "Batches of a model that is being stopped were aborted.",
+    "The grace period of a model that is being stopped expired, and its running batches were aborted.",
     {"grace_s": "grace period in seconds", "proxies": "number of proxies that still had a batch"},
 )
 
@@ -334,7 +337,7 @@ RESTART_LIMIT_REACHED = EventKind(
     "restart_limit_reached",
     "error",
     "restart limit reached",
-    "More than worker_restart_limit starts in a row failed; the instance starts no further worker.",
+    "More than worker_restart_limit consecutive starts failed; the instance starts no more workers.",
     {"failures": "consecutive failures: exits between batches and failed loads"},
 )
 HANG = EventKind(
@@ -362,7 +365,7 @@ RECYCLE_FAILED = EventKind(
     "recycle_failed",
     "error",
     "worker was not recycled, it keeps serving",
-    "The replacement for a worker due for recycling failed to load; the worker keeps serving for a while.",
+    "The replacement for a worker due for recycling failed to load; the worker keeps serving until the next attempt.",
 )
 NOT_ACCEPTING = EventKind(
     "not_accepting",
@@ -377,7 +380,7 @@ LANE_WITHDRAWN = EventKind(
     "lane_withdrawn",
     "debug",
     "lane withdrawn",
-    "A proxy moves from one worker to another that has none, or fewer than its share.",
+    "A proxy was moved from one worker to another that has none, or fewer than its share.",
 )
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
@@ -393,14 +396,14 @@ POISON = EventKind(
     "poison",
     "error",
     "request failed: it crashed every worker that ran it",
-    "A request crashed several workers, the last time alone in its batch; it fails and is not retried.",
+    "A request crashed several workers, the last one alone in its batch; it failed and is not retried.",
     {"losses": "number of workers lost"},
 )
 BATCH_FAILED = EventKind(
     "batch_failed",
     "error",
     "requests failed",
-    "A batch lost its worker or hung, and is not retried.",
+    "The requests of a batch failed, because its worker exited or hung and the batch is not retried.",
     {"in_row": "consecutive requests of one batch that failed this way"},
 )
 
@@ -410,7 +413,7 @@ SERVER_STARTED = EventKind(
     "server_started",
     "info",
     "tritonserver is up",
-    "tritonserver started and answers.",
+    "tritonserver has started and answers probes.",
     {"pid": "process id of tritonserver", "took_s": "duration of the start, in seconds"},
 )
 SERVER_EXITED = EventKind(
@@ -430,7 +433,7 @@ SERVER_FAILED = EventKind(
     "server_failed",
     "error",
     "tritonserver failed to start",
-    "tritonserver could not be started.",
+    "tritonserver could not be restarted, or its models could not be loaded; the restart is retried.",
 )
 UNRECOVERABLE = EventKind(
     "unrecoverable",

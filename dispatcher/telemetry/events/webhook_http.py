@@ -1,4 +1,4 @@
-"""Posts a request within a total time limit and without following redirects, for webhooks."""
+"""HTTP client of webhooks: posts with a total time limit, and without following redirects."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-#: Timeouts for each read of the answer, and for the whole request.
+#: Timeouts for each read from the socket, and for the whole request, in seconds.
 _READ_TIMEOUT_S = 10.0
 _POST_TIMEOUT_S = 30.0
 
 
 class HttpPoster:
-    """Posts requests, one at a time."""
+    """Client that posts one request at a time."""
 
     def __init__(self) -> None:
         self._deadline = _Deadline()
@@ -27,11 +27,11 @@ class HttpPoster:
         )
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Post a request and return the status code of its answer.
+        """Post a request; return the status code of the response.
 
         Raises:
-            OSError, http.client.HTTPException: there was no valid answer in time.
-            RuntimeError: no thread can be started to enforce the time limit.
+            OSError, http.client.HTTPException: no valid response arrived in time
+            RuntimeError: no thread can be started to enforce the time limit
         """
         request = urllib.request.Request(url, body, dict(headers), method="POST")
         try:
@@ -49,14 +49,14 @@ class HttpPoster:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: events go only to the address that the operator configured."""
+    """Handler that refuses redirects: events go only to the address that the operator has configured."""
 
     def redirect_request(self, *arguments: Any, **more: Any) -> None:
         return None
 
 
 class _Deadline:
-    """Enforces a total time limit, since a socket's timeout restarts with every byte received."""
+    """Total time limit of a request. (The timeout of a socket restarts with every byte received.)"""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class _Deadline:
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
-        """Shut down the connections that are made within the context if it takes too long."""
+        """Shut down connections made in this context when the time limit expires."""
         self._expired = False
         timer = threading.Timer(_POST_TIMEOUT_S, self._expire)
         timer.daemon = True
@@ -78,7 +78,9 @@ class _Deadline:
             self._follow(None)
 
     def watch(self, connection: socket.socket) -> None:
-        """Watch a connection through a duplicate of its descriptor, since TLS takes over the original."""
+        """Apply the time limit to a connection, through a duplicate of its descriptor, since TLS takes over the
+        original.
+        """
         self._follow(connection.dup())
         if self._expired:
             raise TimeoutError
@@ -93,7 +95,7 @@ class _Deadline:
         with self._lock:
             self._expired = True
             if self._connection is not None:
-                with contextlib.suppress(OSError):  # the peer has closed it
+                with contextlib.suppress(OSError):  # the peer has closed the connection
                     self._connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -106,7 +108,9 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """An HTTPS connection: `HTTPSConnection.connect` calls `_Connection.connect` before it starts TLS."""
+    """HTTPS connection with the time limit: `HTTPSConnection.connect` calls `_Connection.connect` before it starts
+    TLS.
+    """
 
 
 def _connection(

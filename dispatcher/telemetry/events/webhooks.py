@@ -1,12 +1,13 @@
-"""Webhooks: post events to configured addresses, signed, coalesced and retried, without blocking the daemon.
+"""Webhooks: signed posts of events to configured addresses, coalesced and retried, without blocking the daemon.
 
     event ──▶ queue, 1,000 events ──▶ a thread per webhook ──▶ POST, retried after 1, 2, 4 … 60 s, for an hour
 
-The first event is posted at once; those that follow within ten seconds are posted together. Of several events of one
-kind about the same model and instance, only the latest is posted, with `repeats`.
+The first event is posted immediately; events of the following ten seconds are posted together. Events of the same kind
+about the same model and instance are coalesced: only the latest is posted, with their number in `repeats`.
 
 The body is JSON: `{"host": …, "pid": …, "events": […]}`. Time and body are signed with a shared secret:
-`HMAC-SHA256(secret, "TIME." + body)`. Neither the secret nor the address, which may contain one, is logged.
+`HMAC-SHA256(secret, "TIME." + body)`. The secret is never
+logged, nor is the address, which may contain one.
 """
 
 from __future__ import annotations
@@ -34,50 +35,50 @@ from pytriton.dispatcher.telemetry.events.kinds import KINDS
 
 _log = structlog.get_logger(__name__)
 
-#: How long `close` waits for the last posts.
+#: How long `close` waits for the last posts, in seconds.
 _CLOSE_TIMEOUT_S = 2.0
-#: Maximum number of waiting events; the oldest are dropped.
+#: Maximum number of waiting events. Beyond it, the oldest are dropped.
 _MAX_WAITING = 1000
 #: Maximum number of events per request.
 _MAX_PER_POST = 50
-#: Minimum seconds between requests. A crash loop under load emits ten events a second.
+#: Minimum interval between requests, in seconds. (A crash loop under load emits ten events a second.)
 _POST_INTERVAL_S = 10.0
 _INITIAL_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
-#: An event that could not be posted for this long is dropped.
+#: Age at which an event that could not be posted is dropped, in seconds.
 _MAX_AGE_S = 3600.0
-#: Client errors (400 to 499) that may be temporary.
+#: Status codes from 400 to 499 that may be temporary.
 _TEMPORARY_ERRORS = (408, 425, 429)
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Webhooks:
-    """All webhooks of a daemon."""
+    """The webhooks of a daemon."""
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._all = [Webhook(hook) for hook in hooks]
 
     def enqueue(self, event: Event) -> None:
-        """Pass an event to all webhooks."""
+        """Queue an event for all webhooks."""
         for one in self._all:
             one.enqueue(event)
 
     def unposted(self) -> dict[str, list[Event]]:
-        """Return each webhook's unposted events, for the next version of the daemon."""
+        """Return the events not posted yet, by name of webhook, for the next version of the daemon."""
         return {one.name: one.unposted() for one in self._all}
 
     def adopt(self, unposted: Mapping[str, Sequence[Event]]) -> None:
-        """Queue the events that the previous version of the daemon did not post."""
+        """Queue the events that the previous version of the daemon has not posted."""
         for one in self._all:
             for event in unposted.get(one.name, ()):
                 one.enqueue(event)
 
     def metrics(self) -> dict[str, WebhookMetrics]:
-        """Return the counters of each webhook."""
+        """Return the counters of each webhook, by name."""
         return {one.name: one.metrics() for one in self._all}
 
     def close(self) -> None:
-        """Post the queued events, within a time limit."""
+        """Post the queued events, with a time limit, and stop."""
         for one in self._all:
             one.begin_close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
@@ -89,22 +90,22 @@ class Webhooks:
 
 
 class _PostFailed(Exception):
-    """The address answered with an error; it may accept these events later."""
+    """Raised if a webhook answers with an error that may be temporary."""
 
 
 class _PostRejected(Exception):
-    """The address rejected these events permanently."""
+    """Raised if a webhook rejects events for good."""
 
 
 class _Pending(NamedTuple):
-    """The latest of `repeats` events of one kind about the same model and instance."""
+    """The latest of `repeats` events that are coalesced."""
 
     event: Event
     repeats: int = 1
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key of coalescing: events with equal keys are coalesced."""
+        """Key of coalescing: events with the same key are coalesced."""
         return (self.event.kind, self.event.model, self.event.version, self.event.instance)
 
 
@@ -113,7 +114,7 @@ def _total(pending: Iterable[_Pending]) -> int:
 
 
 class Webhook:
-    """One address, and the thread that posts to it. `enqueue` is called for every event."""
+    """Queue of events for one webhook, and the thread that posts them."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -124,24 +125,24 @@ class Webhook:
         self._thread: threading.Thread | None = None
         self._sent = self._dropped = self._failures = 0
         self._failure_logged = False
-        # Imported lazily: it needs urllib.request and http.client, and few daemons have webhooks.
+        # Imported here, because it imports urllib.request and http.client, and few daemons have webhooks.
         from pytriton.dispatcher.telemetry.events.webhook_http import HttpPoster
 
         self._poster = HttpPoster()
 
     @property
     def name(self) -> str:
-        """The name of the webhook in metrics and in the log."""
+        """Name of the webhook, in metrics and in the log."""
         return self._hook.name
 
     def metrics(self) -> WebhookMetrics:
-        """Return the counters of its events."""
+        """Return the number of events sent, dropped and waiting, and of failed requests."""
         with self._changed:
             waiting = _total(self._waiting.values())
             return WebhookMetrics(self._sent, self._dropped, self._failures, waiting)
 
     def enqueue(self, event: Event) -> None:
-        """Queue an event for posting if it matches the filters; never blocks."""
+        """Queue an event if it matches the webhook's filters. Never blocks."""
         hook = self._hook
         if (hook.kinds and event.kind not in hook.kinds) or (
             hook.models and event.model not in hook.models
@@ -158,25 +159,25 @@ class Webhook:
             if self._thread is None:
                 name = f"webhook {hook.name}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
-                thread.start()  # if no thread can be started now, the next event retries
+                thread.start()  # raises if no thread can be started now; the next event retries
                 self._thread = thread
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return the queued events, without their repeat counts. Those being posted are included and may be posted
+        """Return the queued events, without the numbers of repeats. Events being posted are included, and may be posted
         twice.
         """
         with self._changed:
             return [one.event for one in (*self._posting, *self._waiting.values())]
 
     def begin_close(self) -> None:
-        """Post the queued events once, then stop."""
+        """Make the thread post the queued events once more, and stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the thread has stopped."""
+        """Wait up to `timeout_s` seconds for the thread to stop."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -205,7 +206,7 @@ class Webhook:
                 pause_s = backoff_s
 
     def _deliver(self, pending: Sequence[_Pending]) -> bool:
-        """Post events. Return False if they were put back for a retry."""
+        """Post events; return False if they have to be retried, and are queued again."""
         try:
             self._post(pending)
         except _PostRejected as rejection:
@@ -213,7 +214,7 @@ class Webhook:
             self._log_failure(f"{rejection}: {_total(pending)} events dropped")
             return True
         except Exception as error:
-            # For example, no more threads can be started. If this thread ended, nothing would be posted again.
+            # For example, no thread can be started. If this thread ended, no event would be posted any more.
             self._put_back(pending)
             self._log_failure(f"{_reason(error)}; retrying")
             return False
@@ -274,13 +275,13 @@ class Webhook:
 
 
 def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
-    """Return the headers that authenticate the sender and the time of a request."""
+    """Return the headers that sign a request: its time, and the HMAC of time and body."""
     digest = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return {"Pytriton-Timestamp": str(at), "Pytriton-Signature": f"sha256={digest}"}
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error without the address, which some errors repeat."""
+    """Describe an error without the webhook's address, which the messages of some errors contain."""
     if isinstance(error, _PostFailed):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -290,18 +291,18 @@ def _reason(error: Exception) -> str:
 
 # ── the webhooks file: TOML, with a table `[[webhook]]` for each webhook ─────────────────────────
 
-#: Minimum length of a secret in bytes.
+#: Minimum length of a secret, in bytes.
 MIN_SECRET_LENGTH = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_HOOKS = 32
 
 
 class WebhookError(Exception):
-    """The webhooks file, or a secret that it names, is invalid; the text says what to fix."""
+    """Raised if the webhooks file, or a secret that it names, is invalid. The message says what to fix."""
 
 
 class Hook(NamedTuple):
-    """One webhook. Empty `kinds` or `models` match all."""
+    """A configured webhook. If `kinds` or `models` is empty, all kinds or models match."""
 
     name: str
     url: str
@@ -309,7 +310,7 @@ class Hook(NamedTuple):
     kinds: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
 
-    def __repr__(self) -> str:  # neither the address nor the secret may appear in a log
+    def __repr__(self) -> str:  # without address and secret, which must not appear in a log
         return f"Hook({self.name!r})"
 
 
@@ -326,10 +327,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_hooks(path: str | None) -> list[Hook]:
-    """Return the webhooks of a file; an empty list if no file is configured.
+    """Read the webhooks in a file; return an empty list if `path` is None.
 
     Raises:
-        WebhookError: the file is invalid.
+        WebhookError: the file or a secret is invalid
     """
     if path is None:
         return []

@@ -1,5 +1,5 @@
-"""The daemon's own HTTP server for operators: /metrics and the dashboard.
+"""The management server: the daemon's HTTP server for operators, with /metrics and the dashboard. And the OTLP export.
 
-It runs in a thread with its own event loop, so that a slow scraper does not delay the dispatcher, nor a busy dispatcher
-the scraper. Add routes in `routes` of management_server.py. May import metrics, and everything that metrics may import.
+The server runs in a thread with its own event loop, so that slow scrapers do not delay the dispatcher. To add a route,
+add it in `routes` of management_server.py. May import: metrics, and everything that metrics may import.
 """

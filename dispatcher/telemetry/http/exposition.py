@@ -1,4 +1,4 @@
-"""Renders metrics in the formats of Prometheus: text, and OpenMetrics if the scraper requests it."""
+"""Metrics in Prometheus' text format, and in OpenMetrics if the scraper requests it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import (
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
-#: Bucket bounds exposed for durations: powers of two.
+#: Bucket bounds to expose for durations: powers of two.
 EXPOSED_BOUNDS_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
 _converter = MetricConverter()
 
 
 class _MetricSource:
-    """The registry interface that `generate_latest` expects."""
+    """Adapter to the interface of a registry that `generate_latest` expects."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -43,7 +43,12 @@ class _MetricSource:
 
 
 def expose(scrape: Scrape, accept: str) -> tuple[bytes, str]:
-    """Return the response to a scraper and its content type; `accept` is the scraper's Accept header."""
+    """Return the response to a scraper, and its content type.
+
+    Args:
+        scrape: the metrics
+        accept: Accept header of the request
+    """
     encode, content_type = choose_encoder(accept)
     triton = scrape.triton or TritonMetrics()
     is_openmetrics = "openmetrics" in content_type
@@ -87,13 +92,13 @@ def _user_family(family: MergedFamily) -> Metric:
 
 
 def _place(item: tuple[tuple[str, str], float]) -> tuple[bool, float, str]:
-    """Return the sort key of a value within its series: buckets first, in ascending order."""
+    """Return the sort key of a value within its series: buckets first, in ascending order of their bounds."""
     (suffix, at), _ = item
     return not at, float(at or 0.0), suffix
 
 
 def exposed_buckets(observed: Histogram, kind: str) -> tuple[Sequence[float], list[int]]:
-    """Return the exposed bounds, and the cumulative count at each of them, then the total."""
+    """Return the bounds to expose, and the cumulative counts at these bounds followed by the total."""
     bounds, exposed = (
         (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
     )
@@ -102,7 +107,7 @@ def exposed_buckets(observed: Histogram, kind: str) -> tuple[Sequence[float], li
 
 
 def newest_exemplars(exemplars: Iterable[Exemplar], bounds: Sequence[float]) -> dict[int, Exemplar]:
-    """Return the newest exemplar of each bucket, by the bucket's index."""
+    """Return the newest exemplar of each bucket, by index of the bucket."""
     oldest_first = sorted(exemplars, key=lambda one: one.at)
     return {bisect_left(bounds, one.seconds): one for one in oldest_first}
 
@@ -110,7 +115,7 @@ def newest_exemplars(exemplars: Iterable[Exemplar], bounds: Sequence[float]) -> 
 def _buckets(
     observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each exposed bucket: its bound, its cumulative count, and its newest exemplar."""
+    """Yield the bound, the cumulative count and the newest exemplar of each bucket to expose."""
     bounds, cumulative = exposed_buckets(observed, kind)
     newest = newest_exemplars(exemplars, bounds)
     for number, (bound, count) in enumerate(zip((*bounds, float("inf")), cumulative)):

@@ -1,4 +1,4 @@
-"""The management server and the OTLP export, opened if they are configured; only then are their modules imported."""
+"""The management server and the OTLP export, if they are configured. Otherwise their modules are not even imported."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Management:
-    """The management server of a daemon, if configured; for the arguments see `ManagementServer`.
+    """The management server and the OTLP export of a daemon. For the arguments, see `ManagementServer`.
 
     Attributes:
-        urls: the addresses that it listens on.
+        urls: URLs on which the server listens
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class Management:
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors of its listening sockets."""
+        """Descriptors of the listening sockets, for the next version of the daemon."""
         return [] if self._server is None else self._server.descriptors
 
     @property
     def start_times(self) -> SentSeries | None:
-        """The start times of the series sent by OTLP; None if none are sent."""
+        """Start times of the series sent by OTLP, for the next version of the daemon; None if none are sent."""
         return self._otlp.hand_over()
 
     def open(
         self, adopted: Sequence[int] = (), start_times: SentSeries | None = None
     ) -> ExitCode | None:
-        """Start serving and sending metrics; return the daemon's exit code on failure.
+        """Start the server and the export, if configured; return an exit code for the daemon on failure.
 
         Args:
-            adopted: descriptors of the listening sockets of the previous version
-            start_times: start times of the series that it has sent
+            adopted: descriptors of the previous version's listening sockets; empty without an upgrade
+            start_times: start times of the series that the previous version has sent
         """
         self._otlp.open(start_times)
         config = self._config
@@ -75,10 +75,12 @@ class Management:
         try:
             server.start(
                 tls_context(config), adopted
-            )  # the certificate is read before anything listens
+            )  # read the certificate before anything listens
         except (PortError, CertificateError) as error:
             _log.error(
-                "cannot listen", management_address=config.management_address, reason=str(error)
+                "management server cannot listen",
+                management_address=config.management_address,
+                reason=str(error),
             )
             return ExitCode.PORT_IN_USE if isinstance(error, PortError) else ExitCode.USAGE
         self._server = server
@@ -86,25 +88,25 @@ class Management:
         return None
 
     async def close(self) -> None:
-        """Stop serving and sending."""
+        """Stop the server and the export."""
         await self._otlp.close()
         if self._server is not None:
             await self._server.stop()
 
 
-#: For TLS 1.2, the same as in the native frontend (`proxy_backend/frontend/net/tls.c`).
+#: Ciphers for TLS 1.2, the same as in the native frontend (`proxy_backend/frontend/net/tls.c`).
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class CertificateError(Exception):
-    """The certificate cannot be used; the text says which one and why."""
+    """Raised if a certificate or its key cannot be used. The message says why."""
 
 
 def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the management server; None if it does not use TLS.
 
     Raises:
-        CertificateError: a file is unreadable or invalid, or certificate and key do not match.
+        CertificateError: a file is unreadable or invalid, or certificate and key do not match
     """
     certificate, key = config.management_certificate, config.management_key
     if certificate is None:
@@ -112,7 +114,7 @@ def tls_context(config: DaemonConfig) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_ciphers(_CIPHERS)
     try:
-        # Reject an encrypted key: without a password, OpenSSL would prompt at the terminal.
+        # The empty password makes an encrypted key fail; OpenSSL would otherwise prompt on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except OSError as error:
         why = error.strerror or str(error)

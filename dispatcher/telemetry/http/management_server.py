@@ -1,4 +1,4 @@
-"""The management server: an HTTP server in a thread that requests snapshots from the dispatcher's loop.
+"""The management server: an HTTP server in a thread, which gets its data from the dispatcher's event loop.
 
 scraper ──▶ aiohttp (thread "management") ──▶ dispatcher's loop: MetricsCollector ──▶ text, in a thread of the pool
 """
@@ -34,24 +34,24 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollecto
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
-#: Timeout for a snapshot made in the dispatcher's loop.
+#: Timeout for data from the dispatcher's event loop, in seconds.
 _SNAPSHOT_TIMEOUT_S = 5.0
 
 
 class ManagementServer:
-    """Serves operators' requests, if configured.
+    """The HTTP server for operators.
 
     Args:
-        config: defines addresses and access
-        rundir: contains the access token
+        config: settings with its addresses and access rules
+        rundir: runtime directory, which contains the access token
         metrics: provides the metrics
-        status: returns the daemon's status; called in the dispatcher's loop, as are the next three
+        status: returns the daemon's status; this and the following are called in the dispatcher's event loop
         requests: returns samples of a model's requests
         explain: returns the diagnosis of a model
-        events: returns the newest events; True: audit events only
+        events: returns the newest events, or (given True) only audit events
 
     Attributes:
-        urls: the addresses that it listens on.
+        urls: URLs on which it listens
     """
 
     def __init__(
@@ -77,12 +77,14 @@ class ManagementServer:
         self._server: ServerThread | None = None
 
     def start(self, tls: ssl.SSLContext | None, adopted: Sequence[int] = ()) -> None:
-        """Listen and start serving. Call it in the dispatcher's loop.
+        """Listen and start serving. Call this in the dispatcher's event loop.
 
-        `adopted`: descriptors of the listening sockets of the previous version.
+        Args:
+            tls: TLS context; None for HTTP
+            adopted: descriptors of the previous version's listening sockets; empty without an upgrade
 
         Raises:
-            PortError: the port is in use, or the path of the unix socket cannot be used.
+            PortError: the port is in use, or the path of the unix socket cannot be used
         """
         sockets = self._adopt(adopted) if adopted else self._listen()
         if not sockets:
@@ -92,7 +94,7 @@ class ManagementServer:
         _log.info("management server is listening", urls=self.urls)
 
     async def stop(self) -> None:
-        """Stop serving; wait a limited time for requests in progress."""
+        """Stop serving, with a limited time for requests in progress."""
         if self._server is None:
             return
         await asyncio.to_thread(self._server.stop)
@@ -100,7 +102,7 @@ class ManagementServer:
             Path(self._config.management_unix_socket).unlink(missing_ok=True)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the server."""
+        """Return the routes of the server: /metrics, and those of the dashboard."""
         page = Page(
             Sources(
                 self.snapshot,
@@ -116,15 +118,15 @@ class ManagementServer:
         return [web.get("/metrics", self._guarded(self._expose)), *page.routes(self._guarded)]
 
     async def snapshot(self) -> MetricsSnapshot:
-        """Return a snapshot, made in the dispatcher's loop.
+        """Return a metrics snapshot from the dispatcher's event loop.
 
         Raises:
-            asyncio.TimeoutError: the dispatcher did not make it in time.
+            asyncio.TimeoutError: the dispatcher did not answer in time
         """
         return await self._in_dispatcher(self._metrics.snapshot)
 
     async def status(self) -> Status:
-        """Return the daemon's status from the dispatcher's loop; raises what `snapshot` raises."""
+        """Return the daemon's status. Raises asyncio.TimeoutError like `snapshot`."""
 
         async def read() -> Status:
             return self._status()
@@ -132,7 +134,9 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def requests(self, name: str) -> Requests | None:
-        """Return samples of a model's requests; None if no worker serves it. Raises what `snapshot` raises."""
+        """Return samples of a model's requests; None if no worker serves it. Raises asyncio.TimeoutError like
+        `snapshot`.
+        """
 
         async def read() -> Requests | None:
             try:
@@ -143,7 +147,7 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def explain(self, name: str) -> Explanation | None:
-        """Return the diagnosis of a model; None if the model is unknown. Raises what `snapshot` raises."""
+        """Return the diagnosis of a model; None if it is unknown. Raises asyncio.TimeoutError like `snapshot`."""
 
         async def read() -> Explanation | None:
             try:
@@ -154,7 +158,7 @@ class ManagementServer:
         return await self._in_dispatcher(read)
 
     async def events(self, audit_only: bool) -> Sequence[Event]:
-        """Return the newest events, oldest first; `audit_only`: audit events only. Raises what `snapshot` raises."""
+        """Return the newest events (or only audit events), oldest first. Raises asyncio.TimeoutError like `snapshot`."""
 
         async def read() -> Sequence[Event]:
             return self._events(audit_only)
@@ -182,7 +186,7 @@ class ManagementServer:
         return web.Response(body=body, headers={"content-type": content_type})
 
     def _guarded(self, answer: Endpoint) -> Endpoint:
-        """Wrap an endpoint so that it requires the access token, if the settings demand it."""
+        """Wrap an endpoint so that it requires the access token, if `management_require_token` is set."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             if self._config.management_require_token and not await asyncio.to_thread(

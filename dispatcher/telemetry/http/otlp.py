@@ -1,7 +1,7 @@
-"""Exports the metrics by OTLP if OpenTelemetry's variables name a collector.
+"""Export of metrics to an OpenTelemetry collector over OTLP, if OpenTelemetry's environment variables name one.
 
-A thread takes the same snapshot as a scrape and sends it, without blocking the daemon. Snapshots that the collector
-rejects are dropped and counted; since counters are cumulative, the next one contains them again.
+A thread periodically sends the same metrics that a scrape returns, without blocking the daemon. A snapshot that the
+collector rejects is dropped and counted. No data is lost by that, because counters are cumulative.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCO
 _HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _DEFAULT_INTERVAL_MS, _MIN_INTERVAL_MS, _MAX_DIGITS = 60_000, 100, 9
-#: Timeout for a snapshot in the dispatcher's loop, and how long a stop waits for the thread.
+#: Timeout for a snapshot from the dispatcher's event loop, and how long `close` waits for the thread, in seconds.
 _SCRAPE_TIMEOUT_S, _STOP_TIMEOUT_S = 5.0, 1.0
-#: Total time limit of an export: the exporter's own timeout restarts with every byte of the answer.
+#: Total time limit of an export, in seconds. (The exporter's own timeout restarts with every byte of the response.)
 _EXPORT_TIMEOUT_S = 60.0
 _MAX_REASON_LENGTH = 300
 
 
 class OtlpExport:
-    """Sends the scraped metrics periodically.
+    """Periodic export of the metrics.
 
     Args:
-        scrape: returns them; called in the dispatcher's loop
-        outcomes: counts the exports by outcome, "sent" and "dropped"
-        environ: contains OpenTelemetry's variables
+        scrape: returns the metrics; called in the dispatcher's event loop
+        outcomes: counter of exports by outcome, "sent" or "dropped"
+        environ: environment with OpenTelemetry's variables
     """
 
     def __init__(
@@ -59,19 +59,22 @@ class OtlpExport:
         self._exporter: Any = None
         self._start_times: Any = None
         self._failing = False
-        #: An export that exceeded its time limit; no other one starts until it ends.
+        #: An export that has exceeded its time limit. No other one starts until it ends.
         self._overdue: threading.Thread | None = None
 
     def open(self, adopted: SentSeries | None = None) -> None:
-        """Start sending if a collector is configured. Call it in the dispatcher's loop.
+        """Start exporting, if a collector is configured. Call this in the dispatcher's event loop.
 
-        `adopted`: state of the previous version.
+        `adopted` is the state of the previous version of the daemon, after an upgrade.
         """
         if not is_configured(self._environ):
             return
         protocol = next((self._environ[one] for one in _PROTOCOLS if self._environ.get(one)), "")
         if protocol not in ("", "http/protobuf"):
-            _log.warning("metrics are not sent: only http/protobuf is supported", protocol=protocol)
+            _log.warning(
+                "OTLP export is disabled: only the protocol http/protobuf is supported",
+                protocol=protocol,
+            )
             return
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -79,7 +82,9 @@ class OtlpExport:
             from pytriton.dispatcher.telemetry.http import otlp_points
         except ImportError as error:
             install = f"{sys.executable} -m pip install opentelemetry-exporter-otlp-proto-http"
-            _log.warning("metrics cannot be sent over OTLP", reason=str(error), install=install)
+            _log.warning(
+                "OTLP export is disabled: a package is missing", reason=str(error), install=install
+            )
             return
         self._exporter_log = _ExporterLog()
         self._points = otlp_points
@@ -93,11 +98,11 @@ class OtlpExport:
         self._thread.start()
 
     def hand_over(self) -> SentSeries | None:
-        """Return the state for the next version of the daemon; None if nothing is sent."""
+        """Return the state for the next version of the daemon; None if nothing is exported."""
         return None if self._start_times is None else self._start_times.hand_over()
 
     async def close(self) -> None:
-        """Stop sending and abort an export in progress."""
+        """Stop exporting, and abort an export in progress."""
         self._stopped.set()
         if self._thread is not None:
             loop = asyncio.get_running_loop()
@@ -109,25 +114,25 @@ class OtlpExport:
             self._record(self._send())
 
     def _send(self) -> str:
-        """Send a snapshot; return the error, or "" on success."""
+        """Take and export a snapshot; return the error, or "" on success."""
         pending = asyncio.run_coroutine_threadsafe(self._scrape(), self._loop)
         try:
             scraped = pending.result(_SCRAPE_TIMEOUT_S)
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             pending.cancel()
             return "the dispatcher is busy"
-        except Exception as error:  # any error of the snapshot: the next one may succeed
+        except Exception as error:  # any error: the next snapshot may succeed
             return f"cannot take a snapshot: {_text(error)}"
         try:
             data = self._points.metrics_data(
                 scraped, self._resource, self._start_times, exponential=self._exponential
             )
-        except Exception as error:  # an invalid value
+        except Exception as error:  # the value is invalid
             return f"the snapshot cannot be sent: {_text(error)}"
         return self._export(data)
 
     def _export(self, data: Any) -> str:
-        """Export data within the time limit; return the error, or "" on success."""
+        """Export data, within the time limit; return the error, or "" on success."""
         if self._overdue is not None and self._overdue.is_alive():
             return "the collector has not yet answered an earlier export"
         outcome = [f"the collector did not answer within {_EXPORT_TIMEOUT_S:g} s"]
@@ -140,13 +145,13 @@ class OtlpExport:
                     if accepted
                     else self._exporter_log.last or "the collector rejected the snapshot"
                 )
-            except Exception as error:  # any error of the library: it must not end the thread
+            except Exception as error:  # no error of the library may end the thread
                 outcome[0] = f"the snapshot cannot be sent: {_text(error)}"
 
         exporting = threading.Thread(target=export, name="otlp export", daemon=True)
         try:
             exporting.start()
-        except RuntimeError as error:  # no more threads can be started now
+        except RuntimeError as error:  # no thread can be started now
             return f"the snapshot cannot be sent: {_text(error)}"
         self._overdue = exporting
         exporting.join(_EXPORT_TIMEOUT_S)
@@ -155,14 +160,14 @@ class OtlpExport:
     def _record(self, reason: str) -> None:
         self.outcomes["dropped" if reason else "sent"] += 1
         if reason and not self._failing and not self._stopped.is_set():
-            _log.warning("metrics could not be sent over OTLP", reason=reason)
+            _log.warning("OTLP export failed", reason=reason)
         elif self._failing and not reason:
-            _log.info("OTLP export works again")
+            _log.info("OTLP export recovered")
         self._failing = bool(reason)
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """Return whether OpenTelemetry's variables name a metrics collector and do not disable it."""
+    """Return whether OpenTelemetry's variables name a collector for metrics and do not disable the export."""
     exporters = environ.get("OTEL_METRICS_EXPORTER") or "otlp"
     off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return any(environ.get(one) for one in _ENDPOINTS) and "otlp" in exporters and not off
@@ -174,13 +179,13 @@ def _text(error: Exception) -> str:
 
 def _interval_ms(environ: Mapping[str, str]) -> float:
     text = environ.get(_INTERVAL, "")
-    # Longer numbers would exceed the longest possible wait.
+    # A larger number would exceed the longest possible wait.
     known = text.isdecimal() and len(text) <= _MAX_DIGITS
     return max(_MIN_INTERVAL_MS, int(text)) if known else _DEFAULT_INTERVAL_MS
 
 
 def _resource() -> Any:
-    """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override ours."""
+    """Return the attributes of the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override ours."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     host = socket.gethostname()
@@ -193,7 +198,7 @@ def _resource() -> Any:
 
 
 class _ExporterLog(logging.Handler):
-    """Captures the exporter's log, which contains the reason of a rejection, and keeps it out of other logs."""
+    """Handler that captures the exporter's log, which has the reasons for rejections, and keeps it out of other logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -203,5 +208,5 @@ class _ExporterLog(logging.Handler):
         logger.handlers[:] = [self]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store the message."""
+        """Store the message of a record."""
         self.last = record.getMessage()[:_MAX_REASON_LENGTH]

@@ -1,6 +1,6 @@
-"""Converts metrics to data points of OpenTelemetry's SDK: the same families as /metrics, without `_total`.
+"""Conversion of metrics to data points of OpenTelemetry's SDK: the same families as in /metrics, without `_total`.
 
-Imported only if metrics are exported: the SDK is an optional dependency.
+This module is imported only if metrics are exported, because the SDK is an optional dependency.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from pytriton.dispatcher.upgrade.snapshot import SentSeries
 _SCOPE = "pytriton-daemon"
 _CUMULATIVE = otel.AggregationTemporality.CUMULATIVE
 _converter = MetricConverter()
-#: Number of series remembered after they have disappeared.
+#: Number of series to remember after they have disappeared.
 _MAX_GONE = 10_000
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class StartTimes:
-    """Tracks the start time of each series.
+    """Start times of all series.
 
-    A series that restarts from zero, such as that of a model that was registered again, gets the time of the last
-    export as its start. With the old start time, a receiver would see a counter go backwards. Only one thread
-    calls `with_start_times`.
+    A series that has restarted from zero, for example because its model was registered again, gets the time of the last
+    export as its new start time. Otherwise receivers would see a counter go backwards. Only one thread may call
+    `with_start_times`.
     """
 
     def __init__(self, adopted: SentSeries | None = None) -> None:
-        """Initialize; `adopted` is the state handed over by the previous version in an upgrade."""
-        #: Last value and start time (nanoseconds) of each series; those that have disappeared come first.
+        """Initialize. `adopted` is the state of the previous version of the daemon, after an upgrade."""
+        #: Last value and start time (in nanoseconds) of each series. Those that have disappeared come first.
         self._sent: dict[_Series, tuple[float, int]] = {}
         self._sent_at_ns = 0
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class StartTimes:
             return self._sent_at_ns, [(*key, *sent) for key, sent in self._sent.items()]
 
     def with_start_times(self, metrics: Sequence[otel.Metric], now_ns: int) -> list[otel.Metric]:
-        """Return the metrics with the start times of their series."""
+        """Return metrics with the start times of their series set."""
         with self._lock:
             found = [self._metric(metric) for metric in metrics]
             present = sum(len(metric.data.data_points) for metric in found)
@@ -88,13 +88,13 @@ class StartTimes:
 
 
 class _Span(NamedTuple):
-    """The time that points cover: from the daemon's start until now, in nanoseconds since the epoch."""
+    """Period that points cover, from the daemon's start until now, in nanoseconds since the epoch."""
 
     start_ns: int
     now_ns: int
 
     def since(self, at: float) -> _Span:
-        """Return the part since a time (seconds since the epoch), if that is later than the start."""
+        """Return the part of the period since a time, in seconds since the epoch; the whole period if that is earlier."""
         later_ns = min(int(at * 1e9), self.now_ns)
         return self._replace(start_ns=max(self.start_ns, later_ns))
 
@@ -102,12 +102,13 @@ class _Span(NamedTuple):
 def metrics_data(
     scrape: Scrape, resource: Resource, start_times: StartTimes, *, exponential: bool
 ) -> otel.MetricsData:
-    """Return all scrape metrics as data points.
+    """Return all metrics of a scrape as data points.
 
     Args:
-        resource: attributes of the source
-        start_times: start times of the series in earlier exports
-        exponential: send durations with fine buckets whose bounds grow by the fourth root of two
+        scrape: the metrics
+        resource: resource that the metrics are about
+        start_times: start times of the series
+        exponential: whether to send durations as exponential histograms, whose bounds grow by the fourth root of two
     """
     snapshot = scrape.snapshot
     span = _Span(int(snapshot.daemon.started_at * 1e9), int(snapshot.at * 1e9))
@@ -167,7 +168,7 @@ def _histogram(
     total: float,
     span: _Span,
 ) -> otel.HistogramDataPoint:
-    """Return a point; `below` has the cumulative count at each bound, then the total."""
+    """Return a histogram's point. `below` has the cumulative count at each bound, followed by the total."""
     counts = [int(upper - lower) for lower, upper in zip([0, *below], below)]
     return otel.HistogramDataPoint(
         attributes=dict(labels),
@@ -183,9 +184,9 @@ def _histogram(
 
 
 def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) -> Any:
-    """Return a point with the workers' buckets, which are those of OpenTelemetry's scale 2.
+    """Return an exponential histogram's point with the workers' buckets, which are those of OpenTelemetry's scale 2.
 
-    Values up to the first bound count in the bucket below it, those above the last bound in the one above it.
+    Values below the first bound count in the bucket below it; values above the last bound, in the one above it.
     """
     buckets = observed.buckets
     first = next((at for at, count in enumerate(buckets) if count), 0)
@@ -215,7 +216,7 @@ def _user_families(families: Iterable[MergedFamily], span: _Span) -> Iterator[ot
 
 def _user_family(family: MergedFamily, span: _Span) -> Iterator[otel.Metric]:
     series = [(dict(labels), values) for labels, values in family.series.items()]
-    if family.since:  # a series that restarted would otherwise seem to count backwards
+    if family.since:  # otherwise a series that has restarted would go backwards
         span = span.since(family.since)
     if family.kind == "histogram":
         points = [_user_histogram(labels, values, span) for labels, values in series]
@@ -243,7 +244,7 @@ def _user_histogram(
 def _summary(
     family: MergedFamily, series: Sequence[tuple[dict[str, str], Values]], span: _Span
 ) -> Iterator[otel.Metric]:
-    """Yield the parts of a summary as separate metrics: the SDK's exporter does not support summaries."""
+    """Yield the parts of a summary as separate metrics, because the SDK's exporter does not support summaries."""
     for suffix in ("_count", "_sum"):
         numbers = [
             _number(labels, values[suffix, ""], span)
@@ -264,7 +265,7 @@ def _summary(
 
 
 def _triton_families(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric]:
-    """Yield tritonserver's counters and gauges, starting with its process."""
+    """Yield tritonserver's own counters and gauges, whose period starts with its process."""
     if triton.since is None:
         return
     span = span.since(triton.since)

@@ -1,7 +1,8 @@
-"""Encodes metrics in Prometheus' protobuf format, the only one in which it scrapes native histograms.
+"""Metrics in Prometheus' protobuf format, the only one in which it scrapes native histograms.
 
-Messages and fields: https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
-Histograms contain both kinds of buckets: the coarse ones of the text formats, and the workers' fine ones.
+For the messages and fields, see https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
+Histograms have two kinds of buckets: the coarse ones of the text formats, and the fine ones of the workers (native
+histograms).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CONTENT_TYPE = (
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 _MEDIA, _PROTO = "application/vnd.google.protobuf", "io.prometheus.client.metricfamily"
-#: Type -> (MetricType, number of the field of Metric that holds the value).
+#: Type of a metric -> (MetricType, number of the field of Metric that has the value).
 _TYPES = {
     "counter": (0, 3),
     "gauge": (1, 2),
@@ -35,7 +36,7 @@ _converter = MetricConverter()
 
 
 def is_preferred(accept: str) -> bool:
-    """Return whether the scraper prefers this format over all others."""
+    """Return whether the scraper prefers this format over all others, according to its Accept header."""
     best, is_ours = 0.0, False
     for item in accept.lower().split(","):
         media, *parameters = [part.strip() for part in item.split(";")]
@@ -56,7 +57,7 @@ def _weight(text: str) -> float:
 
 
 def encode(scrape: Scrape) -> bytes:
-    """Return all scrape metrics, encoded."""
+    """Return all metrics of a scrape, encoded."""
     families = [
         *_daemon_families(scrape),
         *_converter.each(scrape.users.families.values(), _user_family),
@@ -115,7 +116,7 @@ def _user_summary(values: Values) -> bytes:
 
 
 def _triton_families(families: Iterable[TextMetric]) -> Iterator[bytes]:
-    """Yield tritonserver's counters and gauges under their original names."""
+    """Yield tritonserver's own counters and gauges, under their original names."""
     for family in families:
         if family.type not in ("counter", "gauge"):
             continue
@@ -153,8 +154,8 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
         _bucket(float(bound), count, newest.get(number))
         for number, (bound, count) in enumerate(zip((*bounds, float("inf")), cumulative))
     )
-    # Bucket i of a native histogram counts values in (base^(i - 1), base^i]. Durations below the lowest bound count as
-    # zero.
+    # Bucket i of a native histogram counts the values in (base^(i - 1), base^i]. Durations below the lowest bound count
+    # as zero.
     durations = kind == "seconds"
     zero = observed.buckets[0] if durations and observed.buckets else 0
     first = FIRST_INDEX if durations else 0
@@ -171,12 +172,10 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
 
 
 def _spans(counts: Sequence[int], first: int) -> bytes:
-    """Encode the buckets from the first to the last non-empty one: a span, and the difference of each count to the
-    previous.
-    """
+    """Encode the buckets from the first to the last non-empty one, as a span and the differences of successive counts."""
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
-        # An empty span marks the histogram as native.
+        # An empty span shows that the histogram is native.
         return _message(12, _number(1, 0) + _number(2, 0))
     chosen = counts[filled[0] : filled[-1] + 1]
     steps = [count - before for before, count in zip([0, *chosen], chosen)]
@@ -199,7 +198,7 @@ def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes
 
 def _varint(number: int) -> bytes:
     found = bytearray()
-    number &= _UINT64_MASK  # a negative number is encoded as its two's complement
+    number &= _UINT64_MASK  # negative numbers are encoded as two's complement
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7

@@ -1,5 +1,5 @@
-"""All counters and measurements of the daemon in one snapshot, used by `status`, `top`, the dashboard and /metrics.
+"""Metrics: all counters and measurements of the daemon in a snapshot, for `top`, the dashboard, /metrics and OTLP.
 
-Values are read from the workers' stats pages, from the registry and from /proc, without asking any process.
-May import: models, workers, server, control, runtime, settings.
+They are read from the workers' statistics pages, from the registry and from /proc, without requests to any worker. May
+import: models, workers, server, control, runtime, settings.
 """

@@ -1,4 +1,6 @@
-"""Readings that may block, such as tritonserver's metrics or the state of a disk; made in threads, with a time limit."""
+"""Cached values from sources that may block, such as tritonserver's metrics or a disk, read in threads with a time
+limit.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ T = TypeVar("T")
 
 
 class OwnThread(Executor):
-    """Runs each function in its own daemon thread, which does not delay the exit of the process.
+    """Executor that runs each function in its own daemon thread, which does not delay the exit of the process.
 
-    A pool has few threads and waits for all of them when it shuts down: one that hangs on a dead file server would
-    block other work in threads, and the daemon's exit.
+    In a thread pool, a function that hangs (on a dead file server, say) would take a thread from other work, and delay
+    the exit, because a pool waits for its threads.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
@@ -24,7 +26,7 @@ class OwnThread(Executor):
         def run() -> None:
             try:
                 done.set_result(fn(*args, **named))
-            except BaseException as error:  # passed on to the waiter
+            except BaseException as error:  # raised to the caller that waits
                 done.set_exception(error)
 
         Thread(target=run, name="reading", daemon=True).start()
@@ -32,12 +34,12 @@ class OwnThread(Executor):
 
 
 class CachedReading(Generic[T]):
-    """A cached value that is read again when it has expired, by one thread at a time.
+    """Cached value, which is read again when it has expired, by one thread at a time.
 
     Args:
-        unknown: returned while there is no value, and while a reading takes too long
-        max_age_s: how long a value is reused
-        timeout_s: how long to wait for a reading, from its start
+        unknown: value to return while there is none, or while reading takes too long
+        max_age_s: how long to reuse a value, in seconds
+        timeout_s: how long to wait for a reading, from its start, in seconds
     """
 
     def __init__(self, unknown: T, *, max_age_s: float, timeout_s: float) -> None:
@@ -48,11 +50,11 @@ class CachedReading(Generic[T]):
         self._begun_at = float("-inf")
 
     async def get(self, read: Callable[[], T], *, refresh: bool = False) -> T:
-        """Return the cached value, or read it if it has expired.
+        """Return the cached value, or read it again if it has expired.
 
         Args:
-            read: reads the value; called in a thread, must handle its own errors
-            refresh: read even if the cached value has not expired
+            read: reads the value; called in a thread, and must handle its own errors
+            refresh: whether to read even if the cached value has not expired
         """
         loop = asyncio.get_running_loop()
         expired = refresh or loop.time() >= self._begun_at + self._max_age_s

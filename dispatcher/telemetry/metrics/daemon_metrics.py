@@ -56,21 +56,21 @@ if TYPE_CHECKING:
 
 
 class Scrape(NamedTuple):
-    """Everything that one scrape returns."""
+    """All data of one scrape."""
 
     snapshot: MetricsSnapshot
     triton: TritonMetrics | None
     users: MergedUserMetrics
-    #: Exemplars of call durations by model, version and instance.
+    #: Exemplars of call durations, by model, version and instance.
     exemplars: Mapping[tuple[str, ...], Sequence[Exemplar]] = {}
     #: Number of OTLP exports by outcome.
     exports: Mapping[str, int] = {}
-    #: Start (seconds since the epoch) of the counters that an upgrade resets; 0 for the daemon's start.
+    #: Start time of the counters that an upgrade resets, in seconds since the epoch; 0 for the daemon's start.
     since: float = 0.0
 
 
 Value = Union[int, float, Histogram]
-#: The values of a family's labels, in its order, and the counted or measured value.
+#: The values of a metric's labels, in the order of `labels`, and the value of the metric.
 Sample = tuple[tuple[str, ...], Value]
 
 _INSTANCE = ("model", "version", "model_instance")
@@ -83,14 +83,14 @@ _INSTANCE_STATES = (*(state.value for state in InstanceState), "not_ready")
 
 @dataclass(frozen=True)
 class DaemonMetric:
-    """One metric.
+    """Declaration of a metric.
 
     Args:
-        name: name without the prefix; for a counter, without `_total`
-        kind: "counter", "gauge", "seconds" or "rows"; the latter two are histograms
+        name: name without the prefix `pytriton_`; for a counter, without `_total`
+        kind: "counter", "gauge", or the unit of a histogram: "seconds" or "rows"
         help: help text
         labels: names of the labels
-        read: returns its samples at a scrape
+        read: yields its samples, from the data of a scrape
     """
 
     name: str
@@ -101,22 +101,22 @@ class DaemonMetric:
 
     @property
     def full_name(self) -> str:
-        """The name with its prefix, without the suffixes of its kind (`_total`, `_bucket` …)."""
+        """Name with the prefix, but without a suffix of its kind (`_total`, `_bucket` …)."""
         return f"pytriton_{self.name}"
 
     @property
     def exposed_name(self) -> str:
-        """The name in Prometheus, with `_total` for a counter."""
+        """Name in Prometheus, with `_total` for a counter."""
         return f"{self.full_name}_total" if self.kind == "counter" else self.full_name
 
     @property
     def is_histogram(self) -> bool:
-        """Whether its values are histograms."""
+        """Whether the metric is a histogram."""
         return self.kind in ("seconds", "rows")
 
     @property
     def outlives_upgrades(self) -> bool:
-        """Whether the value survives an upgrade of the daemon, as those of models and tritonserver do."""
+        """Whether an upgrade of the daemon keeps its values, as it does for metrics of models and of tritonserver."""
         return "model" in self.labels or self.name == "tritonserver_restarts"
 
 
@@ -176,7 +176,7 @@ def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> Dae
 
 
 def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> DaemonMetric:
-    """Declare a histogram that only models with streams have."""
+    """Declare a histogram of durations that only decoupled models have."""
     return _instance(
         name, "seconds", text, lambda one: read(one.work) if one.work.responses else None
     )
@@ -250,7 +250,7 @@ def _ready(model: ModelMetrics) -> int:
     return sum(one.state == "ready" and not one.standby for one in model.instances)
 
 
-#: The family whose buckets are exposed with exemplars.
+#: Name of the histogram whose buckets have exemplars.
 WITH_EXEMPLARS = "call_duration_seconds"
 
 FAMILIES: tuple[DaemonMetric, ...] = (
@@ -267,7 +267,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
             "Delay of the dispatcher's event loop, sampled every second.",
             lambda daemon: daemon.loop_lag),
     _daemon("dropped_log_lines", "counter",
-            "Lines of workers and tritonserver dropped because they exceeded the log's rate limit.",
+            "Output lines of workers and tritonserver dropped because they arrived faster than they could be logged.",
             lambda daemon: daemon.lines_dropped),
     _daemon("lost_events", "counter",
             "Events missing in the files of the event log because its disk was full or too slow.",
@@ -277,22 +277,22 @@ FAMILIES: tuple[DaemonMetric, ...] = (
             lambda daemon: daemon.disk_free),
     _daemon("state_directory_size_bytes", "gauge", "Size of the state directory's file system, in bytes.",
             lambda daemon: daemon.disk_size),
-    _daemon("restored_models", "counter", "Models restored after the start.",
+    _daemon("restored_models", "counter", "Persisted models restored since the daemon started.",
             lambda daemon: daemon.restored),
-    _daemon("restore_failures", "counter", "Failed attempts to restore a model.",
+    _daemon("restore_failures", "counter", "Failed attempts to restore a persisted model.",
             lambda daemon: daemon.restore_failures),
     DaemonMetric("memory_budget_bytes", "gauge",
            "Memory budget of all workers together, for main memory and for each GPU that has a budget, in bytes.",
            ("resource",), lambda scrape: _memory(scrape, lambda one: one.budget)),
     DaemonMetric("memory_used_bytes", "gauge", "Used or reserved part of the memory budget, in bytes.",
            ("resource",), lambda scrape: _memory(scrape, lambda one: one.used)),
-    DaemonMetric("memory_waiting_models", "gauge", "Models waiting for memory of the budget.",
+    DaemonMetric("memory_waiting_models", "gauge", "Models waiting for memory from the budget.",
            ("resource",), lambda scrape: _memory(scrape, lambda one: one.waiting)),
     _daemon("memory_suspended_models", "counter", "Models suspended because others needed their memory.",
             lambda daemon: daemon.memory_suspended if daemon.memory else None),
-    _daemon("memory_waits", "counter", "Loads that had to wait for memory.",
+    _daemon("memory_waits", "counter", "Loads of models that had to wait for memory.",
             lambda daemon: daemon.memory_waits if daemon.memory else None),
-    _daemon("memory_refusals", "counter", "Loads that failed for lack of memory.",
+    _daemon("memory_refusals", "counter", "Loads of models that failed for lack of memory.",
             lambda daemon: daemon.memory_refusals if daemon.memory else None),
     _daemon("shared_weights_bytes", "gauge", "Memory shared between workers (pytriton.shared), in bytes.",
             lambda daemon: daemon.shared_weights),
@@ -300,7 +300,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
                lambda daemon: daemon.registrations),
     DaemonMetric(
         "control_requests", "counter",
-        "Messages on the control socket by type and outcome: done, refused, or the kind of failure.",
+        "Requests on the control socket by message type and outcome: done, refused, or the kind of failure.",
         ("message", "outcome"), _requests,
     ),
     _daemon("tritonserver_up", "gauge", "1 while tritonserver is ready for requests, otherwise 0.",
@@ -315,16 +315,16 @@ FAMILIES: tuple[DaemonMetric, ...] = (
                    for reason in ("exited", "planned", "replaced")
                }),
     DaemonMetric("webhook_events", "counter",
-           "Events of a webhook: posted (sent), or dropped because it rejected them, did not answer for an hour, or "
-           "too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
+           "Events that were posted to a webhook (sent), or not, because it rejected them, did not accept them for an "
+           "hour, or too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
     _daemon_by("webhook_failed_posts", "counter", "Failed requests to a webhook; most are retried.",
                "webhook", lambda daemon: {
                    name: one.failures for name, one in daemon.webhooks.items()
                }),
-    _daemon_by("webhook_waiting_events", "gauge", "Events waiting to be posted.", "webhook",
+    _daemon_by("webhook_waiting_events", "gauge", "Events waiting to be posted to a webhook.", "webhook",
                lambda daemon: {name: one.waiting for name, one in daemon.webhooks.items()}),
     DaemonMetric("otlp_exports", "counter",
-           "Metrics snapshots sent to an OpenTelemetry collector (sent) or not accepted by it (dropped).",
+           "Metrics snapshots that an OpenTelemetry collector accepted (sent) or did not accept (dropped).",
            ("outcome",), _otlp_exports),
     # ── models ───────────────────────────────────────────────────────────────────────────────────
     DaemonMetric("model_state", "gauge", "1 for the model's current state, otherwise 0.",
@@ -336,22 +336,22 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            lambda model: model.standby_workers),
     _model("ready_standby_workers", "gauge", "Standby workers that are loaded and ready to take over.",
            lambda model: sum(one.state == "ready" and one.standby for one in model.instances)),
-    _model("resumes", "counter", "Number of times that the suspended model was resumed.",
+    _model("resumes", "counter", "Number of times that the model was resumed after a suspension.",
            lambda model: model.resumes),
     _model("retried_requests", "counter", "Requests retried after their worker was lost.",
            lambda model: model.retries),
-    _model("poison_requests", "counter", "Requests identified as crashing workers, and not retried.",
+    _model("poison_requests", "counter", "Requests that crashed several workers, and are not retried.",
            lambda model: model.poison),
     _model("access_log_requests", "counter", "Requests written to the access log, if it is enabled.",
            lambda model: model.logged),
     _model("access_log_dropped_requests", "counter",
-           "Requests missing in the access log because workers wrote too many or the disk was not writable.",
+           "Requests missing in the access log because there were too many at once or the disk was not writable.",
            lambda model: model.not_logged),
     DaemonMetric("omitted_user_values", "gauge",
-           "Values of the callables' own metrics that are not exposed; the daemon's log has the reasons.",
+           "Values of metrics that callables define, but that are not exposed; the daemon's log has the reasons.",
            ("model",), _omitted_user_values),
     _model("worker_memory_bytes", "gauge",
-           "Estimated share of memory_budget that a worker of the model needs, in bytes.", lambda model: model.memory),
+           "Estimated memory that a worker of the model needs from memory_budget, in bytes.", lambda model: model.memory),
     DaemonMetric("pending_requests", "gauge",
            "Requests waiting in tritonserver's queue, as it last reported.", _MODEL, _pending),
     DaemonMetric("failed_requests", "counter",
@@ -361,12 +361,12 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            "(lost) or hung (hung).",
            (*_INSTANCE, "kind"), _failures),
     # ── instances ────────────────────────────────────────────────────────────────────────────────
-    _work("calls", "counter", "Calls of the callable started, one per batch.",
+    _work("calls", "counter", "Calls of the callable, one per batch.",
           lambda work: work.calls),
-    _work("requests", "counter", "Requests in these calls.", lambda work: work.requests),
-    _work("rows", "counter", "Rows in these calls; a request without a batch axis counts as one.",
+    _work("requests", "counter", "Requests passed to the callable.", lambda work: work.requests),
+    _work("rows", "counter", "Rows passed to the callable; a request without a batch axis counts as one.",
           lambda work: work.rows),
-    _work("merged_batches", "counter", "Batches merged into the call for another proxy's batch.",
+    _work("merged_batches", "counter", "Batches merged into a call with a batch of another proxy.",
           lambda work: work.merged),
     _work("stream_responses", "counter", "Responses of decoupled models.",
           lambda work: work.responses),
@@ -375,7 +375,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
     _work(WITH_EXEMPLARS, "seconds", "Duration of calls, including reading inputs and writing outputs.",
           lambda work: work.call_s),
     _work("batch_wait_seconds", "seconds",
-          "Time that batches waited for their worker, from tritonserver's hand-over to the start of their call.",
+          "Time from when tritonserver passed a batch to a proxy to the start of its call.",
           lambda work: work.wait_s),
     _work("call_rows", "rows", "Rows per call (batch size).", lambda work: work.rows_per_call),
     _stream("first_response_seconds", "Time from the start of a call to its first response, for streams.",
@@ -392,7 +392,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
               lambda one: one.resident),
     _instance("worker_shared_bytes", "gauge", "Part of the resident memory that may be shared with other processes, in bytes.",
               lambda one: one.shared),
-    _instance("worker_gpu_bytes", "gauge", "Memory of a worker's process on NVIDIA GPUs in bytes, if NVML reports it.",
+    _instance("worker_gpu_bytes", "gauge", "GPU memory of a worker's process, in bytes, if NVML reports it.",
               lambda one: one.gpu),
     _instance("worker_memory_limit_bytes", "gauge",
               "Private memory (resident, not shared) at which a worker is recycled or killed, in bytes, if limited.",
@@ -418,39 +418,39 @@ FAMILIES: tuple[DaemonMetric, ...] = (
 
 # ── collection ───────────────────────────────────────────────────────────────────────────────────
 
-#: How long tritonserver's metrics are cached, and how long to wait for them.
+#: How long to reuse tritonserver's metrics, and how long to wait for them, in seconds.
 _TRITON_MAX_AGE_S, _TRITON_TIMEOUT_S = 0.5, 2.5
-#: The same for the state directory's disk, which may be on a file server that does not answer.
+#: The same for the state directory's file system, which may be on a file server that does not answer.
 _DISK_MAX_AGE_S, _DISK_TIMEOUT_S = 1.0, 0.5
 
 
 class _Disk(NamedTuple):
-    """The free and total bytes of a file system, if known."""
+    """Free and total bytes of a file system; None if unknown."""
 
     free: int | None = None
     size: int | None = None
 
 
 class MetricsCollector:
-    """Collects the metrics, without asking any worker. Readings that may block run in a thread with a time limit.
+    """Collector of all metrics. It sends no requests to workers, and reads sources that may block in threads.
 
     Args:
         status: returns the daemon's status
-        metrics_url: returns the URL of tritonserver's metrics; "" if there is none
-        state_dir: the directory whose file system is measured; "" for none
+        metrics_url: returns the URL of tritonserver's metrics; "" if it has none
+        state_dir: directory whose file system is measured; "" for none
         registry: the models
-        watch: counts tritonserver's restarts
-        control: counts control messages
+        watch: has the number of tritonserver's restarts
+        control: has the numbers of control requests
+        webhooks: returns the counters of the webhooks, by name
+        openai: returns the metrics of the OpenAI frontend
+        events_lost: returns the number of events that are missing in the event log's files
+        server_pid: returns the pid of the tritonserver that serves the metrics; None during a replacement. Called in any
+            thread.
+        shared_weights: returns the number of bytes that workers share
 
     Attributes:
-        lag: the delay of the event loop; the owner must run it.
-        webhooks: returns the counters of webhook events.
-        otlp_exports: number of OTLP exports by outcome, counted by the export.
-        shared_weights: returns the number of bytes that workers share.
-        openai: returns the metrics of the OpenAI frontend.
-        events_lost: returns the number of events missing in the event log's files.
-        server_pid: returns the pid of the tritonserver that serves the metrics, None during a replacement; called in
-            any thread.
+        lag: measures the lag of the event loop; the owner must run it
+        otlp_exports: number of OTLP exports by outcome, counted by the export
     """
 
     def __init__(
@@ -461,14 +461,20 @@ class MetricsCollector:
         registry: Registry,
         watch: ServerWatch,
         control: ControlServer,
+        *,
+        webhooks: Callable[[], dict[str, WebhookMetrics]] = dict,
+        openai: Callable[[], Awaitable[Sequence[MetricData]]] | None = None,
+        events_lost: Callable[[], int] = lambda: 0,
+        server_pid: Callable[[], int | None] = lambda: None,
+        shared_weights: Callable[[], int] = lambda: 0,
     ) -> None:
         self.lag = LoopLag()
-        self.webhooks: Callable[[], dict[str, WebhookMetrics]] = dict
         self.otlp_exports: Counter[str] = Counter()
-        self.shared_weights: Callable[[], int] = lambda: 0
-        self.openai: Callable[[], Awaitable[Sequence[MetricData]]] | None = None
-        self.events_lost: Callable[[], int] = lambda: 0
-        self.server_pid: Callable[[], int | None] = lambda: None
+        self._webhooks = webhooks
+        self._openai = openai
+        self._events_lost = events_lost
+        self._server_pid = server_pid
+        self._shared_weights = shared_weights
         self._since = time.time()
         self._status = status
         self._metrics_url = metrics_url
@@ -488,19 +494,21 @@ class MetricsCollector:
         self._disk = CachedReading(_Disk(), max_age_s=_DISK_MAX_AGE_S, timeout_s=_DISK_TIMEOUT_S)
 
     async def snapshot(self) -> MetricsSnapshot:
-        """Take a snapshot, with tritonserver's queue statistics if they arrive in time."""
+        """Take a metrics snapshot. It contains tritonserver's queue statistics if they arrive in time."""
         return (await self._take(refresh=False))[0]
 
     async def queues(self) -> Mapping[str, Sequence[QueueMetrics]]:
-        """Return tritonserver's queue statistics by model; empty if they do not arrive in time."""
+        """Return tritonserver's queue statistics, by model; empty if they do not arrive in time."""
         triton = await self._read_triton_metrics(refresh=False)
         return triton.queues if triton is not None else {}
 
     async def scrape(self) -> Scrape:
-        """Take a snapshot, with the metrics of callables, the OpenAI frontend and tritonserver if they arrive in time."""
+        """Take a snapshot plus the metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
+        time.
+        """
         users = await self._read_users()
-        if self.openai is not None:
-            add_frontend(users, await self.openai())
+        if self._openai is not None:
+            add_frontend(users, await self._openai())
         snapshot, triton = await self._take(refresh=True)
         return Scrape(
             snapshot, triton, users, self._exemplars(), dict(self.otlp_exports), self._since
@@ -517,7 +525,7 @@ class MetricsCollector:
         return found
 
     async def _read_users(self) -> MergedUserMetrics:
-        """Return the callables' own metrics: collected here, decoded and merged in a thread."""
+        """Collect the metrics that callables define; decode and merge them in a thread."""
         counter_registry = self._registry.counter_registry
         instances = [
             one
@@ -545,7 +553,7 @@ class MetricsCollector:
 
     async def _read_triton_metrics(self, *, refresh: bool) -> TritonMetrics | None:
         url = self._metrics_url()
-        return await self._triton.get(lambda: _read_triton(url, self.server_pid), refresh=refresh)
+        return await self._triton.get(lambda: _read_triton(url, self._server_pid), refresh=refresh)
 
     def _daemon_metrics(self, status: messages.Status, disk: _Disk) -> DaemonMetrics:
         outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
@@ -571,13 +579,13 @@ class MetricsCollector:
             disk_free=disk.free,
             disk_size=disk.size,
             problems=status.problems,
-            webhooks=self.webhooks(),
+            webhooks=self._webhooks(),
             memory=status.memory,
             memory_suspended=accounts.suspended,
             memory_waits=accounts.waits,
             memory_refusals=accounts.refusals,
-            shared_weights=self.shared_weights(),
-            events_lost=self.events_lost(),
+            shared_weights=self._shared_weights(),
+            events_lost=self._events_lost(),
         )
 
     def _model_metrics(
@@ -616,7 +624,7 @@ class MetricsCollector:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceMetrics]:
-        """Yield the current instances, then those that no longer exist, whose counters are kept."""
+        """Yield the metrics of current instances, then of former ones, whose counters are kept."""
         reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
@@ -681,7 +689,7 @@ class MetricsCollector:
 
 
 def _worker_of(counters: InstanceCounters, pid: int) -> Worker | None:
-    """Return the worker of an instance by its pid in `status`; if several run in that process, the newest."""
+    """Return the worker of an instance, given the pid in its status; the newest if several run in that process."""
     return next((worker for worker in reversed(counters.workers) if worker.pid == pid), None)
 
 
@@ -694,7 +702,7 @@ def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetric
 
 
 def _disk(folder: str) -> _Disk:
-    """Return the size of a directory's file system. Blocks forever if its file server is gone."""
+    """Return the free and total bytes of a directory's file system. Blocks forever if its file server is gone."""
     try:
         seen = os.statvfs(folder) if folder else None
     except OSError:
@@ -704,14 +712,14 @@ def _disk(folder: str) -> _Disk:
 
 # ── counters of the workers' stats pages ─────────────────────────────────────────────────────────
 
-#: Upper limit of counters: a page may contain anything, and messages have no larger integers.
+#: Upper limit of counters: a worker's page may contain any value, and messages cannot have larger integers.
 _MAX_INT64 = (1 << 63) - 1
-#: Upper limit of a bucket, so that the total of a histogram also stays within the limit.
+#: Upper limit of a bucket, so that the total of a histogram stays within the limit as well.
 _MAX_IN_BUCKET = _MAX_INT64 >> 7
 
 
 def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
-    """Return the reported counters; `failed` has the failures that only the daemon sees."""
+    """Return a worker's counters in the form of messages. `failed` has the failures that only the daemon sees."""
     failures = dict(zip(FAILURES, counts.failed))
     failures.update(failed or {})
     return Work(
@@ -731,7 +739,7 @@ def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
 
 
 def histogram(total: float, buckets: Sequence[int]) -> Histogram:
-    """Return a histogram without trailing empty buckets."""
+    """Return a histogram without empty buckets at its end."""
     size = len(buckets)
     while size and not buckets[size - 1]:
         size -= 1
@@ -751,14 +759,14 @@ _POLL_INTERVAL_S = 1.0
 
 
 class LoopLag:
-    """Measures once a second how much later than scheduled the loop wakes it."""
+    """Measurement of the event loop's lag: once a second, how much later than scheduled a task wakes up."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._buckets = [0] * DURATION_BUCKETS
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure once a second, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + _POLL_INTERVAL_S
@@ -766,11 +774,11 @@ class LoopLag:
             self.observe(loop.time() - due)
 
     def observe(self, late_s: float) -> None:
-        """Record one measurement."""
+        """Record a measurement, in seconds."""
         late_s = max(0.0, late_s)
         self._sum += late_s
         self._buckets[bisect_left(BOUNDS_S, late_s)] += 1
 
     def histogram(self) -> Histogram:
-        """Return the measurements so far."""
+        """Return a histogram of all measurements."""
         return Histogram(self._sum, list(self._buckets))

@@ -1,4 +1,4 @@
-"""Memory of processes: resident (from the kernel) and on NVIDIA GPUs (from NVML); and the machine's GPUs (nvidia-smi).
+"""Memory of processes: resident memory from the kernel, GPU memory from NVML. And this machine's GPUs, from nvidia-smi.
 
 The GPU parts were written without access to a GPU; see docs/reference/metrics.md.
 """
@@ -19,14 +19,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessMemory(NamedTuple):
-    """Resident bytes, and the part of them that may be shared with other processes."""
+    """Resident memory of a process, and the part of it that may be shared with other processes, in bytes."""
 
     resident: int
     shared: int
 
 
 def memory_of(pid: int) -> ProcessMemory | None:
-    """Return the memory of a process; None if it has exited."""
+    """Return the resident memory of a process; None if it has exited."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
@@ -37,17 +37,17 @@ def memory_of(pid: int) -> ProcessMemory | None:
 
 # ── on GPUs ──────────────────────────────────────────────────────────────────────────────────────
 
-#: Inode of the initial pid namespace (include/uapi/linux/nsfs.h), whose process ids NVML uses.
+#: Inode of the initial pid namespace (include/uapi/linux/nsfs.h). NVML uses the process ids of that namespace.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
 class GpuMemory:
-    """Memory on NVIDIA GPUs according to NVML, if it can be imported and finds a driver.
+    """GPU memory of processes, from NVML.
 
-    Queries may block. Use it from one thread at a time.
+    Queries may block, and only one thread at a time may make them.
 
     Attributes:
-        is_available: whether NVML can be used; None until that has been tried.
+        is_available: whether NVML can be used; None before the first query
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class GpuMemory:
         self._failing = False
 
     def by_process(self) -> Mapping[int, int]:
-        """Return the bytes used by each process, on all GPUs together."""
+        """Return the bytes that each process uses on all GPUs together, by pid."""
         return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
 
     def peak_by_process(self) -> Mapping[int, int]:
-        """Return the bytes used by each process, on the GPU where it uses most."""
+        """Return the bytes that each process uses on the GPU where it uses most, by pid."""
         return {pid: max(used.values()) for pid, used in self._by_gpu().items()}
 
     def _by_gpu(self) -> Mapping[int, Counter[int]]:
@@ -78,7 +78,7 @@ class GpuMemory:
             for number in range(nvml.nvmlDeviceGetCount()):
                 device = nvml.nvmlDeviceGetHandleByIndex(number)
                 for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
-                    if process.usedGpuMemory:  # None if the driver does not report it
+                    if process.usedGpuMemory:  # None if the driver does not report the memory
                         yield process.pid, number, process.usedGpuMemory
         except nvml.NVMLError as error:
             if not self._failing:
@@ -89,7 +89,7 @@ class GpuMemory:
 
 
 def _initialized_nvml() -> Any:
-    """Return the initialized NVML; None if it or a driver is missing, or if it uses process ids of another namespace."""
+    """Initialize NVML and return it; None if it or a driver is missing, or if it uses another namespace's process ids."""
     try:
         import pynvml
     except ImportError:
@@ -97,7 +97,7 @@ def _initialized_nvml() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        _log.info("GPU memory is not reported", reason=str(error))
+        _log.info("GPU memory is not reported: NVML cannot be used", reason=str(error))
         return None
     if os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE:
         _log.warning(
@@ -115,7 +115,7 @@ _QUERY = "--query-gpu=index,uuid,memory.total"
 
 
 class Gpu(NamedTuple):
-    """A GPU: its number, UUID, and total memory in bytes."""
+    """A GPU: number, UUID, and total memory in bytes."""
 
     number: str
     uuid: str

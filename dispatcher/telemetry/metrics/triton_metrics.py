@@ -1,4 +1,4 @@
-"""tritonserver's own metrics, fetched with a short timeout, and its queue statistics."""
+"""tritonserver's own metrics, fetched over HTTP with a short timeout, and the queue statistics in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton._protocol.messages.metrics import QueueMetrics
 _TIMEOUT_S = 2.0
 _MAX_BYTES = 32 << 20
 _PENDING = "nv_inference_pending_request_count"
-#: tritonserver's metric -> field of QueueMetrics, and factor to the field's unit.
+#: Metric of tritonserver -> field of QueueMetrics, and factor to the unit of that field.
 _FIELDS = {
     _PENDING: ("pending", 1),
     "nv_inference_request_success": ("succeeded", 1),
@@ -28,26 +28,26 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch(url: str) -> str:
-    """Return tritonserver's metrics as text; "" if it does not answer in time or has no such endpoint. Blocks."""
+    """Fetch tritonserver's metrics as text; "" if it serves none or does not answer in time. Blocks."""
     if not url:
         return ""
     try:
         with _direct.open(url, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(_MAX_BYTES).decode("utf-8", "replace"))
-    except (OSError, ValueError):  # it is starting, exiting, or hangs
+    except (OSError, ValueError):  # tritonserver is starting or exiting, or hangs
         return ""
 
 
 @dataclass(frozen=True)
 class TritonMetrics:
-    """The metrics reported by tritonserver.
+    """Metrics of tritonserver.
 
     Attributes:
-        text: the original text; "" if there was no answer.
-        families: the parsed metrics.
-        queues: queue statistics by model.
-        since: start of its counters (seconds since the epoch); None if unknown because tritonserver was replaced during
-            the request.
+        text: original text; "" if tritonserver did not answer
+        families: parsed metrics
+        queues: queue statistics, by model
+        since: start time of the counters, in seconds since the epoch; None if tritonserver was replaced during the
+            request
     """
 
     text: str = ""
@@ -57,7 +57,12 @@ class TritonMetrics:
 
 
 def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
-    """Fetch the metrics of a tritonserver; blocks. `process` returns its pid, None during a replacement."""
+    """Fetch and parse the metrics of tritonserver. Blocks.
+
+    Args:
+        url: URL of the metrics; "" if tritonserver serves none
+        process: returns tritonserver's pid; None during a replacement
+    """
     pid = process()
     metrics = parsed(fetch(url))
     if pid is None or process() != pid:
@@ -73,7 +78,7 @@ def _started_at(pid: int) -> float | None:
 
 
 def parsed(text: str) -> TritonMetrics:
-    """Parse a text; if that fails, return only the text."""
+    """Parse the text of tritonserver's metrics. If that fails, the result contains only the text."""
     try:
         families = tuple(text_string_to_metric_families(text))
     except ValueError:  # the text was truncated
@@ -82,9 +87,9 @@ def parsed(text: str) -> TritonMetrics:
 
 
 def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
-    """Yield tritonserver's families in a form valid for OpenMetrics, under their original names.
+    """Yield tritonserver's metrics under their original names, in a form that is valid in OpenMetrics.
 
-    OpenMetrics requires counter names to end with `_total`; others are exposed without a type.
+    OpenMetrics requires names of counters to end with `_total`. Counters with other names are exposed without a type.
     """
     for family in metrics.families:
         if family.type == "counter" and f"# TYPE {family.name}_total " not in metrics.text:
@@ -101,12 +106,12 @@ def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
 
 
 def waiting_at(url: str) -> dict[str, int]:
-    """Return the number of requests waiting in a tritonserver's queues, by model; blocks."""
+    """Fetch the number of requests that wait in tritonserver's queue, by model. Blocks."""
     return waiting(fetch(url))
 
 
 def waiting(text: str) -> dict[str, int]:
-    """Return the number of waiting requests by model from a metrics text; only these lines are parsed."""
+    """Extract the number of waiting requests from the text of tritonserver's metrics, by model."""
     lines = (line for line in text.splitlines(keepends=True) if line.startswith(_PENDING))
     counts: dict[str, int] = {}
     for family in text_string_to_metric_families("".join(lines)):
@@ -126,7 +131,7 @@ def _queues(families: Iterable[Metric]) -> dict[str, list[QueueMetrics]]:
                 continue
             values = found.setdefault((sample.labels.get("model", ""), int(version)), {})
             value = sample.value * unit
-            # Failures are split by reason.
+            # Failures are counted by reason, so add them up.
             values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
     by_model: dict[str, list[QueueMetrics]] = {}
     for (model, number), queue in sorted(found.items()):

@@ -1,4 +1,4 @@
-"""The callables' own metrics: merged from the workers of all models, with the labels of their instances."""
+"""Metrics that callables define, merged from the workers of all models, with the labels of their instances."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _INSTANCE = ("model", "version", "model_instance")
-#: Maximum number of values exposed in total; scraping this many takes a second.
+#: Maximum number of values to expose. (Scraping that many takes a second.)
 _MAX_VALUES = 100_000
-#: Maximum number of drop reasons that are logged, once each.
+#: Maximum number of reasons for omissions that are logged, each of them once.
 _MAX_REPORTED = 1_000
-#: Suffixes of a family's sample names by kind: no two families may share a sample name.
+#: Kind of a metric -> suffixes of the names of its samples. No two metrics may have a sample name in common.
 _NAMES = {
     "counter": ("", "_total"),
     "histogram": ("", "_bucket", "_count", "_sum"),
@@ -30,7 +30,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class RawUserMetrics:
-    """The metrics of one instance's workers: of those that exited, and undecoded ones of current workers."""
+    """Metrics of an instance's workers: totals of those that have exited, and undecoded messages of current ones."""
 
     model: str
     version: int
@@ -41,10 +41,10 @@ class RawUserMetrics:
 
 @dataclass
 class MergedFamily:
-    """One metric of any number of models; each series is labelled with its instance.
+    """A metric of any number of models. Each series has the labels of its instance.
 
     Attributes:
-        since: start of counting (seconds since the epoch); 0 for the daemon's start
+        since: time when counting began, in seconds since the epoch; 0 for the daemon's start
     """
 
     name: str
@@ -56,11 +56,11 @@ class MergedFamily:
 
 @dataclass
 class MergedUserMetrics:
-    """The merged metrics of all callables.
+    """Merged metrics of all callables.
 
     Attributes:
-        families: by name.
-        omitted: number of omitted values, by model.
+        families: the metrics, by name
+        omitted: number of values that are not exposed, by model
     """
 
     families: dict[str, MergedFamily] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class MergedUserMetrics:
 
 
 class MetricConverter:
-    """Converts metrics to an output format one by one, so that one that fails does not affect the others."""
+    """Converts metrics to an output format one by one, so that an error in one does not affect the others."""
 
     def __init__(self) -> None:
         self._failed: set[str] = set()
@@ -76,7 +76,7 @@ class MetricConverter:
     def each(
         self, families: Iterable[MergedFamily], form: Callable[[MergedFamily], T]
     ) -> Iterator[T]:
-        """Yield the result of `form` for each family; log an exception once per metric."""
+        """Yield the result of `form` for each metric. If it fails, log that once and skip the metric."""
         for family in families:
             try:
                 converted = form(family)
@@ -84,13 +84,13 @@ class MetricConverter:
                 name, why = family.name, f"{type(error).__name__}: {error}"
                 if name not in self._failed and len(self._failed) < _MAX_REPORTED:
                     self._failed.add(name)
-                    _log.warning("cannot expose a callable's metric", metric=name, why=why)
+                    _log.warning("could not expose a metric of a callable", metric=name, why=why)
             else:
                 yield converted
 
 
 def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> None:
-    """Add the metrics of the OpenAI frontend. A callable's metric of the same name takes precedence."""
+    """Add the metrics of the OpenAI frontend. Metrics of callables with the same names take precedence."""
     used_names = {name for one in users.families.values() for name in _names(one.name, one.kind)}
     for metric in metrics:
         if metric.series and used_names.isdisjoint(_names(metric.name, metric.kind)):
@@ -107,7 +107,7 @@ def add_frontend(users: MergedUserMetrics, metrics: Iterable[MetricData]) -> Non
 
 
 def raw_user_metrics(model: str, counters: ModelCounters) -> list[RawUserMetrics]:
-    """Return the metrics of a model's workers, to be decoded in another thread. Call it in the dispatcher's loop."""
+    """Return the undecoded metrics of a model's workers. Call this in the dispatcher's event loop."""
     return [
         RawUserMetrics(model, version, number, instance.user_series, current)
         for (version, number), instance in counters.instances.items()
@@ -117,13 +117,13 @@ def raw_user_metrics(model: str, counters: ModelCounters) -> list[RawUserMetrics
 
 
 class Merger:
-    """Merges the messages of all instances, and logs once why a metric is omitted."""
+    """Merges the metrics of all instances, and logs the reason for each omission once."""
 
     def __init__(self) -> None:
         self._reported: set[tuple[str, str]] = set()
 
     def merge(self, instances: Iterable[RawUserMetrics]) -> MergedUserMetrics:
-        """Return the merged metrics; may take a while, and can run in any thread."""
+        """Decode and merge metrics. This may take a second, so call it in a thread."""
         found = MergedUserMetrics()
         owners: dict[str, str] = {}
         remaining = _MAX_VALUES
@@ -155,7 +155,7 @@ class Merger:
         if (model, name) in self._reported or len(self._reported) >= _MAX_REPORTED:
             return
         self._reported.add((model, name))
-        _log.warning("a callable's metrics are omitted", model=model, metric=name, why=why)
+        _log.warning("metric of a callable omitted", model=model, metric=name, why=why)
 
 
 def _names(name: str, kind: str) -> list[str]:
@@ -176,7 +176,7 @@ def _clash(
 
 
 def _with_instance(labels: Labels, instance: Mapping[str, str]) -> Labels:
-    """Return the labels of a series plus those of its instance; conflicting ones are renamed as Prometheus does."""
+    """Return the labels of a series plus those of its instance. Labels of the same name are renamed as in Prometheus."""
     found = dict(labels)
     for name in instance:
         if name in found:

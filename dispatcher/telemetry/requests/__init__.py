@@ -1,5 +1,5 @@
-"""Single requests: access logs, and the slowest and last failed requests of each model.
+"""Individual requests: access logs, and the slowest and the last failed requests of each model.
 
-Based on the records that workers write to their stats pages.
-May import: models, workers, events, runtime, settings.
+Their source is the records that workers write to their statistics pages. May import: models, workers, events, runtime,
+settings.
 """

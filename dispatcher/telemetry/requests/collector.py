@@ -1,9 +1,9 @@
-"""Collects the records of single requests from the workers' stats pages, and writes the access logs.
+"""Collection of request records from the workers' statistics pages, for access logs and samples.
 
     workers' rings ──▶ poll(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
-None of this blocks a worker. A full ring, queue or disk loses records, which are counted. A model whose access log is
-disabled has few records: calls slower than the slowest known ones, and a limited number of failed ones per interval.
+None of this blocks a worker. If a ring, the queue or the disk is full, records are lost, and counted. Without an access
+log, workers record only a few requests: those slower than the slowest known ones, and a limited number of failed ones.
 """
 
 from __future__ import annotations
@@ -34,73 +34,75 @@ from pytriton.dispatcher.workers.model_counters import ModelCounters
 
 _log = structlog.get_logger(__name__)
 
-#: How often the rings are emptied; a busy worker fills one in a second.
+#: Interval between polls of the workers' rings, in seconds. (A busy worker fills its ring in a second.)
 _POLL_INTERVAL_S = 0.25
-#: Maximum number of bytes waiting for the thread; further records are dropped.
+#: Maximum size of the queue for the thread, in bytes. Beyond it, records are dropped.
 _MAX_PENDING_BYTES = 16 << 20
-#: Overhead per message, because a worker may write arbitrarily small ones.
+#: Number of bytes to add for each message, because workers may write very small ones.
 _MESSAGE_BYTES = 64
-#: How long `close` waits for the disk.
+#: How long `close` waits for the disk, in seconds.
 _CLOSE_TIMEOUT_S = 2.0
-#: Maximum length of a request id, which comes from a worker.
+#: Maximum length of a request id (which comes from a worker).
 _MAX_ID = 200
-#: Maximum length of an exception's type name.
+#: Maximum length of the name of an exception's type.
 _MAX_ERROR = 100
 _DAY_NS = 86_400 * 10**9
 _MAX_INT64 = (1 << 63) - 1
-#: End time of a log that is enabled: later than any time that a worker may report.
+#: End of the period of an access log that is still enabled: later than any time that a worker can report.
 _FOREVER = 1 << 64
 
 _encode = msgspec.json.Encoder().encode
 
 
 class _Job(NamedTuple):
-    """Undecoded messages from one worker."""
+    """Undecoded messages of a worker, for the thread."""
 
     model: str
     version: int
     instance: int
     messages: list[bytes]
-    #: The access log to write to; None to only sample the records.
+    #: The access log to write to; None to use the records for samples only.
     log: LogFile | None
-    #: The period, by CLOCK_MONOTONIC, whose records go to the log.
+    #: Period whose requests go to the access log, in nanoseconds of CLOCK_MONOTONIC.
     logged: tuple[int, int]
 
     @property
     def size(self) -> int:
-        """The bytes that it occupies while it waits."""
+        """Size in the queue, in bytes."""
         return sum(len(message) + _MESSAGE_BYTES for message in self.messages)
 
 
 class _Deletion(NamedTuple):
-    """Deletes a log after all earlier writes to it."""
+    """Job that deletes an access log, after all earlier writes to it."""
 
     log: LogFile
 
 
 class _Model:
-    """The samples and recent counters of one model.
+    """Samples and recent outcomes of a model.
 
     Args:
-        counters: counters of the model; another object means another model of the same name
+        counters: counters of the model; if this object changes, there is another model of the same name
     """
 
     def __init__(self, counters: ModelCounters) -> None:
         self.counters = counters
         self.samples = Samples()
         self.log: LogFile | None = None
-        #: Period in which the access log is enabled. Records may arrive later than the requests ended.
+        #: Period in which the access log is or was enabled, for records that arrive after it was disabled.
         self.logged = (0, 0)
         self.registration: Registration | None = None
         self.outcomes = RecentOutcomes(counters, time.monotonic(), begun=counters.started_at)
 
     @property
     def logs_all(self) -> bool:
-        """Whether every request goes to the access log."""
+        """Whether the access log is enabled, so that workers record every request."""
         return self.logged[1] == _FOREVER
 
     def update(self, registration: Registration | None) -> None:
-        """Update from the registration and the counters; a new registration starts without recent outcomes."""
+        """Apply changes of the registration, and record the counters. A new registration starts without recent
+        outcomes.
+        """
         previous, self.registration = self.registration, registration
         logs_all = registration is not None and registration.spec.access_log
         if logs_all != self.logs_all:
@@ -114,12 +116,12 @@ class _Model:
 
 
 class RequestCollector:
-    """Collects the requests of all models.
+    """Collector of the requests of all models.
 
     Args:
         registry: the models
         path: returns the path of a model's access log
-        open_log: opens it
+        open_log: opens an access log
     """
 
     def __init__(
@@ -134,11 +136,11 @@ class RequestCollector:
         self._models: dict[str, _Model] = {}
         self._jobs: queue.SimpleQueue[_Job | _Deletion | None] = queue.SimpleQueue()
         self._pending_bytes = 0
-        self._lock = threading.Lock()  #: protects samples, counters and `_pending_bytes`
+        self._lock = threading.Lock()  #: for the samples, the counters and `_pending_bytes`
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
-        """Collect until cancelled; wait while there are no models."""
+        """Poll the workers' records periodically, while there are models, until cancelled."""
         begun = asyncio.Event()
         counter_registry = self._registry.counter_registry
         counter_registry.on_begun = begun.set
@@ -153,10 +155,10 @@ class RequestCollector:
                 _log.exception("internal error: request records were not collected")
 
     def poll(self) -> None:
-        """Collect the workers' records, and update which requests they should record."""
+        """Collect the records of all workers, and set which requests they record."""
         now = time.monotonic()
         counter_registry = self._registry.counter_registry
-        if not self._registry.stopping:  # when the daemon stops, models keep their logs
+        if not self._registry.stopping:  # access logs are kept when the daemon stops
             for name, known in list(self._models.items()):
                 if counter_registry.get(name) is not known.counters:
                     log = self._models.pop(name).log
@@ -181,7 +183,7 @@ class RequestCollector:
                     self._enqueue(_Job(name, version, instance, unread, model.log, model.logged))
 
     def requests(self, name: str) -> messages.Requests:
-        """Return the samples of a model's requests."""
+        """Return the samples of a model's requests. Raises RemoteFailure if no worker serves the model."""
         registration = self._registry.by_name(name)
         self.poll()
         now = time.monotonic()
@@ -198,7 +200,7 @@ class RequestCollector:
             )
 
     def outcomes(self, name: str) -> Outcomes | None:
-        """Return the outcomes of a model's requests in the last minutes; None if unknown."""
+        """Return the outcomes of a model's requests in the last minutes; None if they are unknown."""
         self.poll()
         model = self._models.get(name)
         if model is None:
@@ -209,11 +211,11 @@ class RequestCollector:
 
     @property
     def has_pending(self) -> bool:
-        """Whether collected records have not been written yet."""
+        """Whether records are waiting to be written."""
         return self._pending_bytes > 0
 
     def close(self) -> None:
-        """Write the queued records, as far as the disk accepts them in time."""
+        """Write the queued records, but wait only a limited time for the disk."""
         self.poll()
         if self._thread is not None:
             self._jobs.put(None)
@@ -234,7 +236,7 @@ class RequestCollector:
         self._jobs.put(job)
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="requests", daemon=True)
-            thread.start()  # if no thread can be started now, the next job retries
+            thread.start()  # raises if no thread can be started now; the next job retries
             self._thread = thread
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
@@ -290,7 +292,7 @@ def _lines(entries: Sequence[RequestEntry]) -> str:
 
 
 def _entries(job: _Job) -> Iterator[tuple[RequestEntry, bool]]:
-    """Yield each request, and whether it goes to the log."""
+    """Yield each request in a job, and whether it goes to the access log."""
     wall, clock = time.time(), time.monotonic_ns()
     begun, ended = job.logged
     for message in job.messages:
@@ -319,7 +321,7 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
 
 
 def _bounded(count: int) -> int | None:
-    """Return a worker's count limited to what a message can carry; None if it was not counted."""
+    """Return a count of a worker, limited to what messages can represent; None if the worker did not count it."""
     return None if count < 0 else min(count, _MAX_INT64)
 
 
@@ -327,22 +329,22 @@ def _bounded(count: int) -> int | None:
 
 #: Number of samples of each kind.
 MAX_SAMPLES = 20
-#: Length of "the last hour", and of the periods whose slowest requests are recorded.
+#: How long to keep the slowest requests, and length of the periods for which they are recorded, in seconds.
 _HOUR_S, _PERIOD_S = 3600.0, 600.0
 
 
 @dataclass
 class _SamplePeriod:
     begun: float
-    #: A heap of the slowest: time, unique number as a tie-breaker, time seen, entry.
+    #: Heap of the slowest requests: duration, unique number as a tie-breaker, time of arrival, entry.
     slowest: list[tuple[int, int, float, RequestEntry]] = field(default_factory=list)
 
 
 class Samples:
-    """The samples of one model. `now` is the time of a monotonic clock."""
+    """Samples of a model's requests. In all methods, `now` is the time on a monotonic clock."""
 
     def __init__(self) -> None:
-        #: Exception type and time (seconds since the epoch) of the last failed request.
+        #: Exception type of the last failed request, and its time in seconds since the epoch.
         self.last_error = ""
         self.last_failed_at: float | None = None
         self._periods: deque[_SamplePeriod] = deque()
@@ -350,7 +352,7 @@ class Samples:
         self._count = 0
 
     def add(self, entry: RequestEntry, now: float) -> None:
-        """Record a request if it belongs to the samples."""
+        """Add a request to the samples, if it failed or is among the slowest."""
         if entry.status != "ok":
             self._failed.appendleft(entry)
             self.last_failed_at, self.last_error = entry.time, entry.error
@@ -363,14 +365,14 @@ class Samples:
             heapq.heapreplace(period.slowest, one)
 
     def threshold_ns(self, now: float) -> int:
-        """Return the minimum duration of a request to count among the slowest."""
+        """Return the minimum duration of a request to be among the slowest, in nanoseconds."""
         period = self._period(now)
         if len(period.slowest) < MAX_SAMPLES:
             return 0
         return min(period.slowest[0][0] + 1, NEVER - 1)
 
     def slowest(self, now: float) -> list[RequestEntry]:
-        """Return the slowest of the last hour, slowest first."""
+        """Return the slowest requests of the last hour, slowest first."""
         self._period(now)
         slowest = [one for period in self._periods for one in period.slowest]
         recent = [one for one in slowest if one[2] > now - _HOUR_S]
@@ -390,7 +392,7 @@ class Samples:
 
 # ── recent outcomes, as differences of cumulative counters ───────────────────────────────────────
 
-#: Length of the period, and interval between points.
+#: Length of the period, and interval between its points, in seconds.
 _PERIOD_LENGTH_S, _INTERVAL_S = 300.0, 10.0
 
 
@@ -401,11 +403,13 @@ class _Point(NamedTuple):
 
 
 class RecentOutcomes:
-    """Records the counters of one model. Times are those of a monotonic clock.
+    """Outcomes of a model's recent requests, from points of its cumulative counters. Times are those of a monotonic
+    clock.
 
     Args:
-        counters: the counters
-        begun: start of the counters, to include everything counted so far; None to include only what follows
+        counters: counters of the model
+        now: current time
+        begun: start time of the counters, to include everything that they have counted; None to start now
     """
 
     def __init__(self, counters: ModelCounters, now: float, *, begun: float | None = None) -> None:
@@ -414,7 +418,7 @@ class RecentOutcomes:
         self._points = deque([first])
 
     def sample(self, now: float) -> None:
-        """Record a point if the interval has passed."""
+        """Record a point, unless the last one is too recent."""
         if now < self._points[-1].at + _INTERVAL_S:
             return
         self._points.append(_Point(now, *self._counters.outcomes()))
@@ -422,7 +426,9 @@ class RecentOutcomes:
             self._points.popleft()
 
     def since(self, now: float) -> tuple[float, int, dict[str, int]]:
-        """Return the length of the recorded period in seconds, and the requests started and failed in it."""
+        """Return the length of the period in seconds, the number of requests started in it, and of failed ones by
+        kind.
+        """
         first = self._points[0]
         requests, failed = self._counters.outcomes()
         recent = {kind: max(0, count - first.failed.get(kind, 0)) for kind, count in failed.items()}

@@ -1,6 +1,6 @@
-"""Profiles live workers with py-spy, which samples the process from outside while it keeps serving.
+"""Profiling of running workers with py-spy, which samples a process from outside while it keeps serving.
 
-The daemon runs it, because it may trace its own workers, while another process of the same user may not.
+The daemon runs py-spy, because a process may usually trace its own children, but not other processes of its user.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pytriton._protocol.messages import sendable
 from pytriton.dispatcher.runtime.child import with_parent_death_signal
 from pytriton.dispatcher.workers.worker import Worker
 
-#: Samples per second: enough detail at little cost.
+#: Number of samples per second.
 _RATE = 100
 _MIN_S, _MAX_S = 1.0, 300.0
-#: Extra time for py-spy to read the process's symbols before sampling, and to write the file afterwards.
+#: Extra time for py-spy to read symbols before it samples, and to write its file afterwards, in seconds.
 _EXTRA_S = 30.0
-#: Maximum size of the stacks in an answer.
+#: Maximum size of the stacks in a response, in bytes.
 _MAX_BYTES = 4 << 20
-#: Maximum size of the stacks that are read: a worker with many threads and deep stacks produces far more.
+#: Maximum size of the stacks to read, in bytes. (A worker with many threads and deep stacks has far more.)
 _MAX_READ = 64 << 20
-#: Maximum length of py-spy's error output in an error message.
+#: Maximum length of py-spy's output in an error message.
 _MAX_ERROR_LENGTH = 500
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -36,10 +36,14 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 def choose_worker(
     request: messages.ProfileWorker, workers: Sequence[Worker], *, suspended: bool = False
 ) -> Worker:
-    """Return the worker to profile; `suspended`: the model is suspended and has no worker.
+    """Choose the worker to profile.
+
+    Args:
+        request: names the model, and optionally an instance
+        suspended: whether the model is suspended, so that it has no workers
 
     Raises:
-        RemoteFailure: there is no such worker.
+        RemoteFailure: there is no such worker
     """
     serving = sorted((one for one in workers if one.alive), key=lambda one: one.instance)
     if request.instance is not None:
@@ -57,10 +61,10 @@ def choose_worker(
 
 
 class Profiler:
-    """Runs py-spy, at most once per worker at a time.
+    """Runs py-spy, at most once at a time for each worker.
 
     Args:
-        folder: a writable directory
+        folder: directory for its files
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,10 +72,10 @@ class Profiler:
         self._in_progress: set[int] = set()
 
     async def profile(self, worker: Worker, request: messages.ProfileWorker) -> messages.Profiled:
-        """Profile a worker and return its stacks.
+        """Profile a worker, and return its stacks with their numbers of samples.
 
         Raises:
-            RemoteFailure: profiling failed; the text says why and what to do.
+            RemoteFailure: profiling failed; the message says why, and what to do
         """
         if not _MIN_S <= request.seconds <= _MAX_S:
             text = f"seconds={request.seconds:g}: must be from {_MIN_S:g} to {_MAX_S:g}"
@@ -105,14 +109,14 @@ class Profiler:
 
 
 def _program() -> str | None:
-    """Return the path of py-spy from the daemon's environment, or from its PATH."""
+    """Return the path of py-spy: in the daemon's Python environment, or on PATH."""
     own = os.path.join(os.path.dirname(sys.executable), "py-spy")
     return own if os.access(own, os.X_OK) else shutil.which("py-spy")
 
 
 async def _run(program: str, pid: int, seconds: float, file: str) -> str:
     """Run py-spy and return its output."""
-    whole_s = round(seconds)  # py-spy accepts whole seconds only
+    whole_s = round(seconds)  # py-spy accepts only whole seconds
     command = [
         program, "record", "--pid", str(pid), "--duration", str(whole_s), "--rate", str(_RATE),
         "--format", "raw", "--full-filenames", "--idle", "--threads", "--output", file,
@@ -149,7 +153,9 @@ def _failure(worker: Worker, model: str, output: str) -> str:
 
 
 def _read(file: Path) -> tuple[str, int]:
-    """Return the stacks at the beginning of a file that fit into an answer, and the number of samples omitted."""
+    """Read the stacks in a file; return the most frequent ones that fit into a response, and the number of samples
+    omitted.
+    """
     with file.open("rb") as stream:
         stacks = stream.read(_MAX_READ)
         if stream.read(1):
@@ -158,7 +164,7 @@ def _read(file: Path) -> tuple[str, int]:
 
 
 def _most_frequent(stacks: str) -> tuple[str, int]:
-    """Return the most frequent stacks that fit into an answer, and the number of samples omitted."""
+    """Return the most frequent stacks that fit into a response, and the number of samples omitted."""
     if len(stacks) <= _MAX_BYTES:
         return stacks, 0
     lines = [line for line in stacks.split("\n") if line]

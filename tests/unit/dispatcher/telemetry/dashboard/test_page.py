@@ -238,7 +238,7 @@ def test_errors_are_for_the_owner_also_in_the_overview(daemon: Daemon) -> None:
     assert "secret" not in str(found)
     assert found["problems"] == [
         "model digits: shown with the access token",
-        "a problem of the daemon: shown with the access token",
+        "the daemon: shown with the access token",
     ]
     assert [row["last_exit"] for row in found["rows"] if row["model"] == "b"] == ["", ""]
     owners = daemon.ask("GET", "/page/view.json", headers=_OWNER).json()
