@@ -1,4 +1,4 @@
-"""Limits on what clients may use of the native frontend and of the OpenAI API, set as NAME=VALUE."""
+"""Limits on the resources that clients may use in the native frontend and the OpenAI API, set as NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton._host.settings.parsing import Kind, nearest
 
 @dataclass(frozen=True)
 class Limit:
-    """The allowed range of a limit, and its default."""
+    """Allowed range and default of a limit."""
 
     minimum: float
     maximum: float
@@ -54,12 +54,12 @@ OPENAI_LIMITS = {
     "response_s": Limit(0, 1e9, 600),
 }
 
-#: Limits of the native frontend that default to this fraction (1/n) of the memory, if that is more than the table's default.
+#: Limits of the native frontend that default to 1/n of the memory, if that is more than the default in the table.
 _PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
 
 
 def limits(table: Mapping[str, Limit]) -> Kind:
-    """Return a validator for lists of NAME=VALUE with the names of `table`; text is split as a shell would."""
+    """Return a validator for lists of NAME=VALUE, with names from `table`. Text is split as in a shell."""
     return Kind("a list in which each value is NAME=VALUE", partial(_read_all, table), is_list=True)
 
 
