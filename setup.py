@@ -29,14 +29,15 @@ class BuildWithPrograms(build_py):
         super().run()
         if self.editable_mode:  # the daemon builds it for itself
             return
-        folder = Path(self.build_lib, "pytriton", "proxy_backend")
-        backend, frontend, interposer = (
-            folder / one for one in ("backend", "frontend", "interposer")
-        )
+        root = Path(self.build_lib, "pytriton", "proxy_backend")
         try:
-            proxy_compiler.compile_library(backend, backend / proxy_compiler.LIBRARY)
-            proxy_compiler.compile_library(interposer, interposer / proxy_compiler.INTERPOSER)
-            proxy_compiler.compile_frontend(frontend, frontend / proxy_compiler.FRONTEND)
+            for program in (
+                proxy_compiler.PROXY,
+                proxy_compiler.INTERPOSER,
+                proxy_compiler.FRONTEND,
+            ):
+                target = root / program.folders[0] / program.file
+                proxy_compiler.compile_program(program, root, target)
         except proxy_compiler.BuildError as error:
             self.warn(f"the wheel goes without the compiled proxy, or the native frontend: {error}")
 

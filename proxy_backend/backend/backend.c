@@ -4,7 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "base/json.h"
-#include "base/text.h"
+#include "base/strings.h"
 #include "batches/batch.h"
 #include "control/control.h"
 #include "proxy/proxy.h"

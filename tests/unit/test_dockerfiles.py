@@ -166,7 +166,7 @@ def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> No
         "worker",
         "proxy_backend",
     }
-    library = proxy_compiler.LIBRARY
+    library = proxy_compiler.PROXY.file
     assert any(library in command for command in values(path, "RUN"))  # or the build ends
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.caching_compiler import caching_compiler
 
-from pytriton._host.install.proxy_compiler import FRONTEND, INTERPOSER, LIBRARY, compiler
+from pytriton._host.install.proxy_compiler import FRONTEND, INTERPOSER, PROXY, compiler
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -189,9 +189,9 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
 def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
-    assert PurePosixPath("pytriton/proxy_backend/backend", LIBRARY) in wheel_names(built)
-    assert PurePosixPath("pytriton/proxy_backend/frontend", FRONTEND) in wheel_names(built)
-    assert PurePosixPath("pytriton/proxy_backend/interposer", INTERPOSER) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/backend", PROXY.file) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/frontend", FRONTEND.file) in wheel_names(built)
+    assert PurePosixPath("pytriton/proxy_backend/interposer", INTERPOSER.file) in wheel_names(built)
 
 
 def test_both_have_every_c_source_in_its_room(built: Path) -> None:
@@ -245,6 +245,6 @@ def test_an_archive_without_the_symlinks_builds_the_same_wheel(
     names = [name for name in wheel_names(built_bare) if ".dist-info" not in name.parts[0]]
     same = [name for name in wheel_names(built) if ".dist-info" not in name.parts[0]]
     assert sorted(names) == sorted(
-        name for name in same if name.name not in (LIBRARY, FRONTEND, INTERPOSER)
+        name for name in same if name.name not in (PROXY.file, FRONTEND.file, INTERPOSER.file)
     )
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()

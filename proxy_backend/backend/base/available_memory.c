@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "base/available_memory.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 
 #include <limits.h>
 #include <stdbool.h>

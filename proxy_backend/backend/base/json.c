@@ -1,7 +1,8 @@
 /* RFC 8259. The input comes from tritonserver or our dispatcher; malformed text yields no values. */
 #include "base/json.h"
 
-#include <stdio.h>
+#include "common/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,26 +127,6 @@ static unsigned hex4(const char *at)
     return (unsigned)strtoul(digits, NULL, 16);
 }
 
-static char *put_utf8(char *out, unsigned code)
-{
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
-    return out;
-}
-
 char *json_string(Json value)
 {
     static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
@@ -166,7 +147,7 @@ char *json_string(Json value)
                 code = 0x10000 + ((code - 0xd800) << 10) + (hex4(at + 3) - 0xdc00);
                 at += 6;
             }
-            out = put_utf8(out, code);
+            out += utf8_encode(code, out);
             continue;
         }
         for (const char *escape = escapes; *escape; escape += 2)
@@ -176,24 +157,4 @@ char *json_string(Json value)
     if (text)
         *out = 0;
     return text;
-}
-
-void json_put_string(Buffer *buffer, const char *text, size_t size)
-{
-    buffer_put(buffer, "\"", 1);
-    for (size_t i = 0; i < size; i++) {
-        char escape[8];
-        unsigned char byte = (unsigned char)text[i];
-        if (byte == '"' || byte == '\\') {
-            escape[0] = '\\';
-            escape[1] = (char)byte;
-            buffer_put(buffer, escape, 2);
-        } else if (byte < 0x20) {
-            snprintf(escape, sizeof escape, "\\u%04x", byte);
-            buffer_put(buffer, escape, 6);
-        } else {
-            buffer_put(buffer, text + i, 1);
-        }
-    }
-    buffer_put(buffer, "\"", 1);
 }

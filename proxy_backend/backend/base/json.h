@@ -2,8 +2,6 @@
 #ifndef PYTRITON_BACKEND_BASE_JSON_H
 #define PYTRITON_BACKEND_BASE_JSON_H
 
-#include "base/buffer.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -28,8 +26,5 @@ bool json_next_element(Json array, JsonMember *element);
 bool json_is_string(Json value);
 char *json_string(Json value);
 bool json_is(Json value, const char *literal);
-
-/* Write a string in quotes. */
-void json_put_string(Buffer *buffer, const char *text, size_t size);
 
 #endif

@@ -10,8 +10,8 @@
 #define _GNU_SOURCE
 #include "batches/batch.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "lane/memory.h"
 #include "proxy/proxy.h"
 #include "translation/request_check.h"
@@ -56,7 +56,7 @@ static Receiver receiver(const Execution *batch)
 static void release_request(Execution *batch, bool success, uint32_t flags)
 {
     TRITONBACKEND_Request *request = batch->requests[batch->answered];
-    uint64_t end_ns = clock_monotonic_ns();
+    uint64_t end_ns = clock_ns();
     triton_error_consume(TRITONBACKEND_ModelInstanceReportStatistics(
         batch->proxy->instance, request, success, batch->begun_ns, batch->sent_ns, batch->answered_ns, end_ns));
     triton_error_consume(TRITONBACKEND_RequestRelease(request, flags));
@@ -68,7 +68,7 @@ static void release_request(Execution *batch, bool success, uint32_t flags)
 static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
-    batch->answered_ns = clock_monotonic_ns();
+    batch->answered_ns = clock_ns();
     for (; batch->answered < end; batch->answered++) {
         Receiver to = receiver(batch);
         response_send_error(batch->proxy, &to, code, text, names);
@@ -102,7 +102,7 @@ static void report_batch(Execution *batch)
     for (uint32_t i = batch->answered; i < batch->end; i++)
         rows += request_rows(batch->proxy->model, batch->requests[i]);
     triton_error_consume(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, clock_monotonic_ns()));
+        batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, clock_ns()));
 }
 
 /* Pass the worker's answers on. Returns false if it broke the protocol or was lost. */
@@ -110,18 +110,18 @@ static bool forward_responses(Execution *batch, Reader *answer)
 {
     Proxy *proxy = batch->proxy;
     msgpack_get_array(answer);
-    Text tag = msgpack_get_text(answer);
+    Slice tag = msgpack_get_text(answer);
     int64_t id = msgpack_get_int(answer);
-    bool lent = text_equals(tag, BATCH_LENT_NAME), done = lent || text_equals(tag, BATCH_DONE_NAME);
-    if (answer->malformed || id != (int64_t)proxy->batch || !(done || text_equals(tag, BATCH_FAILED_NAME))) {
+    bool lent = slice_is(tag, BATCH_LENT_NAME), done = lent || slice_is(tag, BATCH_DONE_NAME);
+    if (answer->malformed || id != (int64_t)proxy->batch || !(done || slice_is(tag, BATCH_FAILED_NAME))) {
         snprintf(proxy->lane->fault, sizeof proxy->lane->fault, "the worker answered batch %lu with %.*s %ld",
             proxy->batch, (int)(tag.size < 40 ? tag.size : 40), tag.start, (long)id);
         return false;
     }
-    batch->answered_ns = clock_monotonic_ns();
+    batch->answered_ns = clock_ns();
     if (!done) { /* Triton's own python backend also counts a failed batch: an execution, and failed requests */
         report_batch(batch);
-        char *text = text_without_nul(msgpack_get_text(answer));
+        char *text = strdup_printable(msgpack_get_text(answer));
         fail_up_to(batch, batch->end, ERROR_INTERNAL, text, !proxy->model->is_triton_python);
         free(text);
         return true;
@@ -179,7 +179,7 @@ static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again,
     Proxy *proxy = batch->proxy;
     LossReport loss = loss_report(batch);
     LaneState state = lane_send(proxy->lane, &proxy->message);
-    batch->sent_ns = clock_monotonic_ns();
+    batch->sent_ns = clock_ns();
     while (state == LANE_OK) {
         state = lane_receive(proxy->lane, answer);
         if (state != LANE_TIMEOUT)
@@ -277,7 +277,7 @@ static void serve_requests(Execution *batch)
 
 void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
 {
-    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = clock_monotonic_ns()};
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = clock_ns()};
     batch.count = batch.end = requests_reject_invalid(proxy, requests, count);
     while (batch.answered < batch.count) {
         if (batch.answered == batch.end) { /* retry the next one individually: it was lost with the others once */
@@ -292,7 +292,6 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
 
 void batch_refuse(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
 {
-    Execution batch = {
-        .proxy = proxy, .requests = requests, .begun_ns = clock_monotonic_ns(), .count = count, .end = count};
+    Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = clock_ns(), .count = count, .end = count};
     fail_up_to(&batch, count, ERROR_UNAVAILABLE, text, true);
 }

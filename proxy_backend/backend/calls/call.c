@@ -2,7 +2,7 @@
 #include "calls/call.h"
 
 #include "base/available_memory.h"
-#include "base/text.h"
+#include "base/strings.h"
 #include "triton/errors.h"
 #include "triton/parameters.h"
 #include "wire/protocol.h"
@@ -251,7 +251,7 @@ static void put_response_parameters(TRITONSERVER_InferenceResponse *response, ui
 {
     Buffer json = {0};
     if (count)
-        buffer_puts(&json, "{");
+        buffer_put_string(&json, "{");
     for (uint32_t i = 0; i < count; i++) {
         const char *name = "";
         int type = -1;
@@ -262,7 +262,7 @@ static void put_response_parameters(TRITONSERVER_InferenceResponse *response, ui
     if (count)
         buffer_put(&json, "}", 2); /* with the NUL byte */
     message->failed |= json.failed;
-    msgpack_put_sanitized(message, count && !json.failed ? (const char *)json.data : "", MAX_MESSAGE_BYTES);
+    msgpack_put_sanitized(message, count && !json.failed ? json.data : "", MAX_MESSAGE_BYTES);
     buffer_free(&json);
 }
 

@@ -3,7 +3,8 @@
 
 #include "base/json.h"
 #include "base/sha256.h"
-#include "base/text.h"
+#include "base/strings.h"
+#include "common/json_writer.h"
 #include "control/control.h"
 #include "wire/msgpack.h"
 #include "wire/protocol.h"
@@ -60,39 +61,29 @@ bool chain_has_worker(const char *value, const char *worker, Buffer *waiting, ui
 /* The maximum number of models that wait for each other. */
 enum { MAX_CHAIN_DEPTH = 16, REQUEST_TIMEOUT_MS = 10000 };
 
-/* Returns the buffer as a text for free(), NULL without memory. Takes the buffer. */
-static char *buffer_to_string(Buffer *buffer)
-{
-    buffer_put(buffer, "", 1);
-    char *text = buffer->failed ? NULL : (char *)buffer->data;
-    if (text == NULL)
-        buffer_free(buffer);
-    return text;
-}
-
 char *chain_encode(const CallMessage *call)
 {
     Buffer json = {0}, sealed = {0};
     Links links = chain_links(call);
     char seal[SEAL + 1];
-    buffer_puts(&json, "[");
+    buffer_put_string(&json, "[");
     while (chain_next(&links)) {
-        buffer_puts(&json, json.size > 1 ? ",[" : "[");
-        json_put_string(&json, links.model.start, links.model.size);
-        buffer_puts(&json, ",");
-        json_put_string(&json, links.worker.start, links.worker.size);
-        buffer_puts(&json, "]");
+        buffer_put_string(&json, json.size > 1 ? ",[" : "[");
+        json_put_sanitized(&json, links.model);
+        buffer_put_string(&json, ",");
+        json_put_sanitized(&json, links.worker);
+        buffer_put_string(&json, "]");
     }
-    buffer_puts(&json, "]");
+    buffer_put_string(&json, "]");
     if (json.failed) {
         buffer_free(&json);
         return NULL;
     }
-    chain_seal_compute((const char *)json.data, json.size, seal);
+    chain_seal_compute(json.data, json.size, seal);
     buffer_put(&sealed, seal, SEAL);
     buffer_put(&sealed, json.data, json.size);
     buffer_free(&json);
-    return buffer_to_string(&sealed);
+    return buffer_take(&sealed);
 }
 
 static char *too_deep_error(const CallMessage *call)
@@ -100,14 +91,14 @@ static char *too_deep_error(const CallMessage *call)
     Buffer text = {0};
     Links links = chain_links(call);
     char *begun = strdup_printf("calls are nested more than %d deep: ", MAX_CHAIN_DEPTH);
-    buffer_puts(&text, begun);
+    buffer_put_string(&text, begun);
     free(begun);
     while (chain_next(&links)) {
-        buffer_put(&text, links.model.start, links.model.size);
-        buffer_puts(&text, " → ");
+        buffer_put_slice(&text, links.model);
+        buffer_put_string(&text, " → ");
     }
-    buffer_put(&text, call->model.start, call->model.size);
-    char *whole = buffer_to_string(&text);
+    buffer_put_slice(&text, call->model);
+    char *whole = buffer_take(&text);
     return whole ? whole : strdup_printf("calls are nested too deep");
 }
 

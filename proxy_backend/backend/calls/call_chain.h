@@ -1,7 +1,7 @@
 /* The check of a call's chain, and the dispatcher requests that it needs: see proxy_backend/python_proxy/chains.py. */
 #ifndef PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
 #define PYTRITON_BACKEND_CALLS_CALL_CHAIN_H
-#include "base/buffer.h"
+#include "common/buffer.h"
 #include "calls/call_message.h"
 
 #include <stdbool.h>

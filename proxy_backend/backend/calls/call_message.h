@@ -9,10 +9,10 @@ enum { MAX_DIMS = 64 };
 /* A Call of pytriton/_protocol/calls/call_messages.py. Its texts point into the message. */
 typedef struct {
     int64_t id, version;
-    Text model;
+    Slice model;
     Reader inputs, outputs; /* each begins with the array header */
-    Text parameters, request_id;
-    Text correlation; /* `start` NULL: it is the number */
+    Slice parameters, request_id;
+    Slice correlation; /* `start` NULL: it is the number */
     uint64_t correlation_number, flags, timeout_us;
     bool stream;
     Reader chain;
@@ -20,7 +20,7 @@ typedef struct {
 
 /* An input as the worker describes it. */
 typedef struct {
-    Text name, datatype;
+    Slice name, datatype;
     int64_t shape[MAX_DIMS];
     uint32_t dims; /* may exceed MAX_DIMS: then the input must be refused */
     int64_t memory, offset, size;
@@ -37,7 +37,7 @@ void call_message_get_input(Reader *reader, Input *input);
 typedef struct {
     Reader reader;
     uint32_t left;
-    Text model, worker;
+    Slice model, worker;
 } Links;
 Links chain_links(const CallMessage *call);
 bool chain_next(Links *links);

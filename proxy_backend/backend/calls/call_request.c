@@ -6,7 +6,8 @@
 
 #include "base/available_memory.h"
 #include "base/json.h"
-#include "base/text.h"
+#include "base/strings.h"
+#include "common/utf8.h"
 #include "calls/call_chain.h"
 #include "triton/datatypes.h"
 #include "triton/errors.h"
@@ -87,7 +88,7 @@ static const char *find_input_fault(const Input *input, int datatype, const uint
 static CallError add_input(
     TRITONSERVER_InferenceRequest *request, CallConnection *connection, const Input *input, uint8_t *bytes)
 {
-    char *name = text_copy(input->name), *type = text_copy(input->datatype);
+    char *name = strdup_slice(input->name), *type = strdup_slice(input->datatype);
     int datatype = type ? TRITONSERVER_StringToDataType(type) : TYPE_INVALID;
     const uint8_t *theirs =
         input->size ? call_connection_memory(connection, input->memory, input->offset, input->size) : NULL;
@@ -130,7 +131,7 @@ static CallError add_outputs(TRITONSERVER_InferenceRequest *request, const CallM
     CallError error = no_error();
     Reader reader = call->outputs;
     for (uint32_t left = msgpack_get_array(&reader); left && error.text == NULL; left--) {
-        char *name = text_copy(msgpack_get_text(&reader));
+        char *name = strdup_slice(msgpack_get_text(&reader));
         error = name ? call_error_from(TRITONSERVER_InferenceRequestAddRequestedOutput(request, name))
                      : invalid_error(strdup_printf("an output's name has a zero byte"));
         free(name);
@@ -160,7 +161,7 @@ static TRITONSERVER_Error *set_parameter(
 
 static bool is_valid_text(const char *text)
 {
-    return text == NULL || utf8_is_valid((Text){text, strlen(text)});
+    return text == NULL || utf8_is_valid((Slice){text, strlen(text)});
 }
 
 static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const CallMessage *call, const Flow *flow)
@@ -189,8 +190,8 @@ static CallError add_parameters(TRITONSERVER_InferenceRequest *request, const Ca
 
 static CallError set_details(TRITONSERVER_InferenceRequest *request, const CallMessage *call)
 {
-    char *id = text_copy(call->request_id);
-    char *correlation = call->correlation.start ? text_copy(call->correlation) : NULL;
+    char *id = strdup_slice(call->request_id);
+    char *correlation = call->correlation.start ? strdup_slice(call->correlation) : NULL;
     TRITONSERVER_Error *error = NULL;
     if (id == NULL || (call->correlation.start && correlation == NULL))
         error = TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "an id of the request has a zero byte");

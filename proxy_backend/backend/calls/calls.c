@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "calls/calls.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "base/thread.h"
 #include "calls/call.h"
 #include "calls/call_chain.h"
@@ -53,17 +53,17 @@ static Call *add_call(Calls *calls, const CallMessage *message)
         return NULL;
     call->calls = calls;
     call->id = message->id;
-    call->model = text_copy(message->model);
+    call->model = strdup_slice(message->model);
     call->stream = message->stream;
     call->flow = call->stream ? flow_new() : NULL;
-    call->begun_ns = clock_monotonic_ns();
+    call->begun_ns = clock_ns();
     call->unread_tail = &call->unread_head;
     call->queue_tail = &call->queue_head;
     call->refs = 1;
     while (chain_next(&links))
         call->blocks_worker = links.worker.size != 0;
     if (call->blocks_worker && calls->worker == NULL)
-        calls->worker = text_copy(links.worker);
+        calls->worker = strdup_slice(links.worker);
     __atomic_add_fetch(&calls->refs, 1, __ATOMIC_RELAXED);
     Call **bucket = &calls->table[(uint64_t)call->id % CALL_BUCKETS];
     call->next = *bucket;
@@ -128,13 +128,13 @@ static bool handle_message(Calls *calls, Reader *reader)
 {
     CallMessage message;
     uint32_t fields = msgpack_get_array(reader);
-    Text tag = msgpack_get_text(reader);
-    if (text_equals(tag, CALL_NAME))
+    Slice tag = msgpack_get_text(reader);
+    if (slice_is(tag, CALL_NAME))
         return fields > 0 && call_message_read(reader, fields - 1, &message) && begin_call(calls, &message);
-    bool was_read = text_equals(tag, ANSWER_READ_NAME), final = false, right = true;
-    bool cancelled = text_equals(tag, CALL_CANCELLED_NAME);
+    bool was_read = slice_is(tag, ANSWER_READ_NAME), final = false, right = true;
+    bool cancelled = slice_is(tag, CALL_CANCELLED_NAME);
     int64_t id = msgpack_get_int(reader);
-    if (reader->malformed || !(was_read || cancelled || text_equals(tag, CALL_DROPPED_NAME)))
+    if (reader->malformed || !(was_read || cancelled || slice_is(tag, CALL_DROPPED_NAME)))
         return false;
     pthread_mutex_lock(&calls->lock);
     Call **at = find(calls, id);
@@ -190,7 +190,7 @@ static bool array_contains(Reader array, const char *name)
 {
     bool found = false;
     for (uint32_t left = msgpack_get_array(&array); left && !array.malformed; left--)
-        found |= text_equals(msgpack_get_text(&array), name);
+        found |= slice_is(msgpack_get_text(&array), name);
     return found;
 }
 
@@ -270,7 +270,7 @@ static void *reader_run(void *argument)
         } else if (state == RECEIVED_FAULT) {
             log_error("a worker broke the protocol, its calls fail: %s", call_connection_fault(calls->connection));
         }
-        uint64_t now_ns = clock_monotonic_ns();
+        uint64_t now_ns = clock_ns();
         if (now_ns - calls->checked_ns > check_interval_ns)
             check_waiting_calls(calls, now_ns);
     } while (state == RECEIVED_MESSAGE || state == RECEIVED_NOTHING);
@@ -279,7 +279,7 @@ static void *reader_run(void *argument)
     call_connection_close(calls->connection);
     if (calls->reported_models.size) {
         Buffer none = {0};
-        report_waiting(calls, &none, 0, clock_monotonic_ns());
+        report_waiting(calls, &none, 0, clock_ns());
     }
     calls_unref(calls);
     return NULL;
@@ -304,7 +304,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     slots_open(&calls->slots, calls->connection);
     calls->endpoint = strdup(caller->endpoint);
     calls->name = strdup_printf("%s:calls-%lu", caller->proxy, __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
-    calls->checked_ns = clock_monotonic_ns();
+    calls->checked_ns = clock_ns();
     calls->refs = 2;
     if (triton_error_consume(TRITONBACKEND_ModelServer(caller->model, &calls->server)) || calls->endpoint == NULL ||
         calls->name == NULL || !thread_start(&calls->reader, THREAD_SMALL_STACK, reader_run, calls)) {

@@ -4,8 +4,8 @@
 #define _GNU_SOURCE
 #include "control/control.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "wire/protocol.h"
 #include "wire/shapes.h"
 
@@ -76,7 +76,7 @@ void control_free(Control *control)
 
 static int64_t now_ms(void)
 {
-    return (int64_t)(clock_monotonic_ns() / 1000000);
+    return (int64_t)(clock_ns() / 1000000);
 }
 
 /* Limit connecting (a full backlog makes it wait) and sending to the deadline; -1: no limit. */
@@ -260,8 +260,7 @@ char *control_request(Control *control, const Buffer *request, Buffer *reply, in
         failure = transport_error(request->failed ? "out of memory" : strerror(errno));
     pthread_mutex_unlock(&control->lock);
     ShapeError shape_error;
-    if (failure == NULL &&
-        !message_is_valid((Reader){reply->data, reply->data + reply->size, false}, control_messages, &shape_error))
+    if (failure == NULL && !message_is_valid(msgpack_read(reply->data, reply->size), control_messages, &shape_error))
         failure = strdup_printf("the dispatcher's answer is not understood: it sent %s", shape_error.text);
     if (failure == NULL && reply_is(reply, FAILURE_NAME)) {
         failure = reply_text(reply, FAILURE_text);
@@ -289,10 +288,10 @@ void control_send(Control *control, const Buffer *message)
 
 bool reply_get(const Buffer *reply, const char *key, Reader *value)
 {
-    Reader reader = {reply->data, reply->data + reply->size, false};
+    Reader reader = msgpack_read(reply->data, reply->size);
     bool found = false;
     for (uint32_t pairs = msgpack_get_map(&reader); pairs && !reader.malformed; pairs--) {
-        if (text_equals(msgpack_get_text(&reader), key)) { /* the last one counts, as in msgspec */
+        if (slice_is(msgpack_get_text(&reader), key)) { /* the last one counts, as in msgspec */
             *value = reader;
             found = msgpack_kind(&reader) != MSGPACK_NIL;
         }
@@ -304,7 +303,7 @@ bool reply_get(const Buffer *reply, const char *key, Reader *value)
 bool reply_is(const Buffer *reply, const char *type)
 {
     Reader value;
-    return reply_get(reply, "type", &value) && text_equals(msgpack_get_text(&value), type);
+    return reply_get(reply, "type", &value) && slice_is(msgpack_get_text(&value), type);
 }
 
 char *reply_text(const Buffer *reply, const char *key)
@@ -312,8 +311,8 @@ char *reply_text(const Buffer *reply, const char *key)
     Reader value;
     if (!reply_get(reply, key, &value))
         return NULL;
-    Text text = msgpack_get_text(&value);
-    return value.malformed ? NULL : text_without_nul(text);
+    Slice text = msgpack_get_text(&value);
+    return value.malformed ? NULL : strdup_printable(text);
 }
 
 void message_begin(Buffer *buffer, const char *type, uint32_t fields)

@@ -299,12 +299,12 @@ static Received receive_message(CallConnection *connection, Reader *message)
     ssize_t size = receive_packet(connection, descriptors, &count, &cut);
     if (size < 0)
         return RECEIVED_NOTHING;
-    Reader reader = *message = (Reader){connection->packet, connection->packet + size, false};
+    Reader reader = *message = msgpack_read(connection->packet, (size_t)size);
     ShapeError shape_error;
     bool fits = message_is_valid(reader, call_messages, &shape_error);
     msgpack_get_array(&reader);
-    Text tag = msgpack_get_text(&reader);
-    bool memory = text_equals(tag, MEMORY_NAME), forget = text_equals(tag, FORGET_NAME);
+    Slice tag = msgpack_get_text(&reader);
+    bool memory = slice_is(tag, MEMORY_NAME), forget = slice_is(tag, FORGET_NAME);
     int64_t number = memory || forget ? msgpack_get_int(&reader) : 0;
     if (!cut && fits && !reader.malformed && memory && count == 1)
         return map_memory(connection, number, descriptors[0]);

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "lane/lane.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 #include "lane/memory.h"
 #include "lane/call_connection.h"
 #include "wire/protocol.h"
@@ -242,13 +242,13 @@ static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined
         return LANE_FAULT;
     }
     msgpack_get_array(&reader);
-    Text tag = msgpack_get_text(&reader);
-    if (text_equals(tag, ANNOUNCE_NAME) && inlined) {
+    Slice tag = msgpack_get_text(&reader);
+    if (slice_is(tag, ANNOUNCE_NAME) && inlined) {
         lane->announced_number = msgpack_get_int(&reader);
         lane->announced = !reader.malformed;
         return lane->announced ? LANE_TIMEOUT : set_fault(lane, "malformed announcement");
     }
-    if (text_equals(tag, SPILLED_NAME) || text_equals(tag, ANNOUNCE_NAME)) {
+    if (slice_is(tag, SPILLED_NAME) || slice_is(tag, ANNOUNCE_NAME)) {
         int64_t offset = msgpack_get_int(&reader), size = msgpack_get_int(&reader);
         if (!inlined || reader.malformed || size <= 0 || size > MAX_SPILLED_BYTES)
             return set_fault(lane, "malformed message about a message");
@@ -256,12 +256,11 @@ static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined
         if (start == NULL)
             return LANE_FAULT;
         /* Copy it: the worker could change it during reads, and mapping more of its memory moves the mapping. */
-        lane->spilled.size = 0;
-        lane->spilled.failed = false;
+        buffer_clear(&lane->spilled);
         buffer_put(&lane->spilled, start, (size_t)size);
         if (lane->spilled.failed)
             return set_fault(lane, "out of memory");
-        *message = (Reader){lane->spilled.data, lane->spilled.data + size, false};
+        *message = msgpack_read(lane->spilled.data, lane->spilled.size);
         return handle_memory_message(lane, message, false);
     }
     return LANE_OK;
@@ -285,7 +284,7 @@ LaneState lane_receive(Lane *lane, Reader *message)
             return LANE_CLOSED;
         if (size > INLINE_BYTES)
             return set_fault(lane, "a lane message was longer than the protocol allows");
-        *message = (Reader){lane->packet, lane->packet + size, false};
+        *message = msgpack_read(lane->packet, (size_t)size);
         LaneState state = handle_memory_message(lane, message, true);
         if (state != LANE_TIMEOUT)
             return state;

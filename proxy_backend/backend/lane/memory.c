@@ -2,8 +2,8 @@
 #include "lane/memory.h"
 
 #include "base/available_memory.h"
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ static void remove_arena(Arena *arena)
 /* Return the memory that is due. Returns when to check next; 0: when an arena is added. With the lock held. */
 static uint64_t trim_due(void)
 {
-    uint64_t now_ns = clock_monotonic_ns(), next_ns = 0;
+    uint64_t now_ns = clock_ns(), next_ns = 0;
     for (Arena *arena = idle, *next; arena; arena = next) {
         next = arena->next_idle;
         uint64_t due_ns = arena_trim_due_ns(arena);
@@ -152,7 +152,7 @@ static char *grow(Arena *arena, uint64_t needed)
     if (failed)
         return memory_error(size, strerror(failed));
     if (size > RETAINED_BYTES)
-        arena->needed_ns = clock_monotonic_ns();
+        arena->needed_ns = clock_ns();
     if (size <= arena->size) { /* it was that large before, and was trimmed */
         arena->backed = size;
         return NULL;
@@ -208,7 +208,7 @@ void arena_trim(Arena *arena)
 void arena_reset(Arena *arena)
 {
     if (arena_is_large(arena)) {
-        uint64_t now = clock_monotonic_ns();
+        uint64_t now = clock_ns();
         if (arena->used > RETAINED_BYTES)
             arena->needed_ns = now;
         else if (arena_trim_due_ns(arena) <= now)

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "lane/slots.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "wire/protocol.h"
 
 #include <stdlib.h>
@@ -101,7 +101,7 @@ void slot_release(Slots *slots, Slot *slot)
     bool retained = !slots->closed && slot->arena.map && slot->arena.size <= max_retained;
     if (retained) {
         slot->next = slots->free;
-        slot->free_since_ns = clock_monotonic_ns();
+        slot->free_since_ns = clock_ns();
         slots->free = slot;
         slots->retained += slot->arena.size;
     }
@@ -120,7 +120,7 @@ bool slots_exceed_limit(Slots *slots)
 
 void slots_trim(Slots *slots)
 {
-    uint64_t until_ns = clock_monotonic_ns() - RETAIN_MS * UINT64_C(1000000);
+    uint64_t until_ns = clock_ns() - RETAIN_MS * UINT64_C(1000000);
     Slot *idle = NULL;
     pthread_mutex_lock(&slots->lock);
     for (Slot **at = &slots->free; *at && slots->retained > max_retained;) {

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "proxy/model.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 #include "wire/protocol.h"
 
 #include <stdlib.h>

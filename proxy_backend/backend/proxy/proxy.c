@@ -1,8 +1,8 @@
 #define _GNU_SOURCE
 #include "proxy/proxy.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "wire/protocol.h"
 
 #include <stdlib.h>
@@ -152,11 +152,10 @@ char *proxy_report_overdue(Proxy *proxy, LossReport *loss, bool was_read, double
     if (!was_read)
         loss->read_ns = 0;
     else if (loss->read_ns == 0)
-        loss->read_ns = clock_monotonic_ns();
+        loss->read_ns = clock_ns();
     put_loss_report(&request, proxy, BATCH_OVERDUE_NAME, BATCH_OVERDUE_FIELDS, loss);
     message_put_bool(&request, BATCH_OVERDUE_taken, was_read);
-    message_put_int(
-        &request, BATCH_OVERDUE_taken_ms, was_read ? (int64_t)((clock_monotonic_ns() - loss->read_ns) / 1000000) : 0);
+    message_put_int(&request, BATCH_OVERDUE_taken_ms, was_read ? (int64_t)((clock_ns() - loss->read_ns) / 1000000) : 0);
     char *text = request_verdict(proxy, &request, &reply, &action, &loss->fails_rest);
     *retry = text == NULL && strcmp(action, "wait") != 0;
     if (text == NULL && !*retry)

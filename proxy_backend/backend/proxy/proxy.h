@@ -1,7 +1,7 @@
 /* An instance of a model. */
 #ifndef PYTRITON_BACKEND_PROXY_H
 #define PYTRITON_BACKEND_PROXY_H
-#include "base/buffer.h"
+#include "common/buffer.h"
 #include "calls/calls.h"
 #include "control/control.h"
 #include "lane/lane.h"

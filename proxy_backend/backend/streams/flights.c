@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "streams/flights.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/thread.h"
 #include "triton/errors.h"
 #include "wire/protocol.h"
@@ -76,7 +76,7 @@ void delayed_close(TRITONBACKEND_ResponseFactory *factory)
         close_now(factory);
         return;
     }
-    *item = (DelayedClose){.factory = factory, .due_ns = clock_monotonic_ns() + delay_ns};
+    *item = (DelayedClose){.factory = factory, .due_ns = clock_ns() + delay_ns};
     pthread_mutex_lock(&lock);
     *pending_tail = item;
     pending_tail = &item->next;

@@ -2,8 +2,8 @@
 #define _GNU_SOURCE
 #include "streams/reader.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "proxy/proxy.h"
 #include "streams/stream_send.h"
 #include "streams/worker_lost.h"
@@ -40,7 +40,7 @@ static Flight *find(Streams *streams, int64_t id)
     return flight; /* it stays: only the reader removes a batch that was sent */
 }
 
-static LaneState set_fault(Lane *lane, const char *what, Text tag)
+static LaneState set_fault(Lane *lane, const char *what, Slice tag)
 {
     snprintf(lane->fault, sizeof lane->fault, "%s: %.*s", what, (int)(tag.size < 40 ? tag.size : 40), tag.start);
     return LANE_FAULT;
@@ -67,7 +67,7 @@ static LaneState check_client(Streams *streams, Flight *flight, uint32_t index, 
 static LaneState check_flights(Streams *streams)
 {
     LaneState state = LANE_OK;
-    uint64_t now_ns = streams->checked_ns = clock_monotonic_ns();
+    uint64_t now_ns = streams->checked_ns = clock_ns();
     pthread_mutex_lock(&streams->lock);
     Flight *flight = streams->flights; /* new ones go before it; only this thread removes one that began */
     pthread_mutex_unlock(&streams->lock);
@@ -120,11 +120,11 @@ static LaneState handle_begun(Streams *streams, Flight *flight)
 {
     double limit_s = streams->proxy->execution_timeout_s;
     if (limit_s > 0)
-        flight->overdue_ns = clock_monotonic_ns() + (uint64_t)(limit_s * 1e9);
+        flight->overdue_ns = clock_ns() + (uint64_t)(limit_s * 1e9);
     flight->read_ns = 0;
     if (!streams->has_check_timeout) {
         lane_set_timeout(streams->lane, (double)check_interval_ns / 1e9);
-        streams->checked_ns = clock_monotonic_ns();
+        streams->checked_ns = clock_ns();
     }
     streams->has_check_timeout = true;
     watchdog_begin(&streams->sender, streams->proxy->model->name);
@@ -138,7 +138,7 @@ static LaneState handle_begun(Streams *streams, Flight *flight)
 static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
 {
     if (msgpack_get_array(message) != flight->count)
-        return set_fault(streams->lane, "the worker returned too few or too many responses", (Text){"", 0});
+        return set_fault(streams->lane, "the worker returned too few or too many responses", (Slice){"", 0});
     for (uint32_t i = 0; i < flight->count; i++) {
         Stream *stream = &flight->streams[i];
         Outcome outcome;
@@ -146,7 +146,7 @@ static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
             continue;
         if (stream->to.factory == NULL)
             return set_fault(
-                streams->lane, "the worker answered a request that it had already completed", (Text){"", 0});
+                streams->lane, "the worker answered a request that it had already completed", (Slice){"", 0});
         flight->answered = true;
         watchdog_send_begins(&streams->sender);
         bool right = response_forward(streams->proxy, &stream->to, message, &outcome);
@@ -166,12 +166,12 @@ static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
             return state;
     }
     if (message->malformed)
-        return set_fault(streams->lane, "malformed message", (Text){BATCH_PART_NAME, sizeof BATCH_PART_NAME - 1});
+        return set_fault(streams->lane, "malformed message", (Slice){BATCH_PART_NAME, sizeof BATCH_PART_NAME - 1});
     return LANE_OK;
 }
 
 /* Parts of several batches that came in one message. */
-static LaneState handle_parts(Streams *streams, Reader *message, Text tag)
+static LaneState handle_parts(Streams *streams, Reader *message, Slice tag)
 {
     LaneState state = LANE_OK;
     uint32_t count = msgpack_get_array(message);
@@ -194,7 +194,7 @@ static LaneState handle_returned(Streams *streams, Flight *flight, Reader *messa
     for (uint32_t i = 0; i < count; i++) {
         int64_t index = msgpack_get_int(message);
         if (message->malformed || index < 0 || index >= (int64_t)flight->count)
-            return set_fault(streams->lane, "the worker has queued a request again that there is not", (Text){"", 0});
+            return set_fault(streams->lane, "the worker has queued a request again that there is not", (Slice){"", 0});
         if (flight->streams[index].to.factory == NULL)
             continue; /* its last answer has been sent: tritonserver would answer it twice */
         stream_close(&flight->streams[index]);
@@ -237,10 +237,10 @@ static LaneState finish_flight(Streams *streams, Flight *flight, const char *tex
 
 static LaneState handle_failed(Streams *streams, Flight *flight, Reader *message)
 {
-    Text given = msgpack_get_text(message);
+    Slice given = msgpack_get_text(message);
     if (message->malformed)
-        return set_fault(streams->lane, "malformed message", (Text){BATCH_FAILED_NAME, sizeof BATCH_FAILED_NAME - 1});
-    char *text = text_without_nul(given);
+        return set_fault(streams->lane, "malformed message", (Slice){BATCH_FAILED_NAME, sizeof BATCH_FAILED_NAME - 1});
+    char *text = strdup_printable(given);
     LaneState state = finish_flight(streams, flight, text ? text : "");
     free(text);
     return state;
@@ -249,17 +249,17 @@ static LaneState handle_failed(Streams *streams, Flight *flight, Reader *message
 static LaneState handle_message(Streams *streams, Reader *message)
 {
     uint32_t fields = msgpack_get_array(message);
-    Text tag = msgpack_get_text(message);
-    if (text_equals(tag, METRICS_NAME)) {
+    Slice tag = msgpack_get_text(message);
+    if (slice_is(tag, METRICS_NAME)) {
         metrics_apply(&streams->metrics, message);
         return message->malformed ? set_fault(streams->lane, "malformed message", tag) : streams_add_credit(streams, 1);
     }
-    if (text_equals(tag, BATCH_PARTS_NAME))
+    if (slice_is(tag, BATCH_PARTS_NAME))
         return handle_parts(streams, message, tag);
     int64_t number = msgpack_get_int(message);
     if (message->malformed)
         return set_fault(streams->lane, "malformed message", tag);
-    if (text_equals(tag, ROOM_NAME)) {
+    if (slice_is(tag, ROOM_NAME)) {
         if (number < 1 && !(number == 0 && streams->room > 0)) /* otherwise its batches would wait forever */
             return set_fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
@@ -272,18 +272,17 @@ static LaneState handle_message(Streams *streams, Reader *message)
     Flight *flight = find(streams, number);
     if (flight == NULL)
         return set_fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
-    if (text_equals(tag, BATCH_BEGUN_NAME) && !flight->begun) /* otherwise it could begin again forever */
+    if (slice_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* otherwise it could begin again forever */
         return handle_begun(streams, flight);
-    if (text_equals(tag, BATCH_PART_NAME) &&
-        flight->begun) { /* otherwise it would be retried after an answer was given */
+    if (slice_is(tag, BATCH_PART_NAME) && flight->begun) { /* otherwise it would be retried after an answer was given */
         LaneState state = handle_part(streams, flight, message);
         return state == LANE_OK ? streams_add_credit(streams, 1) : state;
     }
-    if (text_equals(tag, BATCH_RETURNED_NAME) && flight->begun && streams->waits_for_return && !flight->returned)
+    if (slice_is(tag, BATCH_RETURNED_NAME) && flight->begun && streams->waits_for_return && !flight->returned)
         return handle_returned(streams, flight, message, fields);
-    if (text_equals(tag, BATCH_DONE_NAME))
+    if (slice_is(tag, BATCH_DONE_NAME))
         return finish_flight(streams, flight, NULL);
-    if (text_equals(tag, BATCH_FAILED_NAME))
+    if (slice_is(tag, BATCH_FAILED_NAME))
         return handle_failed(streams, flight, message);
     return set_fault(streams->lane, "the worker said something that is not for a proxy", tag);
 }
@@ -309,8 +308,7 @@ void *lane_reader_run(void *argument)
         } else if (state == LANE_OK)
             state = handle_message(streams, &message);
         /* Do the checks even if the worker sends without a pause. */
-        if (state == LANE_OK && streams->has_check_timeout &&
-            clock_monotonic_ns() - streams->checked_ns > check_interval_ns)
+        if (state == LANE_OK && streams->has_check_timeout && clock_ns() - streams->checked_ns > check_interval_ns)
             state = check_flights(streams);
         if (state != LANE_OK)
             break;

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "streams/stream_send.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "wire/protocol.h"
 
 /* After this time, a paused stream continues if others wait for its worker. */
@@ -16,7 +16,7 @@ LaneState stream_pause(Streams *streams, Flight *flight, uint32_t index)
     stream->paused = true;
     streams->paused_count++;
     if (flight->paused_count++ == 0)
-        flight->paused_ns = clock_monotonic_ns();
+        flight->paused_ns = clock_ns();
     return streams_send_flight_event(streams, HOLD_NAME, flight, index);
 }
 
@@ -26,7 +26,7 @@ void stream_clear_pause(Streams *streams, Flight *flight, Stream *stream)
     streams->paused_count--;
     /* The time that the caller takes to read does not count as the worker's. */
     if (--flight->paused_count == 0 && flight->overdue_ns)
-        flight->overdue_ns += clock_monotonic_ns() - flight->paused_ns;
+        flight->overdue_ns += clock_ns() - flight->paused_ns;
 }
 
 /* Returns whether others wait for the producer of these answers: another request of the batch, or a batch that no

@@ -13,8 +13,8 @@
 #define _GNU_SOURCE
 #include "streams/streams.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "base/thread.h"
 #include "lane/memory.h"
 #include "proxy/proxy.h"
@@ -94,7 +94,7 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
     for (uint32_t i = 0; i < flight->count; i++)
         flight->streams[i].to.sent = (RequestPosition){flight->received_ns, proxy->batch, i};
     LaneState state = lane_send(proxy->lane, &proxy->message);
-    flight->sent_ns = clock_monotonic_ns();
+    flight->sent_ns = clock_ns();
     if (state == LANE_OK)
         add(streams, flight); /* the reader needs the lock to find it */
     else if (state == LANE_FAULT)
@@ -112,13 +112,13 @@ typedef struct {
 static BeginWait begin_wait(const Streams *streams)
 {
     double limit_s = streams->proxy->execution_timeout_s;
-    return (BeginWait){limit_s > 0 ? clock_monotonic_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
+    return (BeginWait){limit_s > 0 ? clock_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
 /* Wait for a change, with the lock held. Ask the dispatcher once it is overdue that the worker begins a batch. */
 static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)
 {
-    uint64_t now_ns = clock_monotonic_ns();
+    uint64_t now_ns = clock_ns();
     double wait_s = 0;
     bool others = flight->sent_ns == 0 && streams->inflight_count > 0, retry = false; /* they have their own limits */
     if (wait->overdue_ns == 0 || flight->begun || others) {
@@ -191,7 +191,7 @@ static void release_requests(
 {
     Proxy *proxy = streams->proxy;
     uint64_t sent_ns = flight && flight->sent_ns ? flight->sent_ns : begun_ns;
-    uint64_t now_ns = clock_monotonic_ns(), rows = 0;
+    uint64_t now_ns = clock_ns(), rows = 0;
     for (uint32_t i = 0; i < count; i++)
         rows += request_rows(proxy->model, requests[i]);
     triton_error_consume(
@@ -214,7 +214,7 @@ typedef struct {
 
 static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
 {
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_ns();
     for (uint32_t i = 0; i < count; i++)
         response_send_error(streams->proxy, &(Receiver){.request = requests[i]}, ERROR_UNAVAILABLE, text, true);
     release_requests(streams, NULL, requests, count, begun_ns);
@@ -225,7 +225,7 @@ static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_
  */
 static bool run_flight(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, RetryState *retry)
 {
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_ns();
     char *text = NULL;
     Flight *flight = flight_new(streams->proxy, requests, count);
     if (flight == NULL) {

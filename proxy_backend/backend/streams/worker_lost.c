@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "streams/worker_lost.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 #include "proxy/proxy.h"
 
 #include <stdlib.h>

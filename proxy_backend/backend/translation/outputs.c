@@ -5,7 +5,7 @@
 #include "translation/outputs.h"
 
 #include "base/available_memory.h"
-#include "base/text.h"
+#include "base/strings.h"
 #include "triton/datatypes.h"
 #include "triton/errors.h"
 #include "wire/protocol.h"
@@ -32,10 +32,10 @@ bool output_read(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
 {
     uint32_t fields = msgpack_get_array(reader);
     uint64_t elements = 1, size;
-    tensor->name = text_copy(msgpack_get_text(reader));
-    Text datatype = msgpack_get_text(reader);
+    tensor->name = strdup_slice(msgpack_get_text(reader));
+    Slice datatype = msgpack_get_text(reader);
     for (tensor->datatype = TYPE_COUNT - 1; tensor->datatype > 0; tensor->datatype--)
-        if (text_equals(datatype, datatypes[tensor->datatype].name))
+        if (slice_is(datatype, datatypes[tensor->datatype].name))
             break;
     tensor->dims = msgpack_get_array(reader);
     if (tensor->dims > MAX_DIMS)

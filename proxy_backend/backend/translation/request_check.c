@@ -7,8 +7,9 @@
 #define _GNU_SOURCE
 #include "translation/request_check.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
+#include "common/utf8.h"
 #include "translation/requests.h"
 #include "translation/responses.h"
 #include "triton/errors.h"
@@ -91,7 +92,7 @@ static const char *find_input_fault(TRITONBACKEND_Request *request, const char *
 
 static bool is_unicode(const char *text)
 {
-    return utf8_is_valid((Text){text, strlen(text)});
+    return utf8_is_valid((Slice){text, strlen(text)});
 }
 
 static bool has_invalid_parameter(TRITONBACKEND_Request *request)
@@ -167,7 +168,7 @@ static char *request_fault(const Proxy *proxy, TRITONBACKEND_Request *request)
 
 uint32_t requests_reject_invalid(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t count)
 {
-    uint64_t begun_ns = clock_monotonic_ns();
+    uint64_t begun_ns = clock_ns();
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++) {
         char *text = request_fault(proxy, requests[i]);
@@ -176,7 +177,7 @@ uint32_t requests_reject_invalid(Proxy *proxy, TRITONBACKEND_Request **requests,
             continue;
         }
         response_send_error(proxy, &(Receiver){.request = requests[i]}, ERROR_INVALID_ARG, text, true);
-        uint64_t now_ns = clock_monotonic_ns();
+        uint64_t now_ns = clock_ns();
         triton_error_consume(TRITONBACKEND_ModelInstanceReportStatistics(
             proxy->instance, requests[i], false, begun_ns, begun_ns, now_ns, now_ns));
         triton_error_consume(TRITONBACKEND_RequestRelease(requests[i], RELEASE_ALL));

@@ -3,7 +3,8 @@
 #include "translation/request_id.h"
 
 #include "base/json.h"
-#include "base/text.h"
+#include "base/strings.h"
+#include "common/utf8.h"
 #include "translation/requests.h"
 #include "triton/errors.h"
 

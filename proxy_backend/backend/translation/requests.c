@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "translation/requests.h"
 
-#include "base/clock.h"
-#include "base/text.h"
+#include "common/clock.h"
+#include "base/strings.h"
 #include "calls/call_chain.h"
 #include "lane/memory.h"
 #include "triton/datatypes.h"
@@ -119,7 +119,7 @@ static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *
         return failure;
     }
     Buffer json = {0};
-    buffer_puts(&json, "{");
+    buffer_put_string(&json, "{");
     for (uint32_t i = 0; i < count && failure == NULL; i++) {
         const char *key = "";
         int type = -1;
@@ -138,9 +138,9 @@ static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *
     }
     if (version)
         put_parameter(&json, VERSION_PARAMETER, PARAMETER_STRING, version);
-    buffer_puts(&json, "}");
+    buffer_put_string(&json, "}");
     proxy->message.failed |= json.failed;
-    msgpack_put_text(&proxy->message, (const char *)json.data, json.failed ? 0 : json.size);
+    msgpack_put_text(&proxy->message, json.data, json.failed ? 0 : json.size);
     buffer_free(&json);
     return failure;
 }
@@ -236,8 +236,7 @@ char *batch_encode(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
     proxy->avoid_count = 0;
     arena_trim_cancel(&proxy->lane->arena);
     arena_reset(&proxy->lane->arena);
-    message->size = 0;
-    message->failed = false;
+    buffer_clear(message);
     bool reads = proxy->lane->peer.readable;
     msgpack_put_array(message, BATCH_SIZE);
     msgpack_put_string(message, BATCH_NAME);

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "translation/responses.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 #include "triton/errors.h"
 #include "triton/parameters.h"
 #include "wire/protocol.h"
@@ -26,10 +26,10 @@ static bool is_requested(const Receiver *to, const char *output)
     return count == 0;
 }
 
-static TRITONSERVER_Error_Code error_code_named(Text name)
+static TRITONSERVER_Error_Code error_code_named(Slice name)
 {
     for (size_t i = 0; i < sizeof error_code_names / sizeof *error_code_names; i++)
-        if (text_equals(name, error_code_names[i]))
+        if (slice_is(name, error_code_names[i]))
             return (TRITONSERVER_Error_Code)i;
     return ERROR_INTERNAL;
 }
@@ -37,7 +37,7 @@ static TRITONSERVER_Error_Code error_code_named(Text name)
 /* The fields of a response other than its outputs: ResponseRef and ResponseDetails. */
 typedef struct {
     bool has_error;
-    Text error, code, parameters;
+    Slice error, code, parameters;
     bool final, empty, reschedule;
 } Details;
 
@@ -133,7 +133,7 @@ static TRITONSERVER_Error *fill_response(Proxy *proxy, const Receiver *to, const
     if (*right && !details->has_error)
         return error;
     triton_error_consume(error);
-    char *text = *right ? text_without_nul(details->error) : fault_text(proxy, to);
+    char *text = *right ? strdup_printable(details->error) : fault_text(proxy, to);
     error = TRITONSERVER_ErrorNew(*right ? error_code_named(details->code) : ERROR_UNAVAILABLE, text ? text : "");
     free(text);
     return error;

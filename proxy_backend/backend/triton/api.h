@@ -4,6 +4,8 @@
 #ifndef PYTRITON_BACKEND_TRITON_API_H
 #define PYTRITON_BACKEND_TRITON_API_H
 
+#include "common/datatypes.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,8 +44,6 @@ typedef enum {
     ERROR_CANCELLED
 } TRITONSERVER_Error_Code;
 
-/* TRITONSERVER_DataType; `datatypes` in datatypes.c has the names and sizes. */
-enum { TYPE_INVALID, TYPE_BYTES = 13, TYPE_COUNT = 15 };
 enum { MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU };
 enum { PARAMETER_STRING, PARAMETER_INT, PARAMETER_BOOL, PARAMETER_DOUBLE, PARAMETER_BYTES };
 enum { LOG_INFO, LOG_WARN, LOG_ERROR, LOG_VERBOSE };

@@ -1,13 +1,11 @@
 #define _GNU_SOURCE
 #include "triton/datatypes.h"
 
-#include "wire/protocol.h"
-
 #include <dlfcn.h>
 #include <string.h>
 
-#define ROW(number, name, size) [number] = {name, size},
-const Datatype datatypes[TYPE_COUNT] = {DATATYPES(ROW)};
+#define ROW(number, name, size) [number] = {#name, size},
+const Datatype datatypes[TYPE_COUNT] = {[TYPE_INVALID] = {"INVALID", 0}, DATATYPES(ROW)};
 #undef ROW
 
 bool strings_fill(const uint8_t *bytes, uint64_t size, uint64_t count)

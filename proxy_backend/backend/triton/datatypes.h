@@ -9,7 +9,7 @@ typedef struct {
     int size; /* the size of an element in bytes, 0: variable */
 } Datatype;
 
-/* By TRITONSERVER_DataType. */
+/* By DataType. */
 extern const Datatype datatypes[TYPE_COUNT];
 
 /* Returns whether this many strings fill this many bytes exactly. */

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "triton/errors.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 
 #include <stdarg.h>
 #include <stdio.h>

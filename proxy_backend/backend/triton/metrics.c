@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "triton/metrics.h"
 
-#include "base/text.h"
+#include "base/strings.h"
 #include "triton/api.h"
 #include "triton/errors.h"
 #include "wire/protocol.h"
@@ -46,7 +46,7 @@ typedef struct {
     bool has_buckets;
     double buckets[MAX_BUCKETS];
     uint32_t bucket_count;
-    Text change;
+    Slice change;
     double value;
 } Update;
 
@@ -60,7 +60,7 @@ static const char *const kinds[KIND_COUNT] = {"COUNTER", "GAUGE", "HISTOGRAM"};
 
 static char *get_copy(Reader *reader)
 {
-    char *copy = text_copy(msgpack_get_text(reader));
+    char *copy = strdup_slice(msgpack_get_text(reader));
     reader->malformed |= copy == NULL;
     return copy;
 }
@@ -94,8 +94,8 @@ static void get_update(Reader *reader, Update *update)
     uint32_t fields = msgpack_get_array(reader);
     update->family = get_copy(reader);
     update->description = get_copy(reader);
-    Text kind = msgpack_get_text(reader);
-    for (update->kind = 0; update->kind < KIND_COUNT && !text_equals(kind, kinds[update->kind]); update->kind++)
+    Slice kind = msgpack_get_text(reader);
+    for (update->kind = 0; update->kind < KIND_COUNT && !slice_is(kind, kinds[update->kind]); update->kind++)
         ;
     get_labels(reader, update);
     if (fields > METRIC_UPDATE_buckets)
@@ -289,16 +289,16 @@ static void apply(Metrics *metrics, const Update *update)
     Metric *known = NULL;
     TRITONSERVER_Error *error = NULL;
     pthread_mutex_lock(&lock);
-    if (text_equals(update->change, "delete"))
+    if (slice_is(update->change, "delete"))
         release_metric(metrics, update);
     else
         error = get_metric(metrics, update, &known);
     TRITONSERVER_Metric *metric = error == NULL && known ? known->metric : NULL;
-    if (metric && text_equals(update->change, "increment"))
+    if (metric && slice_is(update->change, "increment"))
         error = TRITONSERVER_MetricIncrement(metric, update->value);
-    else if (metric && text_equals(update->change, "set"))
+    else if (metric && slice_is(update->change, "set"))
         error = TRITONSERVER_MetricSet(metric, update->value);
-    else if (metric && text_equals(update->change, "observe"))
+    else if (metric && slice_is(update->change, "observe"))
         error = TRITONSERVER_MetricObserve(metric, update->value);
     pthread_mutex_unlock(&lock);
     if (error && metrics->logged++ < MAX_LOGGED)
@@ -314,7 +314,7 @@ void metrics_apply(Metrics *metrics, Reader *updates)
     updates->malformed |= update == NULL;
     for (uint32_t i = 0; i < count && !updates->malformed; i++) {
         memset(update, 0, sizeof *update);
-        update->change = (Text){"", 0};
+        update->change = (Slice){"", 0};
         get_update(updates, update);
         if (!updates->malformed)
             apply(metrics, update);

@@ -2,6 +2,7 @@
 #include "triton/parameters.h"
 
 #include "base/json.h"
+#include "common/json_writer.h"
 #include "triton/errors.h"
 
 #include <errno.h>
@@ -25,11 +26,11 @@ static void put_double(char *text, size_t size, double value)
 void put_parameter(Buffer *json, const char *key, int type, const void *value)
 {
     char number[32] = "null";
-    buffer_puts(json, json->size > 1 ? "," : "");
-    json_put_string(json, key, strlen(key));
-    buffer_puts(json, ":");
+    buffer_put_string(json, json->size > 1 ? "," : "");
+    json_put_sanitized(json, slice_of(key));
+    buffer_put_string(json, ":");
     if (type == PARAMETER_STRING) {
-        json_put_string(json, value, strlen(value));
+        json_put_sanitized(json, slice_of(value));
         return;
     }
     if (type == PARAMETER_INT)
@@ -38,10 +39,10 @@ void put_parameter(Buffer *json, const char *key, int type, const void *value)
         snprintf(number, sizeof number, "%s", *(const bool *)value ? "true" : "false");
     else if (type == PARAMETER_DOUBLE)
         put_double(number, sizeof number, *(const double *)value);
-    buffer_puts(json, number);
+    buffer_put_string(json, number);
 }
 
-void set_response_parameters(TRITONBACKEND_Response *response, Text text)
+void set_response_parameters(TRITONBACKEND_Response *response, Slice text)
 {
     Json object = {text.start, text.start + text.size};
     JsonMember member;

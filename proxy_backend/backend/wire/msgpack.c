@@ -1,6 +1,8 @@
 /* MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): numbers are big-endian. */
 #include "wire/msgpack.h"
 
+#include "common/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,9 +146,9 @@ uint32_t msgpack_get_map(Reader *reader)
     return take_count(reader, 0x80, 0xde, 0xdf);
 }
 
-static Text take_bytes(Reader *reader, uint64_t size)
+static Slice take_bytes(Reader *reader, uint64_t size)
 {
-    Text text = {"", 0};
+    Slice text = {"", 0};
     if (reader->malformed || size > (uint64_t)(reader->end - reader->next)) {
         fail(reader);
         return text;
@@ -182,7 +184,7 @@ MsgpackKind msgpack_kind(const Reader *reader)
     return byte < 0 ? MSGPACK_NONE : (MsgpackKind)kinds[byte];
 }
 
-Text msgpack_get_text(Reader *reader)
+Slice msgpack_get_text(Reader *reader)
 {
     int kind = take(reader);
     if (kind >= 0xa0 && kind < 0xc0)
@@ -190,7 +192,7 @@ Text msgpack_get_text(Reader *reader)
     if (kind >= 0xd9 && kind <= 0xdb)
         return take_bytes(reader, take_number(reader, 1 << (kind - 0xd9)));
     fail(reader);
-    return (Text){"", 0};
+    return (Slice){"", 0};
 }
 
 int64_t msgpack_get_int(Reader *reader)
@@ -348,6 +350,6 @@ void msgpack_put_sanitized(Buffer *buffer, const char *text, size_t most)
         left -= size;
     }
     buffer->failed |= clean.failed;
-    msgpack_put_text(buffer, (const char *)clean.data, clean.failed ? 0 : clean.size);
+    msgpack_put_text(buffer, clean.data, clean.failed ? 0 : clean.size);
     buffer_free(&clean);
 }

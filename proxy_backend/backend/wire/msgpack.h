@@ -2,8 +2,7 @@
 #ifndef PYTRITON_BACKEND_WIRE_MSGPACK_H
 #define PYTRITON_BACKEND_WIRE_MSGPACK_H
 
-#include "base/buffer.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +13,11 @@ typedef struct {
     const uint8_t *next, *end;
     bool malformed;
 } Reader;
+
+static inline Reader msgpack_read(const void *bytes, size_t size)
+{
+    return (Reader){bytes, (const uint8_t *)bytes + size, false};
+}
 
 void msgpack_put_array(Buffer *buffer, uint32_t count);
 /* Begin a map of this many pairs. */
@@ -26,7 +30,7 @@ void msgpack_put_nil(Buffer *buffer);
 void msgpack_put_bool(Buffer *buffer, bool value);
 
 uint32_t msgpack_get_array(Reader *reader);
-Text msgpack_get_text(Reader *reader);
+Slice msgpack_get_text(Reader *reader);
 int64_t msgpack_get_int(Reader *reader);
 uint64_t msgpack_get_uint(Reader *reader);
 double msgpack_get_double(Reader *reader);

@@ -25,25 +25,6 @@ enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };
 #define VERSIONS_PARAMETER "pytriton_versions"
 #define VERSION_PARAMETER "pytriton_version"
 
-/* ── Datatypes: number in Triton's C API, name in requests, bytes ──────────────────────────────────────── */
-
-#define DATATYPES(X) \
-    X(0, "INVALID", 0) \
-    X(1, "BOOL", 1) \
-    X(2, "UINT8", 1) \
-    X(3, "UINT16", 2) \
-    X(4, "UINT32", 4) \
-    X(5, "UINT64", 8) \
-    X(6, "INT8", 1) \
-    X(7, "INT16", 2) \
-    X(8, "INT32", 4) \
-    X(9, "INT64", 8) \
-    X(10, "FP16", 2) \
-    X(11, "FP32", 4) \
-    X(12, "FP64", 8) \
-    X(13, "BYTES", 0) \
-    X(14, "BF16", 2)
-
 /* ── What messages are made of ─────────────────────────────────────────────────────────────────────────── */
 
 /* A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them. */

@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include "wire/shapes.h"
 
+#include "common/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,14 +50,14 @@ static bool text_fits(Reader *reader, const char *const *choices, ShapeError *sh
 {
     if (msgpack_kind(reader) != MSGPACK_TEXT)
         return wrong(shape_error, "is not a string");
-    Text text = msgpack_get_text(reader);
+    Slice text = msgpack_get_text(reader);
     if (reader->malformed)
         return wrong(shape_error, "is cut off");
     if (!utf8_is_valid(text))
         return wrong(shape_error, "is not valid UTF-8");
     bool chosen = choices == NULL;
     for (; !chosen && *choices; choices++)
-        chosen = text_equals(text, *choices);
+        chosen = slice_is(text, *choices);
     return chosen || wrong(shape_error, "is none of the texts that it may be");
 }
 
@@ -94,15 +96,15 @@ static bool pairs_fit(Reader *reader, const Declared *declared, uint32_t pairs, 
 {
     uint64_t seen = 0;
     for (; pairs; pairs--) {
-        Text key = msgpack_get_text(reader);
+        Slice key = msgpack_get_text(reader);
         uint32_t index = 0;
-        while (index < declared->count && !text_equals(key, declared->fields[index].name))
+        while (index < declared->count && !slice_is(key, declared->fields[index].name))
             index++;
         if (index < declared->count) {
             if (!fits(reader, &declared->fields[index].shape, shape_error))
                 return within(shape_error, ".%s", declared->fields[index].name);
             seen |= UINT64_C(1) << index;
-        } else if (!text_equals(key, "type") || !text_equals(msgpack_get_text(reader), declared->name)) {
+        } else if (!slice_is(key, "type") || !slice_is(msgpack_get_text(reader), declared->name)) {
             return wrong(shape_error, "has a field that is not declared");
         }
     }
@@ -162,23 +164,23 @@ static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error)
 }
 
 /* Returns the name of a message: an array's first element, or a map's type. */
-static Text name_of(Reader message)
+static Slice name_of(Reader message)
 {
     if (msgpack_kind(&message) == MSGPACK_ARRAY)
-        return msgpack_get_array(&message) ? msgpack_get_text(&message) : (Text){"", 0};
+        return msgpack_get_array(&message) ? msgpack_get_text(&message) : (Slice){"", 0};
     for (uint32_t pairs = msgpack_get_map(&message); pairs && !message.malformed; pairs--) {
-        if (text_equals(msgpack_get_text(&message), "type"))
+        if (slice_is(msgpack_get_text(&message), "type"))
             return msgpack_get_text(&message);
         msgpack_skip(&message, 0);
     }
-    return (Text){"", 0};
+    return (Slice){"", 0};
 }
 
 bool message_is_valid(Reader message, const Declared *const *messages, ShapeError *shape_error)
 {
-    Text name = name_of(message);
+    Slice name = name_of(message);
     bool is_map = msgpack_kind(&message) == MSGPACK_MAP;
-    while (*messages && !(text_equals(name, (*messages)->name) && (*messages)->is_map == is_map))
+    while (*messages && !(slice_is(name, (*messages)->name) && (*messages)->is_map == is_map))
         messages++;
     const Declared *declared = *messages;
     if (declared == NULL) {

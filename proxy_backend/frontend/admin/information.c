@@ -1,17 +1,17 @@
 #include "admin/information.h"
 
-bool message_put_json(TRITONSERVER_Message *message, Text *json, Problem *problem)
+bool message_put_json(TRITONSERVER_Message *message, Buffer *json, Problem *problem)
 {
     const char *start = NULL;
     size_t size = 0;
     bool made = api_succeeded(triton.MessageSerializeToJson(message, &start, &size), problem);
     if (made)
-        text_put(json, start, size);
+        buffer_put(json, start, size);
     api_ignore(triton.MessageDelete(message), "deleting a message");
     return made && json->failed ? problem_no_memory(problem) : made;
 }
 
-bool server_information(Server *server, Text *json, Problem *problem)
+bool server_information(Server *server, Buffer *json, Problem *problem)
 {
     TRITONSERVER_Message *message = NULL;
     return api_succeeded(triton.ServerMetadata(server->server, &message), problem) &&
@@ -29,7 +29,7 @@ static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *e
     return false;
 }
 
-bool model_information(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+bool model_information(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
 {
     ServerName name;
     int64_t number;
@@ -40,7 +40,7 @@ bool model_information(Server *server, Slice model, Slice version, Text *json, P
         message_put_json(message, json, problem);
 }
 
-bool model_configuration(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+bool model_configuration(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
 {
     ServerName name;
     int64_t number;
@@ -51,7 +51,7 @@ bool model_configuration(Server *server, Slice model, Slice version, Text *json,
         message_put_json(message, json, problem);
 }
 
-bool model_statistics(Server *server, Slice model, Slice version, Text *json, Problem *problem)
+bool model_statistics(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
 {
     ServerName name;
     int64_t number;
@@ -62,7 +62,7 @@ bool model_statistics(Server *server, Slice model, Slice version, Text *json, Pr
         message_put_json(message, json, problem);
 }
 
-bool metrics_text(Server *server, Text *text, Problem *problem)
+bool metrics_text(Server *server, Buffer *text, Problem *problem)
 {
     TRITONSERVER_Metrics *metrics = NULL;
     const char *start = NULL;
@@ -71,7 +71,7 @@ bool metrics_text(Server *server, Text *text, Problem *problem)
         return false;
     bool made = api_succeeded(triton.MetricsFormatted(metrics, METRICS_PROMETHEUS, &start, &size), problem);
     if (made)
-        text_put(text, start, size);
+        buffer_put(text, start, size);
     api_ignore(triton.MetricsDelete(metrics), "deleting metrics");
     return made && text->failed ? problem_no_memory(problem) : made;
 }

@@ -1,7 +1,7 @@
 #include "admin/log_settings.h"
 
 #include "base/log.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -15,13 +15,13 @@ typedef struct {
     unsigned verbose;
 } Wanted;
 
-bool log_settings_read(Server *server, Text *json, Problem *problem)
+bool log_settings_read(Server *server, Buffer *json, Problem *problem)
 {
     pthread_mutex_lock(&server->lock);
     const ParsedOptions *options = &server->options;
-    text_put_string(json, "{\"log_file\":");
+    buffer_put_string(json, "{\"log_file\":");
     json_put_sanitized(json, slice_of(options->log_file ? options->log_file : ""));
-    text_format(json,
+    buffer_format(json,
         ",\"log_info\":%s,\"log_warning\":%s,\"log_error\":%s,\"log_verbose_level\":%u,\"log_format\":\"%s\"}",
         options->log_info ? "true" : "false", options->log_warning ? "true" : "false",
         options->log_error ? "true" : "false", options->log_verbose, options->log_iso8601 ? "ISO8601" : "default");

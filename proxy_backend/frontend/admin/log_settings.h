@@ -2,11 +2,11 @@
 #ifndef PYTRITON_FRONTEND_ADMIN_LOG_SETTINGS_H
 #define PYTRITON_FRONTEND_ADMIN_LOG_SETTINGS_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "core/server.h"
 
 /* {"log_file": "", "log_info": true, "log_warning": true, "log_error": true, "log_verbose_level": 0, "log_format": "default"}. */
-bool log_settings_read(Server *server, Text *json, Problem *problem);
+bool log_settings_read(Server *server, Buffer *json, Problem *problem);
 
 /* A setting to change; the type is the one that the client wrote. */
 typedef struct {

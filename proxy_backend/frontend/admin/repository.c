@@ -1,7 +1,7 @@
 #include "admin/repository.h"
 
 #include "admin/information.h"
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static bool is_any(Slice repository, Problem *problem)
         : problem_set(problem, PROBLEM_UNSUPPORTED, "'repository_name' specification is not supported");
 }
 
-bool repository_index(Server *server, Slice repository, bool ready, Text *json, Problem *problem)
+bool repository_index(Server *server, Slice repository, bool ready, Buffer *json, Problem *problem)
 {
     TRITONSERVER_Message *message = NULL;
     return is_any(repository, problem) &&

@@ -2,11 +2,11 @@
 #ifndef PYTRITON_FRONTEND_ADMIN_REPOSITORY_H
 #define PYTRITON_FRONTEND_ADMIN_REPOSITORY_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "core/server.h"
 
 /* [{"name", "version", "state", "reason"}, ...]. `repository`: "" only. */
-bool repository_index(Server *server, Slice repository, bool ready, Text *json, Problem *problem);
+bool repository_index(Server *server, Slice repository, bool ready, Buffer *json, Problem *problem);
 
 /* A parameter of a load: "config" is JSON, "file:..." a file's content. */
 typedef struct {

@@ -16,7 +16,7 @@ static bool is_known(Server *server, Slice model, Problem *problem)
     return known ? true : problem_set(problem, PROBLEM_INVALID, "Request for unknown model : %s", name.text);
 }
 
-bool trace_settings_read(Tracing *tracing, Server *server, Slice model, Text *json, Problem *problem)
+bool trace_settings_read(Tracing *tracing, Server *server, Slice model, Buffer *json, Problem *problem)
 {
     return is_known(server, model, problem) && tracing_read(tracing, model, json, problem);
 }

@@ -2,13 +2,13 @@
 #ifndef PYTRITON_FRONTEND_ADMIN_TRACE_SETTINGS_H
 #define PYTRITON_FRONTEND_ADMIN_TRACE_SETTINGS_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "tracing/tracing.h"
 
 /* {"trace_level": [...], "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode", ...}; all other
  * values are strings. `model` "": the server's.
  */
-bool trace_settings_read(Tracing *tracing, Server *server, Slice model, Text *json, Problem *problem);
+bool trace_settings_read(Tracing *tracing, Server *server, Slice model, Buffer *json, Problem *problem);
 
 /* All or nothing. A TraceChange has several values for trace_level only; without any, a model's setting is reset to
  * the server's, and the server's to the default.

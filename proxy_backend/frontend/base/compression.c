@@ -101,17 +101,17 @@ static void feed(Stream *stream, Slice *input)
 }
 
 /* Make room for the next piece of output, of which `most` bytes are allowed. */
-static bool make_room(Stream *stream, Text *output, uint64_t most)
+static bool make_room(Stream *stream, Buffer *output, uint64_t most)
 {
     size_t room = most < PIECE ? (size_t)most : PIECE;
-    if (!text_reserve(output, room ? room : 1))
+    if (!buffer_reserve(output, room ? room : 1))
         return false;
     stream->next_out = (unsigned char *)output->data + output->size;
     stream->avail_out = (unsigned)room;
     return true;
 }
 
-static bool expand(Stream *stream, const char *name, Slice input, Text *output, uint64_t limit, Problem *problem)
+static bool expand(Stream *stream, const char *name, Slice input, Buffer *output, uint64_t limit, Problem *problem)
 {
     for (uint64_t left = limit;;) {
         feed(stream, &input);
@@ -143,7 +143,7 @@ static bool expand(Stream *stream, const char *name, Slice input, Text *output, 
     }
 }
 
-bool compression_expand(Compression compression, Slice input, Text *output, uint64_t limit, Problem *problem)
+bool compression_expand(Compression compression, Slice input, Buffer *output, uint64_t limit, Problem *problem)
 {
     if (!is_there(problem))
         return false;
@@ -156,7 +156,7 @@ bool compression_expand(Compression compression, Slice input, Text *output, uint
     return done;
 }
 
-static bool shrink(Stream *stream, const Slice *pieces, size_t count, Text *output)
+static bool shrink(Stream *stream, const Slice *pieces, size_t count, Buffer *output)
 {
     size_t next = 0;
     Slice input = {"", 0};
@@ -176,7 +176,7 @@ static bool shrink(Stream *stream, const Slice *pieces, size_t count, Text *outp
     }
 }
 
-bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Text *output, Problem *problem)
+bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Buffer *output, Problem *problem)
 {
     if (!is_there(problem))
         return false;

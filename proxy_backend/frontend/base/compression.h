@@ -3,7 +3,7 @@
 #define PYTRITON_FRONTEND_BASE_COMPRESSION_H
 
 #include "base/problem.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_DEFLATE } Compression;
 
@@ -12,8 +12,8 @@ bool compression_load(const char *library, Problem *problem);
 bool compression_is_loaded(void);
 
 /* Append the decompressed data, at most `limit` bytes. gzip may have several members. */
-bool compression_expand(Compression compression, Slice input, Text *output, uint64_t limit, Problem *problem);
+bool compression_expand(Compression compression, Slice input, Buffer *output, uint64_t limit, Problem *problem);
 /* Append these pieces, compressed as one. */
-bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Text *output, Problem *problem);
+bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Buffer *output, Problem *problem);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef PYTRITON_FRONTEND_BASE_DIGEST_H
 #define PYTRITON_FRONTEND_BASE_DIGEST_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 
 typedef struct {
     uint64_t v[4];

@@ -1,6 +1,6 @@
 #include "base/log.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_BASE_NAME_TABLE_H
 #define PYTRITON_FRONTEND_BASE_NAME_TABLE_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 
 typedef struct NameTableEntry NameTableEntry;
 

@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_BASE_PROBLEM_H
 #define PYTRITON_FRONTEND_BASE_PROBLEM_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 
 typedef enum {
     PROBLEM_NONE,

@@ -1,6 +1,6 @@
 #include "calls/call.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 #include "calls/call_internal.h"
 #include "net/limits.h"
 

@@ -13,7 +13,7 @@
 #ifndef PYTRITON_FRONTEND_CALLS_CALL_H
 #define PYTRITON_FRONTEND_CALLS_CALL_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "calls/shared_memory.h"
 #include "net/limits.h"
 #include "tracing/tracing.h"
@@ -57,9 +57,9 @@ typedef struct {
 } CallTensor;
 
 typedef struct Call {
-    Text body; /* the protocol's, for the request: inputs point into it; fixed after call_start */
+    Buffer body; /* the protocol's, for the request: inputs point into it; fixed after call_start */
     BodyCount counted; /* of `body` (net/limits.h); released when the call is reused */
-    Text reply; /* the protocol's, for its output */
+    Buffer reply; /* the protocol's, for its output */
     void *state; /* the protocol's: `state_size` bytes, all zero when the call is taken */
     bool decoupled; /* set by call_model: the model may answer any number of times */
     CallTensor *inputs, *outputs;

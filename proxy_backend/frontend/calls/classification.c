@@ -80,7 +80,7 @@ static int compare(const void *left, const void *right, void *argument)
     return order ? order : (one > other) - (one < other);
 }
 
-static void put_class(Text *text, const Values *values, size_t place, const char *label)
+static void put_class(Buffer *text, const Values *values, size_t place, const char *label)
 {
     char number[NUMBER];
     Value value = value_at(values, place);
@@ -92,8 +92,8 @@ static void put_class(Text *text, const Values *values, size_t place, const char
         snprintf(number, sizeof number, "%f", value.real);
     size_t at = text->size;
     uint32_t length = 0;
-    text_put(text, &length, sizeof length);
-    text_format(text, label ? "%s:%zu:%s" : "%s:%zu", number, place, label);
+    buffer_put(text, &length, sizeof length);
+    buffer_format(text, label ? "%s:%zu:%s" : "%s:%zu", number, place, label);
     if (text->failed)
         return;
     length = (uint32_t)(text->size - at - sizeof length);
@@ -102,7 +102,7 @@ static void put_class(Text *text, const Values *values, size_t place, const char
 
 /* Write the values of one batch item. */
 static bool put_item(
-    ResponseState *given, uint32_t index, Values values, size_t count, size_t classes, Text *text, Problem *problem)
+    ResponseState *given, uint32_t index, Values values, size_t count, size_t classes, Buffer *text, Problem *problem)
 {
     size_t *places = arena_allocate(&given->memory, (count ? count : 1) * sizeof *places);
     if (places == NULL)
@@ -135,8 +135,8 @@ static bool is_batched(const ResponseState *given, bool *batched, Problem *probl
 }
 
 /* Put the result into the answer's memory, with its shape. */
-static bool replace(ResponseState *given, ResponseOutput *output, const Text *text, const int64_t shape[2], size_t dims,
-    Problem *problem)
+static bool replace(ResponseState *given, ResponseOutput *output, const Buffer *text, const int64_t shape[2],
+    size_t dims, Problem *problem)
 {
     int64_t *copy = arena_allocate(&given->memory, 2 * sizeof *copy);
     char *bytes = arena_allocate(&given->memory, text->size ? text->size : 1);
@@ -167,7 +167,7 @@ bool classification_make(ResponseState *given, uint32_t index, ResponseOutput *o
     size_t items = batched ? (size_t)output->shape[0] : 1;
     size_t count = items ? output->elements / items : 0;
     size_t classes = output->requested->classes < count ? output->requested->classes : count;
-    Text text = {0};
+    Buffer text = {0};
     bool made = true;
     for (size_t item = 0; made && classes && item < items; item++) { /* a shape alone costs nothing */
         Values values = {
@@ -176,6 +176,6 @@ bool classification_make(ResponseState *given, uint32_t index, ResponseOutput *o
     }
     int64_t shape[2] = {(int64_t)items, (int64_t)classes};
     made = made && replace(given, output, &text, batched ? shape : shape + 1, batched ? 2 : 1, problem);
-    text_free(&text);
+    buffer_free(&text);
     return made;
 }

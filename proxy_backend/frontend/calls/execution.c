@@ -2,7 +2,7 @@
 
 #include "calls/responses.h"
 #include "calls/inputs.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "tracing/tracing.h"
 
 /* Of a call's `in_core`. */

@@ -1,6 +1,6 @@
 #include "calls/outputs.h"
 
-#include "memory/blocks.h"
+#include "common/blocks.h"
 #include "calls/call_internal.h"
 #include "net/limits.h"
 

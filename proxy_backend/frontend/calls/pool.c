@@ -1,7 +1,7 @@
 #include "calls/pool.h"
 
 #include "thread_pool/memory_trim.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "calls/call_internal.h"
 #include "net/limits.h"
 
@@ -71,8 +71,8 @@ Calls *calls_new(const CallsSettings *settings, size_t state_size, Problem *prob
 
 static void parts_free(CallState *state)
 {
-    text_free(&state->call.body);
-    text_free(&state->call.reply);
+    buffer_free(&state->call.body);
+    buffer_free(&state->call.reply);
     free(state->call.state);
     free(state->call.inputs);
     free(state->call.outputs);
@@ -222,9 +222,9 @@ static void empty(CallState *state)
         api_ignore(triton.InferenceRequestDelete(state->request), "deleting a request");
     release_regions(call->inputs, call->input_count);
     release_regions(call->outputs, call->output_count);
-    text_reset(&call->body, kept);
+    buffer_reset(&call->body, kept);
     body_release(&call->counted);
-    text_reset(&call->reply, kept);
+    buffer_reset(&call->reply, kept);
     arena_reset(&state->memory, kept);
     outputs_reset(&state->outputs, kept);
     drop_spares(state, kept);

@@ -111,7 +111,7 @@ static bool config_enables_cache(Slice config)
 {
     const JsonLimits limits = {.depth = CONFIG_DEPTH, .values = UINT32_MAX, .string_bytes = UINT32_MAX};
     Json json = json_read(config, &limits);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool enabled = false;
     if (json_object(&json))
@@ -124,7 +124,7 @@ static bool config_enables_cache(Slice config)
                 if (!slice_is(key, "enable") || !json_bool(&json, &enabled))
                     json_skip(&json);
         }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return enabled && !json_failed(&json);
 }
 

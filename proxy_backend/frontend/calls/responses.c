@@ -1,8 +1,8 @@
 #include "calls/responses.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
-#include "base/utf8.h"
+#include "common/utf8.h"
 #include "calls/classification.h"
 #include "calls/execution.h"
 

@@ -1,8 +1,8 @@
 #include "calls/sequences.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/name_table.h"
-#include "base/text.h"
+#include "common/buffer.h"
 #include "json/reader.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static bool closed; /* another process replaces this one: a sequence that begins
 
 /* ── idle limits ──────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool read_batching(Json *json, Text *scratch, uint64_t *idle_ms)
+static bool read_batching(Json *json, Buffer *scratch, uint64_t *idle_ms)
 {
     Slice key;
     if (!json_object(json))
@@ -44,7 +44,7 @@ static uint64_t idle_ms_of(Slice configuration)
 {
     const JsonLimits limits = {.depth = 64, .values = 1 << 20, .string_bytes = UINT64_MAX};
     Json json = json_read(configuration, &limits);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     uint64_t idle_ms = 0;
     if (json_object(&json))
@@ -57,7 +57,7 @@ static uint64_t idle_ms_of(Slice configuration)
                     break;
             }
         }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return idle_ms;
 }
 
@@ -125,19 +125,19 @@ static Sequence *find(Slice key, bool begins, uint64_t idle_ms)
 
 bool sequence_request(Server *server, const char *model, const char *id, uint32_t flags, Sequence **sequence)
 {
-    Text key = {0};
+    Buffer key = {0};
     bool begins = flags & SEQUENCE_START, may = true;
     uint64_t idle_ms = begins ? query_idle_ms(server, model) : 0;
     uint64_t hash = name_table_hash(slice_of(id)); /* ids may be of any length */
     *sequence = NULL;
-    text_put_string(&key, model);
-    text_put(&key, (const char *)&hash, sizeof hash);
+    buffer_put_string(&key, model);
+    buffer_put(&key, (const char *)&hash, sizeof hash);
     if (key.failed) {
-        text_free(&key);
+        buffer_free(&key);
         return true;
     }
     pthread_mutex_lock(&lock);
-    Sequence *found = find(text_slice(&key), begins && !closed, idle_ms);
+    Sequence *found = find(buffer_slice(&key), begins && !closed, idle_ms);
     may = found || !closed || idle_ms == 0 || (flags & SEQUENCE_END);
     if (found) {
         found->running++;
@@ -145,10 +145,10 @@ bool sequence_request(Server *server, const char *model, const char *id, uint32_
         if (idle_ms)
             found->idle_ms = idle_ms;
         if (flags & SEQUENCE_END)
-            forget(text_slice(&key), found);
+            forget(buffer_slice(&key), found);
     }
     pthread_mutex_unlock(&lock);
-    text_free(&key);
+    buffer_free(&key);
     *sequence = found;
     return may;
 }

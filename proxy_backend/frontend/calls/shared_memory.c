@@ -2,7 +2,7 @@
 #include "calls/shared_memory.h"
 
 #include "base/name_table.h"
-#include "base/utf8.h"
+#include "common/utf8.h"
 #include "memory/bus_guard.h"
 #include "calls/cuda.h"
 #include "calls/region_table.h"

@@ -3,7 +3,7 @@
 #define PYTRITON_FRONTEND_CALLS_SHARED_MEMORY_H
 
 #include "base/problem.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef struct SharedMemory SharedMemory;
 typedef struct SharedRegion SharedRegion;

@@ -2,7 +2,7 @@
 #include "core/api.h"
 
 #include "base/log.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 #include <dlfcn.h>
 
@@ -18,33 +18,33 @@ enum { FUNCTIONS = sizeof names / sizeof *names };
 _Static_assert(sizeof(Api) == FUNCTIONS * sizeof(void (*)(void)), "one pointer for each name");
 
 /* Write a core's version, for the problem that it lacks something. */
-static void put_version(Text *text, void *core)
+static void put_version(Buffer *text, void *core)
 {
     TRITONSERVER_Error *(*version)(uint32_t *, uint32_t *);
     void *found = dlsym(core, "TRITONSERVER_ApiVersion");
     memcpy(&version, &found, sizeof version);
     uint32_t major = 0, minor = 0;
     if (found && version(&major, &minor) == NULL)
-        text_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
+        buffer_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
 }
 
 /* Find all functions in a loaded core. */
 static bool find_all(void *core, const char *library, Problem *problem)
 {
-    Text lacking = {0};
+    Buffer lacking = {0};
     for (size_t i = 0; i < FUNCTIONS; i++) {
         /* Not from the core itself: the interposer's functions take precedence (interposer/interposer.c). */
         void *found = dlsym(RTLD_DEFAULT, names[i]);
         if (found == NULL)
-            text_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
+            buffer_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
         memcpy((char *)&triton + i * sizeof found, &found, sizeof found);
     }
     bool complete = lacking.size == 0 && !lacking.failed;
     if (!complete) {
         put_version(&lacking, core);
-        problem_set(problem, PROBLEM_UNSUPPORTED, "%s lacks %.*s", library, SLICE_ARGS(text_slice(&lacking)));
+        problem_set(problem, PROBLEM_UNSUPPORTED, "%s lacks %.*s", library, SLICE_ARGS(buffer_slice(&lacking)));
     }
-    text_free(&lacking);
+    buffer_free(&lacking);
     return complete;
 }
 

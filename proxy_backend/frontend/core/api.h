@@ -5,7 +5,7 @@
 #define PYTRITON_FRONTEND_CORE_API_H
 
 #include "base/problem.h"
-#include "core/datatypes.h"
+#include "common/datatypes.h"
 
 /* The version of the API that has all of it. Later ones of the same major version have it, too; an earlier one is
  * fine if it has all functions.
@@ -34,13 +34,6 @@ enum {
     TRITON_ERROR_ALREADY_EXISTS,
     TRITON_ERROR_CANCELLED,
 };
-typedef enum {
-    TYPE_INVALID,
-#define DATATYPE(code, name, size) TYPE_##name = (code),
-    DATATYPES(DATATYPE)
-#undef DATATYPE
-        TYPE_COUNT,
-} DataType;
 enum { MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU };
 enum { PARAMETER_STRING, PARAMETER_INT, PARAMETER_BOOL, PARAMETER_DOUBLE, PARAMETER_BYTES };
 enum { KIND_AUTO, KIND_CPU, KIND_GPU, KIND_MODEL };

@@ -164,7 +164,7 @@ bool parse_log_file(OptionsBuilder *builder, const Kind *kind, const char *value
 /* Store the value, under its prefix if that differs from the old one. */
 static bool store_trace(OptionsBuilder *builder, const char *prefix, const char *value, Problem *problem)
 {
-    text_format(&builder->parsed->trace_config, "%s%s\n", prefix, value);
+    buffer_format(&builder->parsed->trace_config, "%s%s\n", prefix, value);
     return builder->parsed->trace_config.failed ? problem_no_memory(problem) : true;
 }
 
@@ -314,7 +314,7 @@ bool parse_setting(OptionsBuilder *builder, const Kind *kind, const char *value,
 static bool store_cache(
     OptionsBuilder *builder, const char *cache, const char *setting, const char *value, Problem *problem)
 {
-    Text *json = name_table_get(&builder->caches, slice_of(cache));
+    Buffer *json = name_table_get(&builder->caches, slice_of(cache));
     if (json == NULL) {
         json = calloc(1, sizeof *json);
         if (json == NULL || !name_table_put(&builder->caches, slice_of(cache), json)) {
@@ -322,7 +322,7 @@ static bool store_cache(
             return problem_no_memory(problem);
         }
     }
-    text_format(json, "%s\"%s\":\"%s\"", json->size ? "," : "{", setting, value);
+    buffer_format(json, "%s\"%s\":\"%s\"", json->size ? "," : "{", setting, value);
     return json->failed ? problem_no_memory(problem) : true;
 }
 

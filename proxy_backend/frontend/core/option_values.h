@@ -9,7 +9,7 @@
 typedef struct {
     TRITONSERVER_ServerOptions *options;
     ParsedOptions *parsed;
-    NameTable caches; /* name -> Text of JSON without its closing brace */
+    NameTable caches; /* name -> Buffer of JSON without its closing brace */
     bool polls;
     unsigned poll_s;
 } OptionsBuilder;

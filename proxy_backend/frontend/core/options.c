@@ -113,10 +113,10 @@ static bool add_caches(OptionsBuilder *builder, Problem *problem)
     Slice name;
     void *value;
     while (name_table_next(&builder->caches, &position, &name, &value)) {
-        Text *json = value;
+        Buffer *json = value;
         char *copy = slice_copy(name);
-        text_put_char(json, '}');
-        const char *text = text_string(json);
+        buffer_put_char(json, '}');
+        const char *text = buffer_string(json);
         bool given = copy && text
             ? api_succeeded(triton.ServerOptionsSetCacheConfig(builder->options, copy, text), problem)
             : problem_no_memory(problem);
@@ -133,7 +133,7 @@ static void free_caches(OptionsBuilder *builder)
     Slice name;
     void *value;
     while (name_table_next(&builder->caches, &position, &name, &value)) {
-        text_free(value);
+        buffer_free(value);
         free(value);
     }
     name_table_free(&builder->caches);
@@ -164,7 +164,7 @@ bool options_build(
 
 void options_free(ParsedOptions *parsed)
 {
-    text_free(&parsed->trace_config);
+    buffer_free(&parsed->trace_config);
     free(parsed->log_file);
     *parsed = (ParsedOptions){0};
 }

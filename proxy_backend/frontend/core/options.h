@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_CORE_OPTIONS_H
 #define PYTRITON_FRONTEND_CORE_OPTIONS_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "core/api.h"
 
 /* A command line option, `--name=value`. Lists are given as several options. */
@@ -15,7 +15,7 @@ typedef struct {
     unsigned exit_timeout_s;
     unsigned poll_s;   /* interval between repository checks; 0: never */
     bool metrics;      /* metrics are enabled */
-    Text trace_config; /* each value of trace-config: "mode,setting=value" or "setting=value", and a line break */
+    Buffer trace_config; /* each value of trace-config: "mode,setting=value" or "setting=value", and a line break */
     /* The core does not report its log settings. */
     char *log_file;
     bool log_info, log_warning, log_error, log_iso8601;

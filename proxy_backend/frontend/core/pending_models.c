@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "core/pending_models.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 
 #include <errno.h>

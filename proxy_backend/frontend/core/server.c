@@ -1,8 +1,8 @@
 #include "core/server.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 #include <stdlib.h>
 #include <time.h>

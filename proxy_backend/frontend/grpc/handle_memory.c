@@ -2,7 +2,7 @@
 
 typedef struct {
     const ProtoMessage *response;
-    Text *to;
+    Buffer *to;
 } StatusList;
 
 static void put_system_status(void *user, const SharedRegionStatus *status)
@@ -33,7 +33,7 @@ static void put_cuda_status(void *user, const SharedRegionStatus *status)
 }
 
 static bool status(
-    const GrpcService *service, const GrpcMethod *method, Slice request, bool cuda, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, bool cuda, Buffer *response, Problem *problem)
 {
     Slice name = {0};
     const RequestField wanted[] = {{1, &name, NULL}};
@@ -44,19 +44,19 @@ static bool status(
 }
 
 bool handle_system_status(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     return status(service, method, request, false, response, problem);
 }
 
 bool handle_cuda_status(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     return status(service, method, request, true, response, problem);
 }
 
 bool handle_system_register(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     Slice name = {0}, key = {0};
     uint64_t offset = 0, size = 0;
@@ -70,7 +70,7 @@ bool handle_system_register(
 }
 
 bool handle_cuda_register(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     Slice name = {0}, handle = {0};
     uint64_t device = 0, size = 0;
@@ -92,14 +92,14 @@ static bool unregister(const GrpcService *service, const GrpcMethod *method, Sli
 }
 
 bool handle_system_unregister(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     (void)response;
     return unregister(service, method, request, false, problem);
 }
 
 bool handle_cuda_unregister(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     (void)response;
     return unregister(service, method, request, true, problem);

@@ -30,14 +30,14 @@ bool read_request_fields(
     return next == PROTO_END;
 }
 
-static void put_flag(Text *response, bool flag)
+static void put_flag(Buffer *response, bool flag)
 {
     if (flag)
         proto_put_number(response, 1, 1);
 }
 
 bool handle_server_live(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     (void)method;
     (void)request;
@@ -47,7 +47,7 @@ bool handle_server_live(
 }
 
 bool handle_server_ready(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     (void)method;
     (void)request;
@@ -64,7 +64,7 @@ static bool read_model(const GrpcMethod *method, Slice request, Slice *name, Sli
 }
 
 bool handle_model_ready(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     Slice name = {0}, version = {0};
     bool ready;
@@ -76,27 +76,27 @@ bool handle_model_ready(
 }
 
 /* Convert the core's JSON to the answer. */
-static bool put_json(bool fine, Text *json, const ProtoMessage *message, Text *response, Problem *problem)
+static bool put_json(bool fine, Buffer *json, const ProtoMessage *message, Buffer *response, Problem *problem)
 {
     if (fine) {
-        Json reader = json_of_core(text_slice(json));
+        Json reader = json_of_core(buffer_slice(json));
         fine = message_from_json(&reader, message, response, problem);
     }
-    text_free(json);
+    buffer_free(json);
     return fine;
 }
 
 bool handle_server_metadata(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
-    Text json = {0};
+    Buffer json = {0};
     (void)request;
     return put_json(server_information(service->server, &json, problem), &json, method->response, response, problem);
 }
 
-typedef bool Query(Server *server, Slice model, Slice version, Text *json, Problem *problem);
+typedef bool Query(Server *server, Slice model, Slice version, Buffer *json, Problem *problem);
 
-static bool query(const GrpcService *service, const GrpcMethod *method, Slice request, Query *information, Text *json,
+static bool query(const GrpcService *service, const GrpcMethod *method, Slice request, Query *information, Buffer *json,
     Problem *problem)
 {
     Slice name = {0}, version = {0};
@@ -105,25 +105,25 @@ static bool query(const GrpcService *service, const GrpcMethod *method, Slice re
 }
 
 bool handle_model_metadata(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
-    Text json = {0};
+    Buffer json = {0};
     return put_json(
         query(service, method, request, model_information, &json, problem), &json, method->response, response, problem);
 }
 
 bool handle_model_statistics(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
-    Text json = {0};
+    Buffer json = {0};
     return put_json(
         query(service, method, request, model_statistics, &json, problem), &json, method->response, response, problem);
 }
 
 bool handle_model_config(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
-    Text json = {0};
+    Buffer json = {0};
     bool fine = query(service, method, request, model_configuration, &json, problem);
     size_t begun = proto_begin(response, MODEL_CONFIG_RESPONSE_config);
     fine = put_json(fine, &json, &MODEL_CONFIG, response, problem);
@@ -132,9 +132,9 @@ bool handle_model_config(
 }
 
 bool handle_repository_index(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
-    Text json = {0};
+    Buffer json = {0};
     Slice repository = {0};
     uint64_t ready = 0;
     const RequestField wanted[] = {
@@ -142,7 +142,7 @@ bool handle_repository_index(
     bool fine = read_request_fields(method->request, request, wanted, 2, problem) &&
         repository_index(service->server, repository, ready != 0, &json, problem);
     if (fine) {
-        Json reader = json_of_core(text_slice(&json));
+        Json reader = json_of_core(buffer_slice(&json));
         const ProtoMessage *model = proto_field(method->response, REPOSITORY_INDEX_RESPONSE_models)->message;
         fine = json_array(&reader) || problem_set(problem, PROBLEM_INTERNAL, "tritonserver's index is not an array");
         while (fine && json_element(&reader)) {
@@ -151,7 +151,7 @@ bool handle_repository_index(
             proto_end(response, begun);
         }
     }
-    text_free(&json);
+    buffer_free(&json);
     return fine;
 }
 
@@ -182,7 +182,8 @@ static bool read_load_parameter(
     return next == PROTO_END;
 }
 
-bool handle_load(const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+bool handle_load(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     LoadParameter *parameters = calloc(MAX_PARAMETERS, sizeof *parameters);
     ProtoReader reader = proto_reader(method->request, request);
@@ -208,7 +209,7 @@ bool handle_load(const GrpcService *service, const GrpcMethod *method, Slice req
 }
 
 bool handle_unload(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     ProtoReader reader = proto_reader(method->request, request);
     Slice repository = SLICE(""), model = SLICE("");

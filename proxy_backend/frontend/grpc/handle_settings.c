@@ -30,10 +30,10 @@ static bool read_log_value(Slice message, LogChange *change, Problem *problem)
 }
 
 /* The core's settings object: the kind of each member selects its oneof field. */
-static bool put_log_settings(Slice text, Text *response, Problem *problem)
+static bool put_log_settings(Slice text, Buffer *response, Problem *problem)
 {
     Json json = json_of_core(text);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool fine = json_object(&json);
     while (fine && json_member(&json, &scratch, &key)) {
@@ -46,7 +46,7 @@ static bool put_log_settings(Slice text, Text *response, Problem *problem)
         proto_put_bytes(response, 1, key);
         size_t value = proto_begin(response, 2);
         JsonKind kind = json_kind(&json);
-        Text string = {0};
+        Buffer string = {0};
         bool flag;
         uint64_t number;
         uint32_t choice = kind < sizeof CHOICES / sizeof *CHOICES ? CHOICES[kind] : 0;
@@ -55,19 +55,19 @@ static bool put_log_settings(Slice text, Text *response, Problem *problem)
         else if (json_unsigned(&json, &number))
             proto_put_number(response, choice, number);
         else if (json_string_to(&json, &string))
-            proto_put_bytes(response, choice, text_slice(&string));
+            proto_put_bytes(response, choice, buffer_slice(&string));
         else
             fine = false;
-        text_free(&string);
+        buffer_free(&string);
         proto_end(response, value);
         proto_end(response, entry);
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return (fine && json_end(&json)) || problem_set(problem, PROBLEM_INTERNAL, "the log settings cannot be read");
 }
 
 bool handle_log_settings(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     LogChange changes[MAX_CHANGES];
     ProtoReader reader = proto_reader(method->request, request);
@@ -84,10 +84,10 @@ bool handle_log_settings(
             return false;
         count++;
     }
-    Text json = {0};
+    Buffer json = {0};
     bool fine = next == PROTO_END && (count == 0 || log_settings_change(service->server, changes, count, problem)) &&
-        log_settings_read(service->server, &json, problem) && put_log_settings(text_slice(&json), response, problem);
-    text_free(&json);
+        log_settings_read(service->server, &json, problem) && put_log_settings(buffer_slice(&json), response, problem);
+    buffer_free(&json);
     return fine;
 }
 
@@ -108,10 +108,10 @@ static bool read_trace_values(Slice message, Slice *values, size_t *count, Probl
 }
 
 /* Values are strings or arrays of strings. */
-static bool put_trace_settings(Slice text, Text *response, Problem *problem)
+static bool put_trace_settings(Slice text, Buffer *response, Problem *problem)
 {
     Json json = json_of_core(text);
-    Text scratch = {0}, string = {0};
+    Buffer scratch = {0}, string = {0};
     Slice key, value;
     bool fine = json_object(&json);
     while (fine && json_member(&json, &scratch, &key)) {
@@ -128,13 +128,13 @@ static bool put_trace_settings(Slice text, Text *response, Problem *problem)
         proto_end(response, values);
         proto_end(response, entry);
     }
-    text_free(&scratch);
-    text_free(&string);
+    buffer_free(&scratch);
+    buffer_free(&string);
     return (fine && json_end(&json)) || problem_set(problem, PROBLEM_INTERNAL, "the trace settings cannot be read");
 }
 
 bool handle_trace_setting(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     TraceChange changes[MAX_CHANGES];
     Slice values[MAX_CHANGES][MAX_VALUES], model = SLICE("");
@@ -157,11 +157,11 @@ bool handle_trace_setting(
         changes[count].values = values[count];
         count++;
     }
-    Text json = {0};
+    Buffer json = {0};
     bool fine = next == PROTO_END &&
         (count == 0 || trace_settings_change(service->tracing, service->server, model, changes, count, problem)) &&
         trace_settings_read(service->tracing, service->server, model, &json, problem) &&
-        put_trace_settings(text_slice(&json), response, problem);
-    text_free(&json);
+        put_trace_settings(buffer_slice(&json), response, problem);
+    buffer_free(&json);
     return fine;
 }

@@ -29,7 +29,8 @@ static bool is_ours(Slice name)
         slice_is(name, "grpc.health.v1.Health");
 }
 
-bool handle_check(const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem)
+bool handle_check(
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem)
 {
     Slice name = {0};
     (void)method;
@@ -55,13 +56,13 @@ typedef struct {
 typedef struct {
     Outgoing message;
     struct iovec part;
-    Text text;
+    Buffer text;
 } Notice;
 
 static void on_sent(Outgoing *message)
 {
     Notice *notice = (Notice *)((char *)message - offsetof(Notice, message));
-    text_free(&notice->text);
+    buffer_free(&notice->text);
     free(notice);
 }
 

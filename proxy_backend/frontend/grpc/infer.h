@@ -29,7 +29,7 @@ enum { INFER_FEW_PARTS = 9 };
 typedef struct InferReply {
     Outgoing message;
     struct iovec few[INFER_FEW_PARTS], *parts;
-    Text head;
+    Buffer head;
     CallResponse *response; /* NULL: none */
     bool is_calls;  /* it is in the call's state, and its head is the call's text */
 } InferReply;
@@ -57,11 +57,11 @@ typedef struct {
 
 extern const size_t INFER_STATE;
 
-void infer_unary(GrpcStream *stream, const InferService *service, Text *message);
+void infer_unary(GrpcStream *stream, const InferService *service, Buffer *message);
 void infer_unary_cancelled(GrpcStream *stream);
 
 void infer_stream_begin(GrpcStream *stream, const InferService *service);
-void infer_stream_message(GrpcStream *stream, Text *message);
+void infer_stream_message(GrpcStream *stream, Buffer *message);
 void infer_stream_half_closed(GrpcStream *stream);
 void infer_stream_cancelled(GrpcStream *stream);
 /* Called when the last reference to the stream is dropped. */

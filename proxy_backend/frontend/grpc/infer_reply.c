@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void put_text(Text *text, uint32_t field, const char *value)
+static void put_text(Buffer *text, uint32_t field, const char *value)
 {
     if (value && *value)
         proto_put_bytes(text, field, slice_of(value));
 }
 
-static void put_parameter(Text *text, uint32_t field, const ResponseParameter *parameter)
+static void put_parameter(Buffer *text, uint32_t field, const ResponseParameter *parameter)
 {
     size_t entry = proto_begin(text, field);
     proto_put_bytes(text, 1, slice_of(parameter->name));
@@ -27,7 +27,7 @@ static void put_parameter(Text *text, uint32_t field, const ResponseParameter *p
     proto_end(text, entry);
 }
 
-static void put_region(Text *text, const ResponseOutput *output)
+static void put_region(Buffer *text, const ResponseOutput *output)
 {
     enum { FIELD = MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_parameters };
     ResponseParameter offset = {
@@ -38,7 +38,7 @@ static void put_region(Text *text, const ResponseOutput *output)
     put_parameter(text, FIELD, &offset);
 }
 
-static void put_output(Text *text, const ResponseOutput *output)
+static void put_output(Buffer *text, const ResponseOutput *output)
 {
     size_t begun = proto_begin(text, MODEL_INFER_RESPONSE_outputs);
     put_text(text, MODEL_INFER_RESPONSE_INFER_OUTPUT_TENSOR_name, output->name);
@@ -49,14 +49,14 @@ static void put_output(Text *text, const ResponseOutput *output)
     proto_end(text, begun);
 }
 
-static void put_version(Text *text, int64_t version)
+static void put_version(Buffer *text, int64_t version)
 {
     char digits[24];
     int size = snprintf(digits, sizeof digits, "%lld", (long long)version);
     proto_put_bytes(text, MODEL_INFER_RESPONSE_model_version, (Slice){digits, (size_t)size});
 }
 
-static void put_response(Text *text, const CallResponse *response, InferPart part)
+static void put_response(Buffer *text, const CallResponse *response, InferPart part)
 {
     ResponseParameter is_final = {
         .name = "triton_final_response", .type = PARAMETER_BOOL, .boolean = part == INFER_ENDS};
@@ -89,7 +89,7 @@ static void sent(Outgoing *message)
     if (reply->is_calls) {
         response->call->reply = reply->head;
     } else {
-        text_free(&reply->head);
+        buffer_free(&reply->head);
         free(reply);
     }
     if (response)
@@ -129,7 +129,7 @@ static size_t raw_bytes(const CallResponse *response)
     return size;
 }
 
-static void put_raw_heads(Text *text, const CallResponse *response)
+static void put_raw_heads(Buffer *text, const CallResponse *response)
 {
     for (size_t i = 0; i < response->output_count; i++)
         proto_put_bytes_head(text, MODEL_INFER_RESPONSE_raw_output_contents, raw_size(&response->outputs[i]));
@@ -158,7 +158,7 @@ static InferReply *begin(CallResponse *response)
 InferReply *infer_reply_unary(CallResponse *response, InferReply *room)
 {
     *room = (InferReply){.response = response, .is_calls = true, .head = response->call->reply};
-    text_clear(&room->head);
+    buffer_clear(&room->head);
     put_response(&room->head, response, INFER_UNARY);
     size_t first = room->head.size;
     put_raw_heads(&room->head, response);
@@ -168,14 +168,14 @@ InferReply *infer_reply_unary(CallResponse *response, InferReply *room)
 InferReply *infer_reply_part(CallResponse *response, InferPart part)
 {
     InferReply *reply = begin(response);
-    Text inner = {0};
+    Buffer inner = {0};
     if (reply == NULL)
         return NULL;
     put_response(&inner, response, part);
     proto_put_bytes_head(&reply->head, MODEL_STREAM_INFER_RESPONSE_infer_response, inner.size + raw_bytes(response));
-    text_put_slice(&reply->head, text_slice(&inner));
+    buffer_put_slice(&reply->head, buffer_slice(&inner));
     reply->head.failed |= inner.failed;
-    text_free(&inner);
+    buffer_free(&inner);
     size_t first = reply->head.size;
     put_raw_heads(&reply->head, response);
     return finished(reply, first);

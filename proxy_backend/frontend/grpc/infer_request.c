@@ -268,7 +268,7 @@ static bool read_output(Call *call, Slice message, Problem *problem)
 
 bool infer_read(Call *call, uint64_t max_inputs, InferOptions *options, Problem *problem)
 {
-    Slice message = text_slice(&call->body);
+    Slice message = buffer_slice(&call->body);
     ProtoReader reader = proto_reader(&MODEL_INFER_REQUEST, message), raw = reader;
     ProtoValue value;
     ProtoNext next;

@@ -240,7 +240,7 @@ static void on_model_settled(ModelWaiter *waiter, Problem *problem)
     call_unref(call);
 }
 
-void infer_stream_message(GrpcStream *stream, Text *message)
+void infer_stream_message(GrpcStream *stream, Buffer *message)
 {
     Requests *requests = stream->service;
     if (requests == NULL)
@@ -251,10 +251,10 @@ void infer_stream_message(GrpcStream *stream, Text *message)
         send_error(stream, requests, PROBLEM_UNAVAILABLE, "no memory for the request", SLICE(""), NULL);
         return;
     }
-    Text room = call->body;
+    Buffer room = call->body;
     call->body = *message;
     *message = room;
-    text_clear(message);
+    buffer_clear(message);
     call->counted = stream->counted;
     stream->counted = (BodyCount){0};
     Request *request = begin(stream, requests, call);

@@ -110,17 +110,17 @@ static void on_model_settled(ModelWaiter *waiter, Problem *problem)
     call_unref(call);
 }
 
-void infer_unary(GrpcStream *stream, const InferService *service, Text *message)
+void infer_unary(GrpcStream *stream, const InferService *service, Buffer *message)
 {
     Call *call = calls_acquire(service->calls);
     if (call == NULL) {
         response_send_problem(stream, PROBLEM_UNAVAILABLE, "no memory for the request");
         return;
     }
-    Text room = call->body;
+    Buffer room = call->body;
     call->body = *message;
     *message = room;
-    text_clear(message);
+    buffer_clear(message);
     call->counted = stream->counted;
     stream->counted = (BodyCount){0};
     UnaryInfer *unary = call->state;

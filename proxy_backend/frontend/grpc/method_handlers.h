@@ -5,7 +5,7 @@
 #include "grpc/methods.h"
 
 typedef bool MethodHandler(
-    const GrpcService *service, const GrpcMethod *method, Slice request, Text *response, Problem *problem);
+    const GrpcService *service, const GrpcMethod *method, Slice request, Buffer *response, Problem *problem);
 
 /* ── handle_models.c ──────────────────────────────────────────────────────────────────────────────── */
 

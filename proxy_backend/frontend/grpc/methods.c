@@ -59,7 +59,7 @@ typedef struct {
     struct iovec part;
     GrpcStream *stream;
     const GrpcService *service;
-    Text request, response;
+    Buffer request, response;
     Problem problem;
     bool fine;
     BodyCount counted; /* of `request` */
@@ -68,9 +68,9 @@ typedef struct {
 
 static void run_free(Run *run)
 {
-    text_free(&run->request);
+    buffer_free(&run->request);
     body_release(&run->counted);
-    text_free(&run->response);
+    buffer_free(&run->response);
     problem_clear(&run->problem);
     free(run);
 }
@@ -84,7 +84,7 @@ static void handle(Run *run)
 {
     const GrpcMethod *method = run->stream->method;
     run->fine =
-        HANDLERS[method->kind].handle(run->service, method, text_slice(&run->request), &run->response, &run->problem);
+        HANDLERS[method->kind].handle(run->service, method, buffer_slice(&run->request), &run->response, &run->problem);
     if (run->fine && run->response.failed)
         run->fine = problem_no_memory(&run->problem);
 }
@@ -124,7 +124,7 @@ static void job_done(Job *job)
 static void on_model_settled(ModelWaiter *waiter, Problem *problem)
 {
     Run *run = (Run *)((char *)waiter - offsetof(Run, waiter));
-    text_clear(&run->response);
+    buffer_clear(&run->response);
     if (problem->kind == PROBLEM_NONE) {
         if (thread_pool_submit(run->service->jobs, &run->job, &run->problem))
             return;
@@ -140,7 +140,7 @@ void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod
 {
     Run *run = calloc(1, sizeof *run);
     if (run)
-        text_put_slice(&run->request, message);
+        buffer_put_slice(&run->request, message);
     if (run == NULL || run->request.failed) {
         if (run)
             run_free(run);

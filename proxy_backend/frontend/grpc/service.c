@@ -87,7 +87,7 @@ static void on_begin(GrpcStream *stream)
 
 static void on_cancelled(GrpcStream *stream);
 
-static void on_message(GrpcStream *stream, Text *message)
+static void on_message(GrpcStream *stream, Buffer *message)
 {
     const GrpcMethod *method = stream->method;
     if (method == NULL)
@@ -103,9 +103,9 @@ static void on_message(GrpcStream *stream, Text *message)
         if (method->kind == METHOD_MODEL_INFER)
             infer_unary(stream, &service_of(stream)->infer, message);
         else if (method->kind == METHOD_WATCH)
-            health_watch(stream, service_of(stream), text_slice(message));
+            health_watch(stream, service_of(stream), buffer_slice(message));
         else
-            method_run(stream, service_of(stream), method, text_slice(message));
+            method_run(stream, service_of(stream), method, buffer_slice(message));
     }
 }
 

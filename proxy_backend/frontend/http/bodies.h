@@ -29,13 +29,13 @@ void json_count_refusal(const Json *json);
 bool parameter_read(Call *call, Slice name, Json *json, Problem *problem);
 
 /* Begin an answer's object: the request's id, the model and its version. */
-void response_head_write(Text *text, const CallResponse *response);
+void response_head_write(Buffer *text, const CallResponse *response);
 
 /* Write all elements, separated by commas. The problem: BYTES that are not text, or a type that JSON has no numbers
  * for.
  */
-bool tensor_write(const ResponseOutput *output, Text *text, Problem *problem);
+bool tensor_write(const ResponseOutput *output, Buffer *text, Problem *problem);
 /* Write the answer's parameters as members of an object. */
-void parameters_write(Text *text, const CallResponse *response);
+void parameters_write(Buffer *text, const CallResponse *response);
 
 #endif

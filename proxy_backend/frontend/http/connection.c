@@ -1,7 +1,7 @@
 /* The life of a connection, and the owner of its call: the loop while it reads, then the answering thread. */
 #include "http/connection.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "handover/handover.h"
 
 #include <stdlib.h>
@@ -104,7 +104,7 @@ void http_connection_responded(Call *call)
         connection_read_later(connection);
     if (state->response)
         call_response_release(state->response);
-    text_free(&state->compressed);
+    buffer_free(&state->compressed);
     if (state->unsent)
         unsent_release(state->unsent);
     call_unref(call);
@@ -364,7 +364,7 @@ static void freed(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
     pthread_mutex_destroy(&http->lock);
-    text_free(&http->pending);
+    buffer_free(&http->pending);
     free(http->chunks);
 }
 

@@ -22,7 +22,7 @@ typedef struct {
     HttpScan scan;
     size_t head_size, needed; /* `needed`: size of the request, head and body, once known */
     HttpChunks *chunks;
-    Text pending; /* received together with the previous request */
+    Buffer pending; /* received together with the previous request */
     uint64_t seen; /* bytes received when the deadline was set */
     HttpDeadline deadline_kind; /* the purpose of the deadline */
     bool closes_when_idle; /* idle, and the server is about to end */

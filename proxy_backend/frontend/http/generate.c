@@ -5,7 +5,7 @@
 
 #include "http/request.h"
 #include "http/bodies.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 enum { MAX_INPUTS = 256, MAX_DIMS = 32 };
 
@@ -13,7 +13,7 @@ static const char parsing[] = "failed to parse the request JSON buffer";
 
 /* An input of the model, from its metadata. */
 typedef struct {
-    Text name, datatype;
+    Buffer name, datatype;
     int64_t shape[MAX_DIMS];
     size_t dims;
 } ModelInput;
@@ -36,7 +36,7 @@ static void read_shape(Json *json, ModelInput *input)
 
 static void read_input(Json *json, ModelInput *input)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     json_object(json);
     while (json_member(json, &scratch, &key))
@@ -48,7 +48,7 @@ static void read_input(Json *json, ModelInput *input)
             read_shape(json, input);
         else
             json_skip(json);
-    text_free(&scratch);
+    buffer_free(&scratch);
 }
 
 /* Read the core's own JSON. */
@@ -56,7 +56,7 @@ static bool read_inputs(Call *call, Slice metadata, ModelInputs *inputs, Problem
 {
     JsonLimits limits = {64, 1 << 20, 1 << 20};
     Json json = json_read(metadata, &limits);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     inputs->list = call_memory(call, MAX_INPUTS * sizeof *inputs->list);
     if (inputs->list == NULL)
@@ -73,22 +73,22 @@ static bool read_inputs(Call *call, Slice metadata, ModelInputs *inputs, Problem
             read_input(&json, input);
         }
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return json_end(&json) || json_problem(&json, "the model's metadata", problem);
 }
 
 static void free_inputs(ModelInputs *inputs)
 {
     for (size_t i = 0; i < inputs->count; i++) {
-        text_free(&inputs->list[i].name);
-        text_free(&inputs->list[i].datatype);
+        buffer_free(&inputs->list[i].name);
+        buffer_free(&inputs->list[i].datatype);
     }
 }
 
 static ModelInput *input_named(const ModelInputs *inputs, Slice name)
 {
     for (size_t i = 0; i < inputs->count; i++)
-        if (slice_equals(text_slice(&inputs->list[i].name), name))
+        if (slice_equals(buffer_slice(&inputs->list[i].name), name))
             return &inputs->list[i];
     return NULL;
 }
@@ -122,15 +122,15 @@ static bool take_input(Call *call, const ModelInput *input, Json *json, Problem 
     if (!fit_shape(input, tensor_count(*json), shape))
         return problem_set(problem, PROBLEM_INVALID,
             "The schema can not convert input '%.*s' to tensor with proper shape",
-            SLICE_ARGS(text_slice(&input->name)));
+            SLICE_ARGS(buffer_slice(&input->name)));
     const CallTensor *tensor =
-        call_input(call, text_slice(&input->name), text_slice(&input->datatype), shape, input->dims, problem);
+        call_input(call, buffer_slice(&input->name), buffer_slice(&input->datatype), shape, input->dims, problem);
     return tensor && tensor_read(call, tensor, json, true, problem);
 }
 
 static bool take_parameters(Call *call, Json *json, Problem *problem)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     if (!json_object(json))
         return json_failed(json)
@@ -140,7 +140,7 @@ static bool take_parameters(Call *call, Json *json, Problem *problem)
                   "as object");
     while (problem->kind == PROBLEM_NONE && json_member(json, &scratch, &key))
         parameter_read(call, key, json, problem);
-    text_free(&scratch);
+    buffer_free(&scratch);
     return problem->kind == PROBLEM_NONE;
 }
 
@@ -153,13 +153,13 @@ static bool take_member(Call *call, const ModelInputs *inputs, Slice key, Json *
         return take_parameters(call, json, problem);
     if (!slice_is(key, "id"))
         return parameter_read(call, key, json, problem);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice id;
     bool taken = json_string(json, &scratch, &id) ? call_id(call, id, problem)
         : json_failed(json)
         ? false
         : problem_set(problem, PROBLEM_INVALID, "Unable to parse 'id': attempt to access JSON non-string as string");
-    text_free(&scratch);
+    buffer_free(&scratch);
     return taken;
 }
 
@@ -168,13 +168,13 @@ static bool take_body(Call *call, const ModelInputs *inputs, Slice body, Problem
     const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
     JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
     Json json = json_read(body, &most);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     if (!json_object(&json) && !json_failed(&json))
         return problem_set(problem, PROBLEM_INVALID, "attempt to get members for non-object");
     while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key))
         take_member(call, inputs, key, &json, problem);
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (problem->kind == PROBLEM_NONE && !json_end(&json)) {
         json_count_refusal(&json);
         json_problem(&json, parsing, problem);
@@ -184,26 +184,26 @@ static bool take_body(Call *call, const ModelInputs *inputs, Slice body, Problem
 
 /* ── answers ──────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool put_response(Text *text, const CallResponse *response, Problem *problem)
+static bool put_response(Buffer *text, const CallResponse *response, Problem *problem)
 {
     response_head_write(text, response);
     if (response->parameter_count) {
-        text_put_char(text, ',');
+        buffer_put_char(text, ',');
         parameters_write(text, response);
     }
     for (size_t i = 0; i < response->output_count; i++) {
         const ResponseOutput *output = &response->outputs[i];
-        text_put_char(text, ',');
+        buffer_put_char(text, ',');
         json_put_sanitized(text, slice_of(output->name));
-        text_put_char(text, ':');
+        buffer_put_char(text, ':');
         if (output->elements != 1)
-            text_put_char(text, '[');
+            buffer_put_char(text, '[');
         if (!tensor_write(output, text, problem))
             return false;
         if (output->elements != 1)
-            text_put_char(text, ']');
+            buffer_put_char(text, ']');
     }
-    text_put_char(text, '}');
+    buffer_put_char(text, '}');
     return true;
 }
 
@@ -263,28 +263,28 @@ static bool send_event(Call *call, const CallResponse *response)
     if (state->relay && events_of(response, &events) && relay_accept_events(state->relay, events))
         return true;
     Problem problem = {0};
-    Text *text = &call->reply;
-    text_clear(text);
-    text_put_string(text, "data: ");
+    Buffer *text = &call->reply;
+    buffer_clear(text);
+    buffer_put_string(text, "data: ");
     size_t begin = text->size;
     bool good = response->problem.kind == PROBLEM_NONE && put_response(text, response, &problem);
     if (!good) {
         const Problem *wrong = response->problem.kind == PROBLEM_NONE ? &problem : &response->problem;
         problem.kind = wrong->kind;
         text->size = begin;
-        text_put_string(text, "{\"error\":");
+        buffer_put_string(text, "{\"error\":");
         json_put_sanitized(text, slice_of(problem_text(wrong)));
-        text_put_char(text, '}');
+        buffer_put_char(text, '}');
     }
-    text_put_string(text, "\n\n");
+    buffer_put_string(text, "\n\n");
     int status = good ? 200 : problem_status(problem.kind);
     problem_clear(&problem);
     if (text->failed)
         return false;
     if (!state->begun && !response_open(call, status, TYPE_EVENTS))
         return false;
-    return state->relay ? relay_send_to_requester(state->relay, text_slice(text))
-                        : response_send_chunk(call, text_slice(text));
+    return state->relay ? relay_send_to_requester(state->relay, buffer_slice(text))
+                        : response_send_chunk(call, buffer_slice(text));
 }
 
 /* One answer of a stream. Any thread. */
@@ -313,13 +313,13 @@ static bool run_generate(Call *call, Problem *problem)
 {
     HttpCall *state = http_call(call);
     ModelInputs inputs = {0};
-    Text metadata = {0};
+    Buffer metadata = {0};
     bool good =
         model_information(state->service->settings.server, state->job.name, state->job.version, &metadata, problem) &&
-        read_inputs(call, text_slice(&metadata), &inputs, problem) &&
+        read_inputs(call, buffer_slice(&metadata), &inputs, problem) &&
         take_body(call, &inputs, state->job.body, problem);
     free_inputs(&inputs);
-    text_free(&metadata);
+    buffer_free(&metadata);
     return good && call_start(call, state->job.flag ? streamed : on_response, problem);
 }
 

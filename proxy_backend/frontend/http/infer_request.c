@@ -14,7 +14,7 @@ typedef struct {
     Slice binary; /* the unread rest */
     Problem *problem;
     bool binary_output;
-    Text key, text; /* for names with escapes */
+    Buffer key, text; /* for names with escapes */
 } Reading;
 
 /* "parameters" of an input or output. */
@@ -23,12 +23,12 @@ typedef struct {
     uint64_t size, offset, room;
     bool has_classes;
     int64_t classes;
-    Text region;
+    Buffer region;
 } TensorParameters;
 
 /* An input as far as it has been read. */
 typedef struct {
-    Text name, datatype; /* `room` 0: not yet */
+    Buffer name, datatype; /* `room` 0: not yet */
     bool has_name, has_datatype, has_shape, has_data, was_read;
     int64_t shape[MAX_DIMS];
     size_t dims;
@@ -63,14 +63,14 @@ static bool read_text(Reading *reading, const char *member, Slice *value)
 }
 
 /* Read into a separate text, since several are needed at a time. */
-static bool read_copy(Reading *reading, const char *member, Text *copy)
+static bool read_copy(Reading *reading, const char *member, Buffer *copy)
 {
     Slice value;
-    text_clear(copy);
+    buffer_clear(copy);
     if (!read_text(reading, member, &value))
         return false;
-    text_put_slice(copy, value);
-    return text_string(copy) != NULL || problem_no_memory(reading->problem);
+    buffer_put_slice(copy, value);
+    return buffer_string(copy) != NULL || problem_no_memory(reading->problem);
 }
 
 static bool twice(Reading *reading, const char *member)
@@ -172,7 +172,7 @@ static bool begin_input(Reading *reading, Input *input)
     if (!input->has_name || !input->has_shape || !input->has_datatype)
         return problem_set(reading->problem, PROBLEM_INVALID,
             "Unable to parse '%s': attempt to access non-existing object member '%s'", missing, missing);
-    input->tensor = call_input(reading->call, text_slice(&input->name), text_slice(&input->datatype), input->shape,
+    input->tensor = call_input(reading->call, buffer_slice(&input->name), buffer_slice(&input->datatype), input->shape,
         input->dims, reading->problem);
     return input->tensor != NULL;
 }
@@ -191,7 +191,7 @@ static bool read_data(Reading *reading, Input *input)
     return json_skip(&reading->json);
 }
 
-static bool read_name(Reading *reading, const char *member, Text *name, bool *has)
+static bool read_name(Reading *reading, const char *member, Buffer *name, bool *has)
 {
     if (*has)
         return twice(reading, member);
@@ -237,7 +237,7 @@ static bool end_input(Reading *reading, Input *input)
     }
     if (parameters->has_region)
         return call_input_region(
-            reading->call, text_slice(&parameters->region), parameters->offset, parameters->room, problem);
+            reading->call, buffer_slice(&parameters->region), parameters->offset, parameters->room, problem);
     if (parameters->size > reading->binary.size)
         return problem_set(problem, PROBLEM_INVALID,
             "unexpected size for input '%s', expecting %llu additional bytes: is Inference-Header-Content-Length "
@@ -250,9 +250,9 @@ static bool end_input(Reading *reading, Input *input)
 
 static void free_input(Input *input)
 {
-    text_free(&input->name);
-    text_free(&input->datatype);
-    text_free(&input->parameters.region);
+    buffer_free(&input->name);
+    buffer_free(&input->datatype);
+    buffer_free(&input->parameters.region);
 }
 
 static bool read_inputs(Reading *reading)
@@ -261,7 +261,7 @@ static bool read_inputs(Reading *reading)
         return invalid(reading, "inputs", "attempt to access JSON non-array as array");
     Input input = {0};
     while (next_element(reading)) {
-        Text name = input.name, datatype = input.datatype, region = input.parameters.region;
+        Buffer name = input.name, datatype = input.datatype, region = input.parameters.region;
         input = (Input){.name = name, .datatype = datatype, .parameters.region = region};
         Slice key;
         if (!json_object(&reading->json)) {
@@ -279,7 +279,7 @@ static bool read_inputs(Reading *reading)
 
 /* ── outputs ──────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool end_output(Reading *reading, const Text *name, bool has_name, const TensorParameters *parameters)
+static bool end_output(Reading *reading, const Buffer *name, bool has_name, const TensorParameters *parameters)
 {
     Problem *problem = reading->problem;
     if (!has_name)
@@ -287,7 +287,7 @@ static bool end_output(Reading *reading, const Text *name, bool has_name, const 
             problem, PROBLEM_INVALID, "Unable to parse 'name': attempt to access non-existing object member 'name'");
     if (parameters->has_region && parameters->binary)
         return problem_set(problem, PROBLEM_INVALID, "Output can't set both 'shared_memory_region' and 'binary_data'");
-    CallTensor *output = call_output(reading->call, text_slice(name), problem);
+    CallTensor *output = call_output(reading->call, buffer_slice(name), problem);
     if (output == NULL)
         return false;
     if (parameters->has_binary)
@@ -297,15 +297,15 @@ static bool end_output(Reading *reading, const Text *name, bool has_name, const 
         return false;
     if (!parameters->has_region)
         return true;
-    Slice region = text_slice(&parameters->region);
+    Slice region = buffer_slice(&parameters->region);
     char *kept = call_memory(reading->call, region.size + 1);
     if (kept == NULL)
         return problem_no_memory(problem);
-    output->user = memcpy(kept, parameters->region.data, region.size + 1); /* text_string has appended NUL */
+    output->user = memcpy(kept, parameters->region.data, region.size + 1); /* buffer_string has appended NUL */
     return call_output_region(reading->call, output, region, parameters->offset, parameters->room, problem);
 }
 
-static bool read_output(Reading *reading, Text *name, TensorParameters *parameters)
+static bool read_output(Reading *reading, Buffer *name, TensorParameters *parameters)
 {
     bool has_name = false;
     Slice key;
@@ -325,7 +325,7 @@ static bool read_outputs(Reading *reading)
 {
     if (!json_array(&reading->json))
         return invalid(reading, "outputs", "attempt to access JSON non-array as array");
-    Text name = {0}, region = {0};
+    Buffer name = {0}, region = {0};
     while (next_element(reading)) {
         TensorParameters parameters = {.region = region};
         bool read = read_output(reading, &name, &parameters);
@@ -333,8 +333,8 @@ static bool read_outputs(Reading *reading)
         if (!read)
             break;
     }
-    text_free(&name);
-    text_free(&region);
+    buffer_free(&name);
+    buffer_free(&region);
     return is_good(reading);
 }
 
@@ -391,8 +391,8 @@ bool http_infer_read(Call *call, Slice json, Slice binary, const Limits *limits,
     if (read && reading.binary.size)
         read = problem_set(problem, PROBLEM_INVALID,
             "unexpected additional input data: %zu bytes are left after the last input", reading.binary.size);
-    text_free(&reading.key);
-    text_free(&reading.text);
+    buffer_free(&reading.key);
+    buffer_free(&reading.text);
     *binary_output = reading.binary_output;
     return read && problem->kind == PROBLEM_NONE;
 }

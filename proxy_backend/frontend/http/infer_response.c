@@ -3,33 +3,33 @@
 
 #include "http/bodies.h"
 #include "http1/encoding.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 /* ── the answer ───────────────────────────────────────────────────────────────────────────────────── */
 
-static void put_shape(Text *text, const ResponseOutput *output)
+static void put_shape(Buffer *text, const ResponseOutput *output)
 {
-    text_put_string(text, ",\"shape\":[");
+    buffer_put_string(text, ",\"shape\":[");
     for (uint64_t i = 0; i < output->dims; i++) {
         if (i)
-            text_put_char(text, ',');
-        text_put_signed(text, output->shape[i]);
+            buffer_put_char(text, ',');
+        buffer_put_signed(text, output->shape[i]);
     }
-    text_put_char(text, ']');
+    buffer_put_char(text, ']');
 }
 
 /* Write the region of an output in shared memory. */
-static void put_region(Text *text, const ResponseOutput *output)
+static void put_region(Buffer *text, const ResponseOutput *output)
 {
-    text_put_string(text, ",\"parameters\":{\"shared_memory_region\":");
+    buffer_put_string(text, ",\"parameters\":{\"shared_memory_region\":");
     json_put_sanitized(text, slice_of(output->requested->user));
     if (output->requested->offset) {
-        text_put_string(text, ",\"shared_memory_offset\":");
-        text_put_unsigned(text, output->requested->offset);
+        buffer_put_string(text, ",\"shared_memory_offset\":");
+        buffer_put_unsigned(text, output->requested->offset);
     }
-    text_put_string(text, ",\"shared_memory_byte_size\":");
-    text_put_unsigned(text, output->size);
-    text_put_char(text, '}');
+    buffer_put_string(text, ",\"shared_memory_byte_size\":");
+    buffer_put_unsigned(text, output->size);
+    buffer_put_char(text, '}');
 }
 
 static bool is_binary(const ResponseOutput *output, bool binary_output)
@@ -40,51 +40,51 @@ static bool is_binary(const ResponseOutput *output, bool binary_output)
 
 /* Write one output; bytes outside the JSON are put into `part`. */
 static bool put_output(
-    Text *text, const ResponseOutput *output, bool binary_output, struct iovec *part, Problem *problem)
+    Buffer *text, const ResponseOutput *output, bool binary_output, struct iovec *part, Problem *problem)
 {
     *part = (struct iovec){0};
-    text_put_string(text, "{\"name\":");
+    buffer_put_string(text, "{\"name\":");
     json_put_sanitized(text, slice_of(output->name));
-    text_put_string(text, ",\"datatype\":\"");
-    text_put_string(text, datatype_name(output->datatype));
-    text_put_char(text, '"');
+    buffer_put_string(text, ",\"datatype\":\"");
+    buffer_put_string(text, datatype_name(output->datatype));
+    buffer_put_char(text, '"');
     put_shape(text, output);
     if (output->in_region) {
         put_region(text, output);
     } else if (is_binary(output, binary_output)) {
-        text_put_string(text, ",\"parameters\":{\"binary_data_size\":");
-        text_put_unsigned(text, output->size);
-        text_put_char(text, '}');
+        buffer_put_string(text, ",\"parameters\":{\"binary_data_size\":");
+        buffer_put_unsigned(text, output->size);
+        buffer_put_char(text, '}');
         *part = (struct iovec){(void *)(uintptr_t)output->bytes, output->size};
     } else {
-        text_put_string(text, ",\"data\":[");
+        buffer_put_string(text, ",\"data\":[");
         if (!tensor_write(output, text, problem))
             return false;
-        text_put_char(text, ']');
+        buffer_put_char(text, ']');
     }
-    text_put_char(text, '}');
+    buffer_put_char(text, '}');
     return true;
 }
 
 /* Write the answer's JSON; `bytes`: the size of the data after it. */
-static bool put_response(
-    Text *text, const CallResponse *response, bool binary_output, struct iovec *parts, size_t *bytes, Problem *problem)
+static bool put_response(Buffer *text, const CallResponse *response, bool binary_output, struct iovec *parts,
+    size_t *bytes, Problem *problem)
 {
     response_head_write(text, response);
     if (response->parameter_count) {
-        text_put_string(text, ",\"parameters\":{");
+        buffer_put_string(text, ",\"parameters\":{");
         parameters_write(text, response);
-        text_put_char(text, '}');
+        buffer_put_char(text, '}');
     }
-    text_put_string(text, ",\"outputs\":[");
+    buffer_put_string(text, ",\"outputs\":[");
     for (size_t i = 0; i < response->output_count; i++) {
         if (i)
-            text_put_char(text, ',');
+            buffer_put_char(text, ',');
         if (!put_output(text, &response->outputs[i], binary_output, &parts[i], problem))
             return false;
         *bytes += parts[i].iov_len;
     }
-    text_put_string(text, "]}");
+    buffer_put_string(text, "]}");
     return true;
 }
 

@@ -1,7 +1,7 @@
 #include "http/load_report.h"
 
 #include "admin/information.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "calls/call.h"
 
 #include <pthread.h>
@@ -42,17 +42,17 @@ static double blocks(const char *metrics, const char *type)
 
 static KvCache read_kv_cache(Server *server)
 {
-    Text text = {0};
+    Buffer text = {0};
     Problem problem = {0};
     KvCache cache = {0};
-    const char *metrics = metrics_text(server, &text, &problem) ? text_string(&text) : NULL;
+    const char *metrics = metrics_text(server, &text, &problem) ? buffer_string(&text) : NULL;
     if (metrics) {
         double used = blocks(metrics, "used"), max = blocks(metrics, "max"), tokens = blocks(metrics, "tokens_per");
         if (used >= 0 && max > 0 && tokens >= 0)
             cache = (KvCache){true, used / max, max * tokens};
     }
     problem_clear(&problem);
-    text_free(&text);
+    buffer_free(&text);
     return cache;
 }
 

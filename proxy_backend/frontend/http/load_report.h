@@ -12,7 +12,7 @@
 #ifndef PYTRITON_FRONTEND_HTTP_LOAD_REPORT_H
 #define PYTRITON_FRONTEND_HTTP_LOAD_REPORT_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 #include "core/server.h"
 
 typedef enum { LOAD_REPORT_NONE, LOAD_REPORT_TEXT, LOAD_REPORT_JSON } LoadReport;

@@ -3,7 +3,7 @@
 
 #include "http/request.h"
 #include "json/reader.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 static const char parsing[] = "failed to parse the request JSON buffer";
 
@@ -14,29 +14,29 @@ static SharedMemory *regions_of(const HttpRequest *request)
 
 /* ── status ───────────────────────────────────────────────────────────────────────────────────────── */
 
-static void put_common(Text *text, const SharedRegionStatus *status)
+static void put_common(Buffer *text, const SharedRegionStatus *status)
 {
     if (text->data[text->size - 1] == '}')
-        text_put_char(text, ',');
-    text_put_string(text, "{\"name\":");
+        buffer_put_char(text, ',');
+    buffer_put_string(text, "{\"name\":");
     json_put_sanitized(text, status->name);
 }
 
 static void put_system(void *user, const SharedRegionStatus *status)
 {
-    Text *text = user;
+    Buffer *text = user;
     put_common(text, status);
-    text_put_string(text, ",\"key\":");
+    buffer_put_string(text, ",\"key\":");
     json_put_sanitized(text, status->key);
-    text_format(text, ",\"offset\":%llu,\"byte_size\":%llu}", (unsigned long long)status->offset,
+    buffer_format(text, ",\"offset\":%llu,\"byte_size\":%llu}", (unsigned long long)status->offset,
         (unsigned long long)status->size);
 }
 
 static void put_gpu(void *user, const SharedRegionStatus *status)
 {
-    Text *text = user;
+    Buffer *text = user;
     put_common(text, status);
-    text_format(
+    buffer_format(
         text, ",\"device_id\":%lld,\"byte_size\":%llu}", (long long)status->device, (unsigned long long)status->size);
 }
 
@@ -45,11 +45,11 @@ static bool respond_status(HttpRequest *request, bool gpu, Problem *problem)
     Call *call = request->call;
     if (!response_begin(call, problem))
         return false;
-    text_put_char(&call->reply, '[');
+    buffer_put_char(&call->reply, '[');
     if (!shared_memory_status(
             regions_of(request), gpu, request->name, gpu ? put_gpu : put_system, &call->reply, problem))
         return false;
-    text_put_char(&call->reply, ']');
+    buffer_put_char(&call->reply, ']');
     response_send(call, 200, TYPE_JSON, NULL, 0, 0);
     return true;
 }
@@ -69,7 +69,7 @@ bool http_handle_gpu_status(HttpRequest *request, Problem *problem)
 /* The contents of a registration. */
 typedef struct {
     bool has_key, has_size, has_handle, has_device;
-    Text key, handle;
+    Buffer key, handle;
     uint64_t offset, size;
     int64_t device;
 } Registration;
@@ -77,7 +77,7 @@ typedef struct {
 /* "raw_handle": {"b64": "..."}. */
 static void read_handle(Json *json, Registration *registration, Problem *problem)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     if (!json_object(json)) {
         if (!json_failed(json))
@@ -92,7 +92,7 @@ static void read_handle(Json *json, Registration *registration, Problem *problem
         if (slice_is(key, "b64") && !registration->has_handle && !json_failed(json))
             problem_set(problem, PROBLEM_INVALID, "'b64' of 'raw_handle' is not a string");
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
 }
 
 static void read_member(Json *json, Slice key, Registration *registration, Problem *problem)
@@ -118,13 +118,13 @@ static bool read_registration(const HttpRequest *request, Registration *registra
 {
     JsonLimits most = {(uint32_t)request->limits->json_depth, request->limits->json_values, UINT64_MAX};
     Json json = json_read(request->body, &most);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     if (!json_object(&json) && !json_failed(&json))
         return problem_set(problem, PROBLEM_INVALID, "the request's body is not a JSON object");
     while (problem->kind == PROBLEM_NONE && json_member(&json, &scratch, &key))
         read_member(&json, key, registration, problem);
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (problem->kind == PROBLEM_NONE && !json_end(&json))
         json_problem(&json, parsing, problem);
     return problem->kind == PROBLEM_NONE;
@@ -141,7 +141,7 @@ static bool register_region(HttpRequest *request, Registration *registration, Pr
         return missing("key", problem);
     if (!registration->has_size)
         return missing("byte_size", problem);
-    return shared_memory_register(regions_of(request), request->name, text_slice(&registration->key),
+    return shared_memory_register(regions_of(request), request->name, buffer_slice(&registration->key),
         registration->offset, registration->size, problem);
 }
 
@@ -166,8 +166,8 @@ static bool respond_register(HttpRequest *request, bool gpu, Problem *problem)
     bool done = read_registration(request, &registration, problem);
     if (done)
         done = gpu ? register_gpu(request, &registration, problem) : register_region(request, &registration, problem);
-    text_free(&registration.key);
-    text_free(&registration.handle);
+    buffer_free(&registration.key);
+    buffer_free(&registration.handle);
     if (done)
         response_send_text(request->call, 200, TYPE_JSON, SLICE(""));
     return done;

@@ -43,7 +43,7 @@ static bool put_index(Call *call, Problem *problem)
 bool http_handle_index(HttpRequest *request, Problem *problem)
 {
     Json json;
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool ready = false;
     if (read_object(request->body, request->limits, &json, problem)) {
@@ -57,7 +57,7 @@ bool http_handle_index(HttpRequest *request, Problem *problem)
         if (problem->kind == PROBLEM_NONE && !json_end(&json))
             json_problem(&json, parsing, problem);
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     http_call(request->call)->job.flag = ready;
     return problem->kind == PROBLEM_NONE && http_job(request, put_index, TYPE_JSON, problem);
 }
@@ -68,7 +68,7 @@ typedef struct {
     LoadParameter list[MAX_PARAMETERS];
     size_t count;
     bool dependents;
-    Text scratch;
+    Buffer scratch;
 } Parameters;
 
 static unsigned digit_of(char byte)
@@ -104,15 +104,15 @@ bool base64_decode(char *text, size_t size, size_t *decoded)
 /* Copy a string value to the call's memory. */
 static bool copy_string(Call *call, Json *json, const char *key, Slice *copy, Problem *problem)
 {
-    Text text = {0};
+    Buffer text = {0};
     if (!json_string_to(json, &text)) {
-        text_free(&text);
+        buffer_free(&text);
         return json_failed(json) ? false
                                  : problem_set(problem, PROBLEM_INVALID,
                                        "Unable to parse '%s': attempt to access JSON non-string as string", key);
     }
-    bool kept = !text.failed && http_copy(call, text_slice(&text), copy, problem);
-    text_free(&text);
+    bool kept = !text.failed && http_copy(call, buffer_slice(&text), copy, problem);
+    buffer_free(&text);
     return kept || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
@@ -186,7 +186,7 @@ static bool run_change(Call *call, bool load, Problem *problem)
             repository_load(server_of(call), job->repository, job->name, parameters->list, parameters->count, problem);
     else if (done)
         done = repository_unload(server_of(call), job->repository, job->name, parameters->dependents, problem);
-    text_free(&parameters->scratch);
+    buffer_free(&parameters->scratch);
     free(parameters);
     return done;
 }
@@ -240,7 +240,7 @@ bool http_handle_drain(HttpRequest *request, Problem *problem)
 static bool read_accept(Call *call, bool *accept, Problem *problem)
 {
     Json json;
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool said = false;
     if (read_object(
@@ -253,7 +253,7 @@ static bool read_accept(Call *call, bool *accept, Problem *problem)
         if (!json_end(&json))
             json_problem(&json, parsing, problem);
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (problem->kind != PROBLEM_NONE)
         return false;
     return said
@@ -278,7 +278,7 @@ static bool run_retire(Call *call, Problem *problem)
 {
     const ServerControl *control = control_of(call);
     Json json;
-    Text scratch = {0}, successor = {0};
+    Buffer scratch = {0}, successor = {0};
     Slice key;
     bool force = false;
     if (read_object(
@@ -292,9 +292,9 @@ static bool run_retire(Call *call, Problem *problem)
             json_problem(&json, parsing, problem);
     }
     bool done = problem->kind == PROBLEM_NONE && !successor.failed &&
-        control->retire(control->user, successor.size ? text_string(&successor) : NULL, force, problem);
-    text_free(&scratch);
-    text_free(&successor);
+        control->retire(control->user, successor.size ? buffer_string(&successor) : NULL, force, problem);
+    buffer_free(&scratch);
+    buffer_free(&successor);
     return done || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
@@ -325,10 +325,10 @@ bool http_handle_leave(HttpRequest *request, Problem *problem)
 /* GET /admin/work: the clients' work in progress. */
 bool http_handle_work(HttpRequest *request, Problem *problem)
 {
-    Text *text = &request->call->reply;
+    Buffer *text = &request->call->reply;
     if (!response_begin(request->call, problem))
         return false;
-    text_format(text, "{\"connections\":%llu,\"requests\":%llu,\"sequences\":%llu}",
+    buffer_format(text, "{\"connections\":%llu,\"requests\":%llu,\"sequences\":%llu}",
         (unsigned long long)connections_count(), (unsigned long long)calls_running(),
         (unsigned long long)sequences_count());
     response_send(request->call, 200, TYPE_JSON, NULL, 0, 0);
@@ -339,7 +339,7 @@ bool http_handle_work(HttpRequest *request, Problem *problem)
 bool http_handle_settle(HttpRequest *request, Problem *problem)
 {
     Json json;
-    Text scratch = {0}, model = {0};
+    Buffer scratch = {0}, model = {0};
     Slice key;
     if (read_object(request->body, request->limits, &json, problem)) {
         while (json_member(&json, &scratch, &key))
@@ -348,9 +348,9 @@ bool http_handle_settle(HttpRequest *request, Problem *problem)
         if (!json_end(&json))
             json_problem(&json, parsing, problem);
     }
-    pending_models_settle(request->service->settings.server->pending_models, text_slice(&model));
-    text_free(&scratch);
-    text_free(&model);
+    pending_models_settle(request->service->settings.server->pending_models, buffer_slice(&model));
+    buffer_free(&scratch);
+    buffer_free(&model);
     if (problem->kind != PROBLEM_NONE)
         return false;
     response_send_text(request->call, 200, TYPE_JSON, SLICE(""));
@@ -361,7 +361,7 @@ bool http_handle_settle(HttpRequest *request, Problem *problem)
 bool http_handle_set_ready(HttpRequest *request, Problem *problem)
 {
     Json json;
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool ready = true, said = false;
     if (read_object(request->body, request->limits, &json, problem)) {
@@ -373,7 +373,7 @@ bool http_handle_set_ready(HttpRequest *request, Problem *problem)
         if (!json_end(&json))
             json_problem(&json, parsing, problem);
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (problem->kind != PROBLEM_NONE)
         return false;
     if (!said)

@@ -70,7 +70,7 @@ typedef struct {
     struct iovec *parts;
     int part_count;
     uint64_t unsent; /* bytes of it that are counted (net/limits.h) */
-    Text compressed;
+    Buffer compressed;
     CallResponse *response; /* the owner of the parts' memory */
     /* Of inferences. */
     LoadReport load_report; /* requested by the client */

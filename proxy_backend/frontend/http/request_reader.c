@@ -1,5 +1,5 @@
 /* Reads each request into the memory of its call. */
-#include "base/clock.h"
+#include "common/clock.h"
 #include "http/connection.h"
 #include "http1/encoding.h"
 
@@ -32,19 +32,19 @@ static void begin_response(Connection *connection, HttpConnection *http, const H
 static bool expand(Call *call, size_t head_size, Compression compression, Problem *problem)
 {
     const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
-    Text expanded = {0};
-    text_put(&expanded, call->body.data, head_size);
-    Slice body = slice_after(text_slice(&call->body), head_size);
+    Buffer expanded = {0};
+    buffer_put(&expanded, call->body.data, head_size);
+    Slice body = slice_after(buffer_slice(&call->body), head_size);
     if (!compression_expand(compression, body, &expanded, limits->body_bytes, problem)) {
-        text_free(&expanded);
+        buffer_free(&expanded);
         refusals_count(problem->kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
         return false;
     }
     if (!unpacked_reserve(limits, expanded.size, problem)) {
-        text_free(&expanded);
+        buffer_free(&expanded);
         return false;
     }
-    text_free(&call->body);
+    buffer_free(&call->body);
     body_release(&call->counted);
     call->body = expanded;
     call->counted.unpacked = expanded.size;
@@ -72,7 +72,7 @@ static void respond(Call *call, HttpHead *head, Target *target, size_t head_size
         .service = state->service,
         .head = head,
         .target = target,
-        .body = slice_after(text_slice(&call->body), head_size),
+        .body = slice_after(buffer_slice(&call->body), head_size),
         .limits = endpoint->limits,
         .is_admin = endpoint->is_admin};
     request_run(&request);
@@ -196,15 +196,15 @@ static bool begin(Connection *connection, HttpConnection *http)
     HttpLoop *loop = http_loop(connection, &problem);
     Call *call = loop ? calls_acquire(loop->calls) : NULL;
     if (call)
-        text_put_slice(&call->body, text_slice(&http->pending));
-    if (call == NULL || !text_reserve(&call->body, FIRST_BYTES)) {
+        buffer_put_slice(&call->body, buffer_slice(&http->pending));
+    if (call == NULL || !buffer_reserve(&call->body, FIRST_BYTES)) {
         if (call)
             call_unref(call);
         problem_no_memory(&problem);
         response_refuse(connection, &problem);
         return false;
     }
-    text_reset(&http->pending, 0);
+    buffer_reset(&http->pending, 0);
     http->phase = READS_HEAD;
     http->scan = (HttpScan){0};
     pthread_mutex_lock(&http->lock);
@@ -237,8 +237,8 @@ static void set_deadline(Connection *connection, HttpConnection *http, HttpDeadl
 /* Cut data of the next request off the end of this one. */
 static void cut_pending(HttpConnection *http)
 {
-    Text *body = &http->call->body;
-    text_put(&http->pending, body->data + http->needed, body->size - http->needed);
+    Buffer *body = &http->call->body;
+    buffer_put(&http->pending, body->data + http->needed, body->size - http->needed);
     body->size = http->needed;
 }
 
@@ -248,7 +248,7 @@ static void cut_pending(HttpConnection *http)
 static bool decode_chunks(Connection *connection, HttpConnection *http, Slice input)
 {
     ChunkLimits limits = {limits_of(connection)->body_bytes, OVERHEAD_BYTES};
-    Text *body = &http->call->body;
+    Buffer *body = &http->call->body;
     Problem problem = {0};
     while (input.size) {
         Slice data;
@@ -263,7 +263,7 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
             memmove(body->data + body->size, data.start, data.size);
             body->size += data.size;
         } else {
-            text_put_slice(body, data);
+            buffer_put_slice(body, data);
         }
         if (body->failed) {
             problem_no_memory(&problem);
@@ -271,7 +271,7 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
             return false;
         }
         if (result == HTTP_DONE) {
-            text_put_slice(&http->pending, input);
+            buffer_put_slice(&http->pending, input);
             return true;
         }
     }
@@ -281,7 +281,7 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
 /* Some or all of the body has been read with the head. Returns true when the request is complete. */
 static bool begin_body(Connection *connection, HttpConnection *http, const HttpHead *head)
 {
-    Text *body = &http->call->body;
+    Buffer *body = &http->call->body;
     Problem problem = {0};
     const Limits *limits = limits_of(connection);
     if (head->length > limits->body_bytes) {
@@ -290,7 +290,7 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
         refuse(connection, &problem, REFUSED_BODY_BYTES);
         return false;
     }
-    Slice rest = slice_after(text_slice(body), http->head_size);
+    Slice rest = slice_after(buffer_slice(body), http->head_size);
     http->needed = http->head_size + (size_t)head->length;
     if (head->expects_continue && rest.size == 0 && (head->chunked || head->length)) {
         struct iovec part = {(char *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25};
@@ -323,7 +323,7 @@ static bool find_head(Connection *connection, HttpConnection *http, HttpLoop *lo
 {
     HttpLimits limits = http_head_limits(limits_of(connection));
     Problem problem = {0};
-    Slice bytes = text_slice(&http->call->body);
+    Slice bytes = buffer_slice(&http->call->body);
     HttpResult result = http_find_head(&http->scan, bytes, &limits, &http->head_size, &problem);
     if (result == HTTP_MORE)
         return false;
@@ -341,7 +341,7 @@ static bool find_head(Connection *connection, HttpConnection *http, HttpLoop *lo
 /* Read available data. Returns whether there was any. */
 static bool read_some(Connection *connection, HttpConnection *http, Slice *chunks)
 {
-    Text *body = &http->call->body;
+    Buffer *body = &http->call->body;
     size_t room = body->room - body->size;
     char *to;
     if (http->phase == READS_CHUNKS) {
@@ -352,7 +352,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
         size_t more = http->phase == READS_BODY ? http->needed - body->size + BEYOND : FIRST_BYTES;
         size_t step = body->size > STEP_BYTES ? body->size : STEP_BYTES;
         Problem problem = {0};
-        if (room < more && !text_reserve(body, more < step ? more : step)) {
+        if (room < more && !buffer_reserve(body, more < step ? more : step)) {
             problem_no_memory(&problem);
             response_refuse(connection, &problem);
             return false;

@@ -1,7 +1,7 @@
 /* Writes answers: head and body in one system call if the socket takes them, from any thread. */
 #include "http/request.h"
 #include "http1/encoding.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -15,13 +15,13 @@ enum {
 
 bool response_begin(Call *call, Problem *problem)
 {
-    text_clear(&call->reply);
-    return text_extend(&call->reply, HEAD_ROOM) != NULL || problem_no_memory(problem);
+    buffer_clear(&call->reply);
+    return buffer_extend(&call->reply, HEAD_ROOM) != NULL || problem_no_memory(problem);
 }
 
 Slice response_body(const Call *call)
 {
-    return slice_after(text_slice(&call->reply), HEAD_ROOM);
+    return slice_after(buffer_slice(&call->reply), HEAD_ROOM);
 }
 
 /* Append to a head, which has room for everything written here. */
@@ -134,7 +134,7 @@ static bool shrink(HttpCall *state, Call *call, struct iovec *parts, int *count)
     Problem ignored = {0};
     if (!compression_shrink(state->compression, pieces, (size_t)*count, &state->compressed, &ignored)) {
         problem_clear(&ignored);
-        text_free(&state->compressed);
+        buffer_free(&state->compressed);
         return false;
     }
     parts[0] = (struct iovec){state->compressed.data, state->compressed.size};
@@ -202,7 +202,7 @@ void response_send_text(Call *call, int status, const char *type, Slice body)
 {
     Problem problem = {0};
     if (response_begin(call, &problem))
-        text_put_slice(&call->reply, body);
+        buffer_put_slice(&call->reply, body);
     problem_clear(&problem);
     response_send(call, status, type, NULL, 0, 0);
 }
@@ -226,9 +226,9 @@ void response_send_problem(Call *call, Problem *problem)
     Problem ignored = {0};
     http_call(call)->compression = COMPRESSION_NONE; /* clients read errors uncompressed */
     if (response_begin(call, &ignored)) {
-        text_put_string(&call->reply, "{\"error\":");
+        buffer_put_string(&call->reply, "{\"error\":");
         json_put_sanitized(&call->reply, slice_of(problem_text(problem)));
-        text_put_char(&call->reply, '}');
+        buffer_put_char(&call->reply, '}');
     }
     problem_clear(&ignored);
     problem_clear(problem);
@@ -237,17 +237,17 @@ void response_send_problem(Call *call, Problem *problem)
 
 void response_refuse(Connection *connection, Problem *problem)
 {
-    Text body = {0};
-    text_put_string(&body, "{\"error\":");
+    Buffer body = {0};
+    buffer_put_string(&body, "{\"error\":");
     json_put_sanitized(&body, slice_of(problem_text(problem)));
-    text_put_char(&body, '}');
+    buffer_put_char(&body, '}');
     char head[HEAD_ROOM], *at = put_first(head, problem_status(problem->kind));
     at = put(at, "Content-Type: " TYPE_JSON "\r\n");
     at = put_end(put_number(at, "Content-Length: ", body.size), true, false);
     struct iovec parts[] = {{head, (size_t)(at - head)}, {body.data, body.size}};
     if (!body.failed)
         connection_write_all(connection, parts, 2);
-    text_free(&body);
+    buffer_free(&body);
     problem_clear(problem);
     connection_finish(connection);
 }

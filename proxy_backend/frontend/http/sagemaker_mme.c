@@ -11,7 +11,7 @@
 #include "base/name_table.h"
 #include "http/routes.h"
 #include "json/reader.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -118,17 +118,17 @@ static bool not_loaded_problem(Problem *problem)
 /* Returns whether a folder's model is an ensemble; `found`: it has a configuration at all. */
 static bool is_ensemble(const char *folder, const char *name, bool *found)
 {
-    Text path = {0}, text = {0};
-    text_format(&path, "%s/%s/config.pbtxt", folder, name);
-    FILE *file = text_string(&path) ? fopen(text_string(&path), "re") : NULL;
+    Buffer path = {0}, text = {0};
+    buffer_format(&path, "%s/%s/config.pbtxt", folder, name);
+    FILE *file = buffer_string(&path) ? fopen(buffer_string(&path), "re") : NULL;
     *found = file != NULL;
-    if (file && text_reserve(&text, MAX_CONFIG_BYTES))
+    if (file && buffer_reserve(&text, MAX_CONFIG_BYTES))
         text.size = fread(text.data, 1, MAX_CONFIG_BYTES, file);
     bool ensemble = text.size && memmem(text.data, text.size, "ensemble_scheduling", strlen("ensemble_scheduling"));
     if (file)
         fclose(file);
-    text_free(&path);
-    text_free(&text);
+    buffer_free(&path);
+    buffer_free(&text);
     return ensemble;
 }
 
@@ -201,18 +201,18 @@ static bool check_url(const char *root, Slice url, Problem *problem)
         : problem_set(problem, PROBLEM_INVALID, "\"url\" has to be a folder in %s", root);
 }
 
-static bool read_load_request(Slice body, const Limits *limits, Text *name, Text *url, Problem *problem)
+static bool read_load_request(Slice body, const Limits *limits, Buffer *name, Buffer *url, Problem *problem)
 {
     JsonLimits most = {(uint32_t)limits->json_depth, limits->json_values, UINT64_MAX};
     Json json = json_read(body, &most);
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool good = json_object(&json);
     while (good && json_member(&json, &scratch, &key))
         good = slice_is(key, "model_name") ? json_string_to(&json, name)
             : slice_is(key, "url")         ? json_string_to(&json, url)
                                            : json_skip(&json);
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (json_failed(&json) || (good && !json_end(&json)))
         return json_problem(&json, "failed to parse the request JSON buffer", problem);
     if (!good || name->size == 0 || url->size == 0)
@@ -224,20 +224,20 @@ static bool run_load(Call *call, Problem *problem)
 {
     const HttpCall *state = http_call(call);
     HttpService *service = service_of(call);
-    Text name = {0}, url = {0};
+    Buffer name = {0}, url = {0};
     bool done =
         read_load_request(state->job.body, connection_endpoint(state->connection)->limits, &name, &url, problem) &&
-        check_url(service->settings.sagemaker_folder, text_slice(&url), problem) &&
-        reserve(service->sagemaker_models, text_slice(&name), text_slice(&url), problem);
+        check_url(service->settings.sagemaker_folder, buffer_slice(&url), problem) &&
+        reserve(service->sagemaker_models, buffer_slice(&name), buffer_slice(&url), problem);
     if (done) {
-        done = load_from(service->settings.server, text_string(&url), text_slice(&name), problem);
+        done = load_from(service->settings.server, buffer_string(&url), buffer_slice(&name), problem);
         if (done)
-            set_loaded(service->sagemaker_models, text_slice(&name));
+            set_loaded(service->sagemaker_models, buffer_slice(&name));
         else
-            free(take_out(service->sagemaker_models, text_slice(&name), false));
+            free(take_out(service->sagemaker_models, buffer_slice(&name), false));
     }
-    text_free(&name);
-    text_free(&url);
+    buffer_free(&name);
+    buffer_free(&url);
     return done;
 }
 
@@ -257,33 +257,33 @@ static bool run_unload(Call *call, Problem *problem)
     return done;
 }
 
-static void put_model(Text *text, Slice name, const Model *model)
+static void put_model(Buffer *text, Slice name, const Model *model)
 {
-    text_put_string(text, "{\"modelName\":");
+    buffer_put_string(text, "{\"modelName\":");
     json_put_sanitized(text, name);
-    text_put_string(text, ",\"modelUrl\":");
+    buffer_put_string(text, ",\"modelUrl\":");
     json_put_sanitized(text, slice_of(model->url));
-    text_put_char(text, '}');
+    buffer_put_char(text, '}');
 }
 
 static bool put_all(Call *call, Problem *problem)
 {
     SagemakerModels *hosted = service_of(call)->sagemaker_models;
-    Text *text = &call->reply;
+    Buffer *text = &call->reply;
     size_t at = 0, count = 0;
     Slice name;
     void *model;
-    text_put_string(text, "{\"models\":[");
+    buffer_put_string(text, "{\"models\":[");
     pthread_mutex_lock(&hosted->lock);
     while (name_table_next(&hosted->models, &at, &name, &model)) {
         if (!((Model *)model)->is_loaded)
             continue;
         if (count++)
-            text_put_char(text, ',');
+            buffer_put_char(text, ',');
         put_model(text, name, model);
     }
     pthread_mutex_unlock(&hosted->lock);
-    text_put_string(text, "]}");
+    buffer_put_string(text, "]}");
     return !text->failed || problem_no_memory(problem);
 }
 

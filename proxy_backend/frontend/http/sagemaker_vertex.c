@@ -74,12 +74,12 @@ static bool predict(HttpRequest *request, Problem *problem)
     Slice redirect = http_header(request->head, "x-vertex-ai-triton-redirect");
     if (redirect.start == NULL)
         return infer_default(request, problem);
-    Text path = {0};
+    Buffer path = {0};
     Target target;
-    text_put_char(&path, '/');
-    text_put_slice(&path, redirect);
-    bool read = !path.failed && target_read(&target, text_slice(&path), problem);
-    text_free(&path);
+    buffer_put_char(&path, '/');
+    buffer_put_slice(&path, redirect);
+    bool read = !path.failed && target_read(&target, buffer_slice(&path), problem);
+    buffer_free(&path);
     HttpRoute route;
     if (!read || !route_find_api(&target, &route))
         return problem_set(problem, PROBLEM_NOT_FOUND, "X-Vertex-Ai-Triton-Redirect names an unknown path");

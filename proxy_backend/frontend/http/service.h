@@ -51,7 +51,7 @@ typedef struct {
     size_t restriction_count;
     const char *header_forward_pattern; /* a regular expression; NULL or "": none */
     /* Append the frontend's own metrics to the core's; NULL: none. */
-    void (*put_metrics)(void *user, Text *text);
+    void (*put_metrics)(void *user, Buffer *text);
     void *user;
     const ServerControl *control; /* of an admin endpoint; NULL: the process accepts no actions */
     /* Vertex AI's routes (AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE), and the default model for it and SageMaker; NULL:

@@ -35,13 +35,13 @@ static bool end(Json *json, Problem *problem)
 /* Copy a string, which is the next value. */
 static bool keep_string(HttpRequest *request, Json *json, Slice *copy, Problem *problem)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice value;
     bool kept = json_string(json, &scratch, &value);
     if (!kept && !json_failed(json))
         problem_set(problem, PROBLEM_INVALID, "attempt to access JSON non-string as string");
     kept = kept && http_copy(request->call, value, copy, problem);
-    text_free(&scratch);
+    buffer_free(&scratch);
     return kept;
 }
 
@@ -95,7 +95,7 @@ static bool read_log_change(HttpRequest *request, Json *json, LogChange *change,
 bool http_handle_log_change(HttpRequest *request, Problem *problem)
 {
     Json json;
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     LogChange changes[MAX_CHANGES];
     size_t count = 0;
@@ -109,7 +109,7 @@ bool http_handle_log_change(HttpRequest *request, Problem *problem)
         else if (read_log_change(request, &json, &changes[count], problem))
             count++;
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return end(&json, problem) && log_settings_change(server_of(request), changes, count, problem) &&
         respond_log(request, problem);
 }
@@ -161,7 +161,7 @@ static bool read_trace_change(HttpRequest *request, Json *json, TraceChange *cha
 bool http_handle_trace_change(HttpRequest *request, Problem *problem)
 {
     Json json;
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     TraceChange changes[MAX_CHANGES];
     size_t count = 0;
@@ -175,7 +175,7 @@ bool http_handle_trace_change(HttpRequest *request, Problem *problem)
         else if (read_trace_change(request, &json, &changes[count], problem))
             count++;
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (!end(&json, problem))
         return false;
     Tracing *tracing = request->service->settings.tracing;

@@ -1,7 +1,7 @@
 #include "http/bodies.h"
 
 #include "json/numbers.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 #include "net/limits.h"
 
 #include <float.h>
@@ -168,7 +168,7 @@ static bool read_strings(Call *call, const CallTensor *input, Json *json, bool a
     }
     if (input->elements > raw.size)
         return wrong_shape(problem);
-    Text text = {.room = raw.size + (size_t)input->elements * 4 + 1};
+    Buffer text = {.room = raw.size + (size_t)input->elements * 4 + 1};
     text.data = call_memory(call, text.room);
     if (text.data == NULL)
         return problem_no_memory(problem);
@@ -234,7 +234,7 @@ void json_count_refusal(const Json *json)
 bool parameter_read(Call *call, Slice name, Json *json, Problem *problem)
 {
     CallParameter value = {.type = PARAMETER_STRING};
-    Text scratch = {0};
+    Buffer scratch = {0};
     switch (json_kind(json)) {
     case JSON_STRING:
         json_string(json, &scratch, &value.string);
@@ -261,37 +261,37 @@ bool parameter_read(Call *call, Slice name, Json *json, Problem *problem)
                 name.size < 200 ? (int)name.size : 200, name.start);
     }
     bool taken = problem->kind == PROBLEM_NONE && !json_failed(json) && call_parameter(call, name, &value, problem);
-    text_free(&scratch);
+    buffer_free(&scratch);
     return taken;
 }
 
-void response_head_write(Text *text, const CallResponse *response)
+void response_head_write(Buffer *text, const CallResponse *response)
 {
-    text_put_char(text, '{');
+    buffer_put_char(text, '{');
     if (response->id && *response->id) {
-        text_put_string(text, "\"id\":");
+        buffer_put_string(text, "\"id\":");
         json_put_sanitized(text, slice_of(response->id));
-        text_put_char(text, ',');
+        buffer_put_char(text, ',');
     }
-    text_put_string(text, "\"model_name\":");
+    buffer_put_string(text, "\"model_name\":");
     json_put_sanitized(text, slice_of(response->model));
-    text_put_string(text, ",\"model_version\":\"");
-    text_put_signed(text, response->version);
-    text_put_char(text, '"');
+    buffer_put_string(text, ",\"model_version\":\"");
+    buffer_put_signed(text, response->version);
+    buffer_put_char(text, '"');
 }
 
-void parameters_write(Text *text, const CallResponse *response)
+void parameters_write(Buffer *text, const CallResponse *response)
 {
     for (size_t i = 0; i < response->parameter_count; i++) {
         const ResponseParameter *parameter = &response->parameters[i];
         if (i)
-            text_put_char(text, ',');
+            buffer_put_char(text, ',');
         json_put_sanitized(text, slice_of(parameter->name));
-        text_put_char(text, ':');
+        buffer_put_char(text, ':');
         if (parameter->type == PARAMETER_INT)
-            text_put_signed(text, parameter->integer);
+            buffer_put_signed(text, parameter->integer);
         else if (parameter->type == PARAMETER_BOOL)
-            text_put_string(text, parameter->boolean ? "true" : "false");
+            buffer_put_string(text, parameter->boolean ? "true" : "false");
         else if (parameter->type == PARAMETER_DOUBLE)
             number_put_double(text, parameter->number);
         else
@@ -302,7 +302,7 @@ void parameters_write(Text *text, const CallResponse *response)
 /* ── writing ──────────────────────────────────────────────────────────────────────────────────────── */
 
 /* `is_number_in_json(datatype)` is true. */
-static void write_number(Text *text, DataType datatype, const char *from)
+static void write_number(Buffer *text, DataType datatype, const char *from)
 {
     union {
         int8_t i8;
@@ -319,31 +319,31 @@ static void write_number(Text *text, DataType datatype, const char *from)
     memcpy(&value, from, datatype_size(datatype));
     switch (datatype) {
     case TYPE_BOOL:
-        text_put_string(text, value.u8 ? "true" : "false");
+        buffer_put_string(text, value.u8 ? "true" : "false");
         return;
     case TYPE_UINT8:
-        text_put_unsigned(text, value.u8);
+        buffer_put_unsigned(text, value.u8);
         return;
     case TYPE_UINT16:
-        text_put_unsigned(text, value.u16);
+        buffer_put_unsigned(text, value.u16);
         return;
     case TYPE_UINT32:
-        text_put_unsigned(text, value.u32);
+        buffer_put_unsigned(text, value.u32);
         return;
     case TYPE_UINT64:
-        text_put_unsigned(text, value.u64);
+        buffer_put_unsigned(text, value.u64);
         return;
     case TYPE_INT8:
-        text_put_signed(text, value.i8);
+        buffer_put_signed(text, value.i8);
         return;
     case TYPE_INT16:
-        text_put_signed(text, value.i16);
+        buffer_put_signed(text, value.i16);
         return;
     case TYPE_INT32:
-        text_put_signed(text, value.i32);
+        buffer_put_signed(text, value.i32);
         return;
     case TYPE_INT64:
-        text_put_signed(text, value.i64);
+        buffer_put_signed(text, value.i64);
         return;
     case TYPE_FP32:
         number_put_float(text, value.f32);
@@ -353,7 +353,7 @@ static void write_number(Text *text, DataType datatype, const char *from)
     }
 }
 
-static bool write_strings(const ResponseOutput *output, Text *text, Problem *problem)
+static bool write_strings(const ResponseOutput *output, Buffer *text, Problem *problem)
 {
     const char *at = output->bytes, *end = at + output->size;
     for (uint64_t i = 0; i < output->elements; i++) {
@@ -366,7 +366,7 @@ static bool write_strings(const ResponseOutput *output, Text *text, Problem *pro
         if ((size_t)(end - at) < size)
             return problem_set(problem, PROBLEM_INTERNAL, "an element of output '%s' is cut off", output->name);
         if (i)
-            text_put_char(text, ',');
+            buffer_put_char(text, ',');
         if (!json_put_string(text, (Slice){at, size}))
             return problem_set(problem, PROBLEM_INVALID,
                 "output '%s' has bytes that are not UTF-8, so they cannot be sent as JSON: ask for them with "
@@ -377,7 +377,7 @@ static bool write_strings(const ResponseOutput *output, Text *text, Problem *pro
     return true;
 }
 
-bool tensor_write(const ResponseOutput *output, Text *text, Problem *problem)
+bool tensor_write(const ResponseOutput *output, Buffer *text, Problem *problem)
 {
     if (output->datatype == TYPE_BYTES)
         return write_strings(output, text, problem);
@@ -391,7 +391,7 @@ bool tensor_write(const ResponseOutput *output, Text *text, Problem *problem)
     const char *at = output->bytes;
     for (uint64_t i = 0; i < output->elements; i++, at += size) {
         if (i)
-            text_put_char(text, ',');
+            buffer_put_char(text, ',');
         write_number(text, output->datatype, at);
     }
     return true;

@@ -1,6 +1,6 @@
 #include "http1/header_pattern.h"
 
-#include "base/text.h"
+#include "common/buffer.h"
 
 #include <regex.h>
 #include <stdlib.h>
@@ -17,11 +17,11 @@ static int compile(HeaderPattern *pattern, const char *expression, HeaderMatch m
     bool either_case = strncmp(expression, "(?i)", 4) == 0;
     const char *rest = either_case ? expression + 4 : expression;
     int flags = REG_EXTENDED | REG_NOSUB | (either_case || match == HEADER_PART ? REG_ICASE : 0);
-    Text whole = {0};
-    text_format(&whole, match == HEADER_WHOLE ? "^(%s)$" : "%s", rest);
-    const char *text = text_string(&whole);
+    Buffer whole = {0};
+    buffer_format(&whole, match == HEADER_WHOLE ? "^(%s)$" : "%s", rest);
+    const char *text = buffer_string(&whole);
     int error = text ? regcomp(&pattern->expression, text, flags) : REG_ESPACE;
-    text_free(&whole);
+    buffer_free(&whole);
     return error;
 }
 

@@ -1,6 +1,6 @@
 #include "http1/target.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 /* Returns the value of a hexadecimal digit; 16: not one. */
 static unsigned digit_of(char byte)

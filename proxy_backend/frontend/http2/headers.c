@@ -61,10 +61,10 @@ bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limit
             (unsigned long long)limits->header_bytes, (unsigned long long)limits->headers);
     }
     read_special(stream, name, value);
-    text_put_slice(&stream->headers, name);
-    text_put_char(&stream->headers, 0);
-    text_put_slice(&stream->headers, value);
-    text_put_char(&stream->headers, 0);
+    buffer_put_slice(&stream->headers, name);
+    buffer_put_char(&stream->headers, 0);
+    buffer_put_slice(&stream->headers, value);
+    buffer_put_char(&stream->headers, 0);
     return !stream->headers.failed || problem_no_memory(&stream->problem);
 }
 
@@ -104,7 +104,7 @@ Slice grpc_header(const GrpcStream *stream, const char *wanted)
     return found;
 }
 
-void grpc_put_message(Text *to, Slice text)
+void grpc_put_message(Buffer *to, Slice text)
 {
     static const char DIGITS[] = "0123456789ABCDEF";
     for (size_t i = 0; i < text.size; i++) {
@@ -112,11 +112,11 @@ void grpc_put_message(Text *to, Slice text)
         if (to->size >= MESSAGE_BYTES && (byte & 0xc0) != 0x80) /* do not split characters */
             return;
         if (byte >= ' ' && byte <= '~' && byte != '%') {
-            text_put_char(to, (char)byte);
+            buffer_put_char(to, (char)byte);
             continue;
         }
-        text_put_char(to, '%');
-        text_put_char(to, DIGITS[byte >> 4]);
-        text_put_char(to, DIGITS[byte & 15]);
+        buffer_put_char(to, '%');
+        buffer_put_char(to, DIGITS[byte >> 4]);
+        buffer_put_char(to, DIGITS[byte & 15]);
     }
 }

@@ -2,7 +2,7 @@
 #include "http2/service.h"
 #include "http2/session.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 
 #include <stdlib.h>
 
@@ -89,9 +89,9 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
 
 static void refuse(GrpcStream *stream)
 {
-    text_free(&stream->message);
+    buffer_free(&stream->message);
     bodies_release(stream->received);
-    stream->message = (Text){0};
+    stream->message = (Buffer){0};
     stream->received = 0;
     session_set_receiving(session_of(stream), stream, false);
     session_emit(EVENT_REFUSED, stream);
@@ -117,8 +117,8 @@ static bool on_message_begin(Connection *connection, GrpcStream *stream)
     stream->wanted = 0;
     for (int i = 1; i < 5; i++)
         stream->wanted = stream->wanted << 8 | stream->prefix[i];
-    text_clear(&stream->message);
-    text_reserve(&stream->message, stream->wanted < RESERVED_BYTES ? stream->wanted : RESERVED_BYTES);
+    buffer_clear(&stream->message);
+    buffer_reserve(&stream->message, stream->wanted < RESERVED_BYTES ? stream->wanted : RESERVED_BYTES);
     stream->compressed = stream->prefix[0] == 1;
     if (stream->prefix[0] > 1 || (stream->prefix[0] == 1 && stream->encoding == GRPC_IDENTITY))
         return problem_set(&stream->problem, PROBLEM_INTERNAL, "a message is compressed, without a grpc-encoding");
@@ -145,7 +145,7 @@ static bool take_message(Connection *connection, GrpcStream *stream, const char 
     if (!bodies_reserve(connection_endpoint(connection)->limits, piece, &stream->problem))
         return false;
     stream->received += piece;
-    text_put(&stream->message, *data, piece);
+    buffer_put(&stream->message, *data, piece);
     *data += piece;
     *size -= piece;
     if (stream->message.failed)
@@ -414,9 +414,9 @@ static void freed(Connection *connection)
     while (session->spare) {
         GrpcStream *stream = session->spare;
         session->spare = stream->next;
-        text_free(&stream->headers);
-        text_free(&stream->message);
-        text_free(&stream->trailer);
+        buffer_free(&stream->headers);
+        buffer_free(&stream->message);
+        buffer_free(&stream->trailer);
         free(stream);
     }
     pthread_mutex_destroy(&session->lock);

@@ -7,7 +7,7 @@
 #ifndef PYTRITON_FRONTEND_HTTP2_H
 #define PYTRITON_FRONTEND_HTTP2_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "http2/nghttp2.h"
 #include "net/connection.h"
 
@@ -38,7 +38,7 @@ struct GrpcStream {
     int32_t id;
     uint64_t begun_ms;
     Slice path; /* in `headers`, like everything below; "/inference.GRPCInferenceService/ModelInfer" */
-    Text headers; /* metadata: name, NUL, value, NUL, ... */
+    Buffer headers; /* metadata: name, NUL, value, NUL, ... */
     size_t header_count;
     uint64_t timeout_ms; /* of grpc-timeout; 0: none */
     enum { GRPC_IDENTITY, GRPC_GZIP, GRPC_DEFLATE, GRPC_UNKNOWN } encoding;
@@ -55,7 +55,7 @@ struct GrpcStream {
     GrpcStream *next, **link;
     unsigned char prefix[5];
     unsigned prefix_size;
-    Text message;
+    Buffer message;
     bool compressed;
     BodyCount counted; /* of the message for the service (net/limits.h); the owner of the message takes this over */
     uint64_t received; /* bytes of `message` that are counted so */
@@ -74,7 +74,7 @@ struct GrpcStream {
     Progress read_progress; /* as `outbound`, for grpc_is_unread alone */
     bool begun, finishing;
     int code;
-    Text trailer;
+    Buffer trailer;
 };
 
 /* Any thread; a caller whose only reference to the connection is a stream's calls nothing else during this. */

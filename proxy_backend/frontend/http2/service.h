@@ -12,7 +12,7 @@ typedef struct {
     /* A call has begun: its headers are complete. */
     void (*begin)(GrpcStream *stream);
     /* A message has arrived. The service may take it, and leave other memory for the next one. */
-    void (*message)(GrpcStream *stream, Text *message);
+    void (*message)(GrpcStream *stream, Buffer *message);
     /* Returns the threads that read long messages; NULL: the loop does. */
     ThreadPool *(*readers)(GrpcStream *stream);
     /* Returns the maximum size of the call's messages, as received and after decompression. */

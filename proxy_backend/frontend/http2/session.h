@@ -48,7 +48,7 @@ typedef enum { EVENT_BEGIN, EVENT_MESSAGE, EVENT_HALF_CLOSED, EVENT_CANCELLED, E
 typedef struct {
     EventKind kind;
     GrpcStream *stream; /* held */
-    Text message;
+    Buffer message;
     uint64_t received; /* its bytes counted in net/limits.h */
     bool compressed;
 } Event;
@@ -122,6 +122,6 @@ bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limit
 /* Returns whether the headers are those of a call; otherwise sets the stream's problem. */
 bool grpc_stream_check(GrpcStream *stream);
 /* Write a text for grpc-message: percent-encoded. */
-void grpc_put_message(Text *to, Slice text);
+void grpc_put_message(Buffer *to, Slice text);
 
 #endif

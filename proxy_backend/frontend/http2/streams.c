@@ -2,7 +2,7 @@
 #include "http2/service.h"
 #include "http2/session.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/compression.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ bool session_emit(EventKind kind, GrpcStream *stream)
         event->message = stream->message;
         event->compressed = stream->compressed;
         event->received = stream->received;
-        stream->message = (Text){0};
+        stream->message = (Buffer){0};
         stream->received = 0;
     }
     return true;
@@ -57,9 +57,9 @@ bool session_emit(EventKind kind, GrpcStream *stream)
 static bool expand(Event *event, uint64_t most, Problem *problem)
 {
     Compression compression = event->stream->encoding == GRPC_GZIP ? COMPRESSION_GZIP : COMPRESSION_DEFLATE;
-    Text whole = {0};
-    bool expanded = compression_expand(compression, text_slice(&event->message), &whole, most, problem);
-    text_free(&event->message);
+    Buffer whole = {0};
+    bool expanded = compression_expand(compression, buffer_slice(&event->message), &whole, most, problem);
+    buffer_free(&event->message);
     event->message = whole;
     bodies_release(event->received);
     event->received = 0;
@@ -108,8 +108,8 @@ static void handle_message(Event *event, bool deferred)
     body_release(&stream->counted);
     if (!deferred && stream->message.data == NULL) { /* leave room for the next one */
         stream->message = event->message;
-        event->message = (Text){0};
-        text_reset(&stream->message, KEPT_BYTES);
+        event->message = (Buffer){0};
+        buffer_reset(&stream->message, KEPT_BYTES);
     }
 }
 
@@ -143,7 +143,7 @@ static void handle(Event *event, bool deferred)
 
 void event_drop(Event *event)
 {
-    text_free(&event->message);
+    buffer_free(&event->message);
     bodies_release(event->received);
     grpc_unref(event->stream);
 }
@@ -205,20 +205,20 @@ GrpcStream *grpc_stream_new(Connection *connection, int32_t id)
 void grpc_stream_free(GrpcStream *stream)
 {
     Session *session = session_of(stream);
-    Text headers = stream->headers, message = stream->message, trailer = stream->trailer;
+    Buffer headers = stream->headers, message = stream->message, trailer = stream->trailer;
     problem_clear(&stream->problem);
     if (stream->service)
         handlers_of(stream)->gone(stream);
     if (session->session == NULL || session->spare_count == MAX_SPARE) {
-        text_free(&headers);
-        text_free(&message);
-        text_free(&trailer);
+        buffer_free(&headers);
+        buffer_free(&message);
+        buffer_free(&trailer);
         free(stream);
         return;
     }
-    text_reset(&headers, KEPT_BYTES);
-    text_reset(&message, KEPT_BYTES);
-    text_reset(&trailer, KEPT_BYTES);
+    buffer_reset(&headers, KEPT_BYTES);
+    buffer_reset(&message, KEPT_BYTES);
+    buffer_reset(&trailer, KEPT_BYTES);
     *stream = (GrpcStream){.headers = headers, .message = message, .trailer = trailer, .next = session->spare};
     session->spare = stream;
     session->spare_count++;

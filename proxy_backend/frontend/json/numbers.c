@@ -303,7 +303,7 @@ static Decimal shortest_float(float value)
 }
 
 /* Write "12.5", "0.0012", "1.0", "1.5e30": with a point or an exponent, so that the type stays recognisable. */
-static void put_decimal(Text *text, Decimal decimal)
+static void put_decimal(Buffer *text, Decimal decimal)
 {
     char digits[20], *at = digits + sizeof digits;
     do {
@@ -314,47 +314,47 @@ static void put_decimal(Text *text, Decimal decimal)
     static const char zeros[] = "000000000000000000000";
     if (point > 0 && point <= 21) {
         int whole = point < count ? point : count;
-        text_put(text, at, (size_t)whole);
-        text_put(text, zeros, (size_t)(point - whole));
-        text_put_char(text, '.');
-        text_put(text, whole < count ? at + whole : zeros, whole < count ? (size_t)(count - whole) : 1);
+        buffer_put(text, at, (size_t)whole);
+        buffer_put(text, zeros, (size_t)(point - whole));
+        buffer_put_char(text, '.');
+        buffer_put(text, whole < count ? at + whole : zeros, whole < count ? (size_t)(count - whole) : 1);
     } else if (point <= 0 && point > -6) {
-        text_put(text, "0.", 2);
-        text_put(text, zeros, (size_t)-point);
-        text_put(text, at, (size_t)count);
+        buffer_put(text, "0.", 2);
+        buffer_put(text, zeros, (size_t)-point);
+        buffer_put(text, at, (size_t)count);
     } else {
-        text_put_char(text, at[0]);
+        buffer_put_char(text, at[0]);
         if (count > 1)
-            text_put_char(text, '.');
-        text_put(text, at + 1, (size_t)count - 1);
-        text_put_char(text, 'e');
-        text_put_signed(text, point - 1);
+            buffer_put_char(text, '.');
+        buffer_put(text, at + 1, (size_t)count - 1);
+        buffer_put_char(text, 'e');
+        buffer_put_signed(text, point - 1);
     }
 }
 
 /* Write values without digits, and the sign. Returns false if digits must be written. */
-static bool put_special(Text *text, double value)
+static bool put_special(Buffer *text, double value)
 {
     if (isnan(value)) {
-        text_put(text, "NaN", 3);
+        buffer_put(text, "NaN", 3);
         return true;
     }
     if (signbit(value))
-        text_put_char(text, '-');
+        buffer_put_char(text, '-');
     if (isinf(value))
-        text_put_string(text, "Infinity");
+        buffer_put_string(text, "Infinity");
     else if (value == 0)
-        text_put(text, "0.0", 3);
+        buffer_put(text, "0.0", 3);
     return isinf(value) || value == 0;
 }
 
-void number_put_double(Text *text, double value)
+void number_put_double(Buffer *text, double value)
 {
     if (!put_special(text, value))
         put_decimal(text, shortest_double(fabs(value)));
 }
 
-void number_put_float(Text *text, float value)
+void number_put_float(Buffer *text, float value)
 {
     if (!put_special(text, (double)value))
         put_decimal(text, shortest_float(fabsf(value)));

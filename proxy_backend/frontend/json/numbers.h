@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_JSON_NUMBERS_H
 #define PYTRITON_FRONTEND_JSON_NUMBERS_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef enum { NUMBER_INTEGER, NUMBER_DECIMAL, NUMBER_INFINITE, NUMBER_NAN } NumberKind;
 
@@ -25,8 +25,8 @@ bool number_unsigned(const Number *number, uint64_t *value);
 bool number_double(const Number *number, double *value);
 
 /* Write the shortest decimal that reads as the same value; "NaN", "Infinity" and "-Infinity" as Triton does. */
-void number_put_double(Text *text, double value);
+void number_put_double(Buffer *text, double value);
 /* Write the shortest decimal that reads as the same float, directly or through a double. */
-void number_put_float(Text *text, float value);
+void number_put_float(Buffer *text, float value);
 
 #endif

@@ -1,7 +1,7 @@
 /* The structure: objects, arrays, skipped values. Strings and numbers have files of their own. */
 #include "json/reader.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 #include "json/numbers.h"
 #include "json/strings.h"
 
@@ -166,7 +166,7 @@ bool json_leaf(Json *json, uint32_t depth)
 /* ── strings ──────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Skip a string at its quote; its contents are appended to `text` unless that is NULL. */
-static bool pass_string(Json *json, Text *text, bool *escaped)
+static bool pass_string(Json *json, Buffer *text, bool *escaped)
 {
     const char *begin = json->at, *what = json_read_string(&json->at, json->end, text, escaped);
     if (what)
@@ -177,7 +177,7 @@ static bool pass_string(Json *json, Text *text, bool *escaped)
 }
 
 /* Read a string: a view of the text if it has no escapes, else a copy in `scratch`. */
-static bool read_string(Json *json, Text *scratch, Slice *value)
+static bool read_string(Json *json, Buffer *scratch, Slice *value)
 {
     const char *begin = json->at;
     bool escaped;
@@ -187,28 +187,28 @@ static bool read_string(Json *json, Text *scratch, Slice *value)
     if (!escaped)
         return true;
     json->at = begin;
-    text_clear(scratch);
+    buffer_clear(scratch);
     if (!pass_string(json, scratch, &escaped))
         return false;
     if (scratch->failed)
         return fault(json, PROBLEM_UNAVAILABLE, "Out of memory");
-    *value = text_slice(scratch);
+    *value = buffer_slice(scratch);
     return true;
 }
 
-bool json_string(Json *json, Text *scratch, Slice *value)
+bool json_string(Json *json, Buffer *scratch, Slice *value)
 {
     return json_kind(json) == JSON_STRING && counted(json) && read_string(json, scratch, value);
 }
 
-bool json_string_to(Json *json, Text *text)
+bool json_string_to(Json *json, Buffer *text)
 {
     bool escaped;
     return json_kind(json) == JSON_STRING && counted(json) && pass_string(json, text, &escaped);
 }
 
 /* Read the name of a member, or skip it if `key` is NULL. Returns false at the end, or on an error. */
-static bool read_name(Json *json, Text *scratch, Slice *key)
+static bool read_name(Json *json, Buffer *scratch, Slice *key)
 {
     bool escaped;
     if (!next_part(json, '}', "Missing a comma or } after an object member"))
@@ -226,7 +226,7 @@ static bool read_name(Json *json, Text *scratch, Slice *key)
     return true;
 }
 
-bool json_member(Json *json, Text *scratch, Slice *key)
+bool json_member(Json *json, Buffer *scratch, Slice *key)
 {
     return read_name(json, scratch, key);
 }

@@ -15,7 +15,7 @@
 #define PYTRITON_FRONTEND_JSON_READER_H
 
 #include "base/problem.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef struct {
     uint32_t depth;        /* nesting of objects and arrays; at most JSON_MAX_DEPTH */
@@ -61,7 +61,7 @@ bool json_array(Json *json);
 /* Read the key of the next member, whose value must be read next. Returns false at the end, which leaves the object.
  * A key with escapes is in `scratch` and valid until that changes, others point into the text.
  */
-bool json_member(Json *json, Text *scratch, Slice *key);
+bool json_member(Json *json, Buffer *scratch, Slice *key);
 /* Returns whether there is another element, which must be read next; false: the array has been left. */
 bool json_element(Json *json);
 /* Go to the next value that is not an array, in nested arrays; `depth` is json->depth before the outermost one was
@@ -70,9 +70,9 @@ bool json_element(Json *json);
 bool json_leaf(Json *json, uint32_t depth);
 
 /* Each reads one value. */
-bool json_string(Json *json, Text *scratch, Slice *value);
+bool json_string(Json *json, Buffer *scratch, Slice *value);
 /* Append the string's contents. */
-bool json_string_to(Json *json, Text *text);
+bool json_string_to(Json *json, Buffer *text);
 bool json_bool(Json *json, bool *value);
 bool json_null(Json *json);
 /* Read a number written as an integer and in range; others are not an error, and stay unread. */

@@ -1,6 +1,6 @@
 #include "json/strings.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 /* Returns whether one of eight bytes is `"`, `\` or below a space. */
 static bool has_special(uint64_t word)
@@ -46,7 +46,7 @@ static bool hexadecimal(const char *at, const char *end, uint32_t *code)
 }
 
 /* Read "uXXXX", and its second half if it is a surrogate. */
-static const char *unicode_escape(const char **at, const char *end, Text *text)
+static const char *unicode_escape(const char **at, const char *end, Buffer *text)
 {
     uint32_t code, low;
     if (!hexadecimal(*at + 1, end, &code))
@@ -62,12 +62,12 @@ static const char *unicode_escape(const char **at, const char *end, Text *text)
     char bytes[4];
     size_t size = utf8_encode(code, bytes);
     if (text)
-        text_put(text, bytes, size);
+        buffer_put(text, bytes, size);
     return NULL;
 }
 
 /* Read what follows a backslash. */
-static const char *escape(const char **at, const char *end, Text *text)
+static const char *escape(const char **at, const char *end, Buffer *text)
 {
     static const char plain[256] = {
         ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t'};
@@ -80,11 +80,11 @@ static const char *escape(const char **at, const char *end, Text *text)
         return "Invalid escape character in string";
     ++*at;
     if (text)
-        text_put_char(text, byte);
+        buffer_put_char(text, byte);
     return NULL;
 }
 
-const char *json_read_string(const char **at, const char *end, Text *text, bool *escaped)
+const char *json_read_string(const char **at, const char *end, Buffer *text, bool *escaped)
 {
     *escaped = false;
     for (++*at;;) {
@@ -92,7 +92,7 @@ const char *json_read_string(const char **at, const char *end, Text *text, bool 
         if (piece == NULL)
             return "A string has no closing quotation mark, or a control character that is not escaped";
         if (text)
-            text_put(text, *at, (size_t)(piece - *at));
+            buffer_put(text, *at, (size_t)(piece - *at));
         *at = piece + 1;
         if (*piece == '"')
             return NULL;

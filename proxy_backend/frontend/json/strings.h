@@ -2,11 +2,11 @@
 #ifndef PYTRITON_FRONTEND_JSON_STRINGS_H
 #define PYTRITON_FRONTEND_JSON_STRINGS_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 
 /* Read a string; `at` points to its quote. Its contents are appended to `text` unless that is NULL. Returns what is
  * wrong at `at`; NULL: nothing, and `at` is after it.
  */
-const char *json_read_string(const char **at, const char *end, Text *text, bool *escaped);
+const char *json_read_string(const char **at, const char *end, Buffer *text, bool *escaped);
 
 #endif

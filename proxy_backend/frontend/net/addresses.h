@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_NET_ADDRESSES_H
 #define PYTRITON_FRONTEND_NET_ADDRESSES_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 
 #include <sys/socket.h>
 

@@ -95,7 +95,7 @@ void connection_unref(Connection *connection)
     if (connection->address_is_counted)
         addresses_remove(&connection->address);
     bool is_counted = connection->is_counted;
-    text_free(&connection->buffered);
+    buffer_free(&connection->buffered);
     unsent_release(connection->buffered_counted);
     pthread_mutex_destroy(&connection->writing);
     free(connection);

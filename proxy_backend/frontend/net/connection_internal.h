@@ -4,7 +4,7 @@
 #ifndef PYTRITON_FRONTEND_NET_CONNECTION_INTERNAL_H
 #define PYTRITON_FRONTEND_NET_CONNECTION_INTERNAL_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "net/addresses.h"
 #include "net/connection.h"
 
@@ -45,7 +45,7 @@ struct Connection {
     /* Under the lock. */
     pthread_mutex_t writing;
     bool blocked; /* the socket did not take everything, and has not become writable since */
-    Text buffered; /* data to send before anything else, from `buffered_sent` on */
+    Buffer buffered; /* data to send before anything else, from `buffered_sent` on */
     size_t buffered_sent;
     size_t buffered_counted; /* bytes of it that are counted (net/limits.h) */
     uint64_t taken; /* bytes that the socket took */

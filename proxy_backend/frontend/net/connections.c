@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "net/connection_internal.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "net/loop.h"
-#include "base/clock.h"
+#include "common/clock.h"
 #include "net/timers.h"
 
 #include <errno.h>

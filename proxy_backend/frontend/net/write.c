@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "net/connection_internal.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -75,7 +75,7 @@ static bool is_unread(Connection *connection)
 /* With the lock held: buffer. Returns false if there is no memory, or too much is buffered. */
 static bool buffer_parts(Connection *connection, const struct iovec *parts, int count, size_t skipped)
 {
-    Text *buffered = &connection->buffered;
+    Buffer *buffered = &connection->buffered;
     size_t more = size_of(parts, count) - skipped, unread = buffered->size - connection->buffered_sent;
     if (is_unread(connection))
         return false;
@@ -89,11 +89,11 @@ static bool buffer_parts(Connection *connection, const struct iovec *parts, int 
         buffered->size -= connection->buffered_sent;
         connection->buffered_sent = 0;
     }
-    if (!text_reserve(buffered, more))
+    if (!buffer_reserve(buffered, more))
         return false;
     for (int i = 0; i < count; i++) {
         size_t less = skipped < parts[i].iov_len ? skipped : parts[i].iov_len;
-        text_put(buffered, (const char *)parts[i].iov_base + less, parts[i].iov_len - less);
+        buffer_put(buffered, (const char *)parts[i].iov_base + less, parts[i].iov_len - less);
         skipped -= less;
     }
     return true;
@@ -138,7 +138,7 @@ void connection_await_writable(Connection *connection)
 /* With the lock held: send buffered data. */
 static bool send_buffered(Connection *connection)
 {
-    Text *buffered = &connection->buffered;
+    Buffer *buffered = &connection->buffered;
     ssize_t written = 0;
     while (!connection->blocked && connection->buffered_sent < buffered->size) {
         struct iovec rest = {buffered->data + connection->buffered_sent, buffered->size - connection->buffered_sent};
@@ -150,8 +150,8 @@ static bool send_buffered(Connection *connection)
         unsent_release((size_t)written);
     }
     if (connection->buffered_sent == buffered->size) {
-        text_free(buffered);
-        *buffered = (Text){0};
+        buffer_free(buffered);
+        *buffered = (Buffer){0};
         connection->buffered_sent = 0;
     }
     return true;

@@ -3,7 +3,7 @@
 /* ModelConfig nests at most six messages. */
 enum { MAX_DEPTH = 16 };
 
-static bool put_object(Json *json, const ProtoMessage *message, Text *to, Problem *problem, int depth);
+static bool put_object(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem, int depth);
 
 Json json_of_core(Slice text)
 {
@@ -17,9 +17,9 @@ static bool wrong(const ProtoField *field, Json *json, Problem *problem)
         field->name, json_kind_name(json_kind(json)));
 }
 
-static bool put_enum(Json *json, const ProtoField *field, Text *to, Problem *problem)
+static bool put_enum(Json *json, const ProtoField *field, Buffer *to, Problem *problem)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice name;
     int64_t number = 0;
     bool found = json_signed(json, &number);
@@ -29,7 +29,7 @@ static bool put_enum(Json *json, const ProtoField *field, Text *to, Problem *pro
                 number = value->number;
                 found = true;
             }
-    text_free(&scratch);
+    buffer_free(&scratch);
     if (!found)
         return wrong(field, json, problem);
     if (number || field->form != PROTO_SINGULAR)
@@ -40,7 +40,7 @@ static bool put_enum(Json *json, const ProtoField *field, Text *to, Problem *pro
 /* Read an integer, or a string of one. */
 static bool read_integer(Json *json, const ProtoField *field, uint64_t *value)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice digits;
     int64_t number;
     bool is_signed = field->type == PROTO_INT32 || field->type == PROTO_INT64;
@@ -49,11 +49,11 @@ static bool read_integer(Json *json, const ProtoField *field, uint64_t *value)
         found = is_signed ? slice_signed(digits, &number) : slice_unsigned(digits, value);
     if (found && is_signed)
         *value = (uint64_t)number;
-    text_free(&scratch);
+    buffer_free(&scratch);
     return found;
 }
 
-static bool put_number(Json *json, const ProtoField *field, Text *to, Problem *problem)
+static bool put_number(Json *json, const ProtoField *field, Buffer *to, Problem *problem)
 {
     uint64_t value;
     double number;
@@ -82,18 +82,18 @@ static bool put_number(Json *json, const ProtoField *field, Text *to, Problem *p
     return true;
 }
 
-static bool put_string(Json *json, const ProtoField *field, Text *to, Problem *problem)
+static bool put_string(Json *json, const ProtoField *field, Buffer *to, Problem *problem)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice value;
     bool found = json_string(json, &scratch, &value);
     if (found && (value.size || field->form != PROTO_SINGULAR))
         proto_put_bytes(to, field->number, value);
-    text_free(&scratch);
+    buffer_free(&scratch);
     return found || wrong(field, json, problem);
 }
 
-static bool put_value(Json *json, const ProtoField *field, Text *to, Problem *problem, int depth)
+static bool put_value(Json *json, const ProtoField *field, Buffer *to, Problem *problem, int depth)
 {
     switch (field->type) {
     case PROTO_MESSAGE: {
@@ -114,7 +114,7 @@ static bool put_value(Json *json, const ProtoField *field, Text *to, Problem *pr
 }
 
 /* Write a map's key, which is a string in JSON whatever its type is. */
-static bool put_key(Slice key, const ProtoField *field, Text *to)
+static bool put_key(Slice key, const ProtoField *field, Buffer *to)
 {
     uint64_t number;
     int64_t negative;
@@ -131,9 +131,9 @@ static bool put_key(Slice key, const ProtoField *field, Text *to)
     return true;
 }
 
-static bool put_map(Json *json, const ProtoField *field, Text *to, Problem *problem, int depth)
+static bool put_map(Json *json, const ProtoField *field, Buffer *to, Problem *problem, int depth)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool fine = json_object(json) || wrong(field, json, problem);
     while (fine && json_member(json, &scratch, &key)) {
@@ -142,11 +142,11 @@ static bool put_map(Json *json, const ProtoField *field, Text *to, Problem *prob
         fine = fine && put_value(json, proto_field(field->message, 2), to, problem, depth);
         proto_end(to, begun);
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return fine;
 }
 
-static bool put_field(Json *json, const ProtoField *field, Text *to, Problem *problem, int depth)
+static bool put_field(Json *json, const ProtoField *field, Buffer *to, Problem *problem, int depth)
 {
     if (field == NULL || json_kind(json) == JSON_NULL)
         return json_skip(json);
@@ -162,20 +162,20 @@ static bool put_field(Json *json, const ProtoField *field, Text *to, Problem *pr
     return true;
 }
 
-static bool put_object(Json *json, const ProtoMessage *message, Text *to, Problem *problem, int depth)
+static bool put_object(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem, int depth)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool fine = depth < MAX_DEPTH && json_object(json);
     if (!fine)
         problem_set(problem, PROBLEM_INTERNAL, "tritonserver's answer is not a valid %s", message->name);
     while (fine && json_member(json, &scratch, &key))
         fine = put_field(json, proto_field_named(message, key), to, problem, depth);
-    text_free(&scratch);
+    buffer_free(&scratch);
     return fine;
 }
 
-bool message_from_json(Json *json, const ProtoMessage *message, Text *to, Problem *problem)
+bool message_from_json(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem)
 {
     return put_object(json, message, to, problem, 0) &&
         (!json_failed(json) || json_problem(json, "what tritonserver answered", problem));

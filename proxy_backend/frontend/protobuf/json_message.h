@@ -10,6 +10,6 @@
 /* Begin to read JSON from the core: without the limits for clients. */
 Json json_of_core(Slice text);
 /* Append the next object as the fields of a message. Unknown members are skipped. */
-bool message_from_json(Json *json, const ProtoMessage *message, Text *to, Problem *problem);
+bool message_from_json(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem);
 
 #endif

@@ -1,6 +1,6 @@
 #include "protobuf/protobuf.h"
 
-#include "base/utf8.h"
+#include "common/utf8.h"
 
 #include <stdint.h>
 
@@ -242,33 +242,33 @@ static size_t varint_size(uint64_t value)
     return size;
 }
 
-static void put_varint(Text *text, uint64_t value)
+static void put_varint(Buffer *text, uint64_t value)
 {
     char bytes[VARINT_BYTES];
     size_t size = write_varint(bytes, value);
-    text_put(text, bytes, size);
+    buffer_put(text, bytes, size);
 }
 
-static void put_tag(Text *text, uint32_t field, unsigned wire)
+static void put_tag(Buffer *text, uint32_t field, unsigned wire)
 {
     put_varint(text, (uint64_t)field << 3 | wire);
 }
 
-static void put_fixed(Text *text, uint64_t value, size_t size)
+static void put_fixed(Buffer *text, uint64_t value, size_t size)
 {
     char bytes[8] = {0};
     for (size_t i = 0; i < size; i++)
         bytes[i] = (char)(value >> (8 * i));
-    text_put(text, bytes, size);
+    buffer_put(text, bytes, size);
 }
 
-void proto_put_number(Text *text, uint32_t field, uint64_t value)
+void proto_put_number(Buffer *text, uint32_t field, uint64_t value)
 {
     put_tag(text, field, WIRE_VARINT);
     put_varint(text, value);
 }
 
-void proto_put_double(Text *text, uint32_t field, double value)
+void proto_put_double(Buffer *text, uint32_t field, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -276,7 +276,7 @@ void proto_put_double(Text *text, uint32_t field, double value)
     put_fixed(text, bits, sizeof bits);
 }
 
-void proto_put_float(Text *text, uint32_t field, float value)
+void proto_put_float(Buffer *text, uint32_t field, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -284,16 +284,16 @@ void proto_put_float(Text *text, uint32_t field, float value)
     put_fixed(text, bits, sizeof bits);
 }
 
-void proto_put_bytes_head(Text *text, uint32_t field, size_t size)
+void proto_put_bytes_head(Buffer *text, uint32_t field, size_t size)
 {
     put_tag(text, field, WIRE_BYTES);
     put_varint(text, size);
 }
 
-void proto_put_bytes(Text *text, uint32_t field, Slice bytes)
+void proto_put_bytes(Buffer *text, uint32_t field, Slice bytes)
 {
     proto_put_bytes_head(text, field, bytes.size);
-    text_put_slice(text, bytes);
+    buffer_put_slice(text, bytes);
 }
 
 size_t proto_bytes_size(uint32_t field, size_t size)
@@ -301,7 +301,7 @@ size_t proto_bytes_size(uint32_t field, size_t size)
     return varint_size((uint64_t)field << 3) + varint_size(size) + size;
 }
 
-void proto_put_packed(Text *text, uint32_t field, const int64_t *values, size_t count)
+void proto_put_packed(Buffer *text, uint32_t field, const int64_t *values, size_t count)
 {
     size_t size = 0;
     if (count == 0)
@@ -313,21 +313,21 @@ void proto_put_packed(Text *text, uint32_t field, const int64_t *values, size_t 
         put_varint(text, (uint64_t)values[i]);
 }
 
-size_t proto_begin(Text *text, uint32_t field)
+size_t proto_begin(Buffer *text, uint32_t field)
 {
     put_tag(text, field, WIRE_BYTES);
-    text_put_char(text, 0); /* most messages have less than 128 bytes */
+    buffer_put_char(text, 0); /* most messages have less than 128 bytes */
     return text->size;
 }
 
-void proto_end(Text *text, size_t begun)
+void proto_end(Buffer *text, size_t begun)
 {
     if (text->failed)
         return;
     char length[VARINT_BYTES];
     size_t size = text->size - begun;
     size_t digits = write_varint(length, size);
-    if (digits > 1 && text_extend(text, digits - 1) == NULL)
+    if (digits > 1 && buffer_extend(text, digits - 1) == NULL)
         return;
     memmove(text->data + begun + digits - 1, text->data + begun, size);
     memcpy(text->data + begun - 1, length, digits);

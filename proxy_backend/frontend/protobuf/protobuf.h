@@ -1,4 +1,4 @@
-/* Protocol Buffers on the wire (https://protobuf.dev/programming-guides/encoding/): read in place, written to a Text.
+/* Protocol Buffers on the wire (https://protobuf.dev/programming-guides/encoding/): read in place, written to a Buffer.
  *
  * Messages are read field by field using their tables (messages.h), without memory of their own: texts and bytes are
  * views into the message. A nested message is read by another reader for its bytes, so nothing here recurses.
@@ -7,7 +7,7 @@
 #define PYTRITON_FRONTEND_PROTOBUF_H
 
 #include "base/problem.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef enum {
     PROTO_DOUBLE,
@@ -103,18 +103,18 @@ static inline float proto_float(uint64_t number)
 /* ── writing ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Write numbers by type; a signed one is passed as its value converted to uint64_t. */
-void proto_put_number(Text *text, uint32_t field, uint64_t value);
-void proto_put_double(Text *text, uint32_t field, double value);
-void proto_put_float(Text *text, uint32_t field, float value);
+void proto_put_number(Buffer *text, uint32_t field, uint64_t value);
+void proto_put_double(Buffer *text, uint32_t field, double value);
+void proto_put_float(Buffer *text, uint32_t field, float value);
 /* Write a text, bytes, or a serialized message. */
-void proto_put_bytes(Text *text, uint32_t field, Slice bytes);
+void proto_put_bytes(Buffer *text, uint32_t field, Slice bytes);
 /* Write the part of such a field before its bytes, which are sent from elsewhere. */
-void proto_put_bytes_head(Text *text, uint32_t field, size_t size);
+void proto_put_bytes_head(Buffer *text, uint32_t field, size_t size);
 /* Returns the serialized size of such a field. */
 size_t proto_bytes_size(uint32_t field, size_t size);
-void proto_put_packed(Text *text, uint32_t field, const int64_t *values, size_t count);
+void proto_put_packed(Buffer *text, uint32_t field, const int64_t *values, size_t count);
 /* Write a nested message in between; `proto_end` gets what `proto_begin` returned. */
-size_t proto_begin(Text *text, uint32_t field);
-void proto_end(Text *text, size_t begun);
+size_t proto_begin(Buffer *text, uint32_t field);
+void proto_end(Buffer *text, size_t begun);
 
 #endif

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
 #include "relay/relay.h"
 
-#include "base/clock.h"
-#include "base/text.h"
-#include "json/writer.h"
+#include "common/clock.h"
+#include "common/buffer.h"
+#include "common/json_writer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,8 +33,8 @@ struct Relay {
     pthread_mutex_t lock;
     RelayState state;
     Connection *client; /* a reference, while it writes or ends */
-    Text waiting; /* waiting events */
-    Text rest; /* in RELAY_ENDS: for the requester */
+    Buffer waiting; /* waiting events */
+    Buffer rest; /* in RELAY_ENDS: for the requester */
     uint64_t count, wrote_ms;
     bool begun; /* the first event is about to go to the requester */
     bool failed; /* something was not written to the client */
@@ -70,8 +70,8 @@ void relay_unref(Relay *relay)
     if (atomic_fetch_sub_explicit(&relay->references, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_destroy(&relay->lock);
-    text_free(&relay->waiting);
-    text_free(&relay->rest);
+    buffer_free(&relay->waiting);
+    buffer_free(&relay->rest);
     free(relay);
 }
 
@@ -116,16 +116,16 @@ static void write_events(Relay *relay, Slice events)
 /* Send the events that waited for the requester's reply to it, in their usual form. */
 static bool send_waiting(Relay *relay)
 {
-    Text text = {0};
+    Buffer text = {0};
     bool sent = !relay->waiting.failed;
     if (sent && relay->waiting.size) {
-        text_put_string(&text, "data: {\"text_output\":");
-        json_put_sanitized(&text, text_slice(&relay->waiting));
-        text_put_string(&text, "}\n\n");
-        sent = !text.failed && send_to_requester(relay, text_slice(&text));
+        buffer_put_string(&text, "data: {\"text_output\":");
+        json_put_sanitized(&text, buffer_slice(&relay->waiting));
+        buffer_put_string(&text, "}\n\n");
+        sent = !text.failed && send_to_requester(relay, buffer_slice(&text));
     }
-    text_free(&text);
-    text_reset(&relay->waiting, 0);
+    buffer_free(&text);
+    buffer_reset(&relay->waiting, 0);
     relay->state = RELAY_OVER;
     return sent;
 }
@@ -141,7 +141,7 @@ static bool return_client(Relay *relay, bool requester_reads)
     connection_unref(relay->client);
     relay->client = NULL;
     if (requester_reads && send_to_requester(relay, (Slice){said, (size_t)size}))
-        send_to_requester(relay, text_slice(&relay->rest));
+        send_to_requester(relay, buffer_slice(&relay->rest));
     relay->state = RELAY_OVER;
     return relay->is_last;
 }
@@ -168,8 +168,8 @@ bool relay_accept_events(Relay *relay, Slice events)
         relay->begun = events.size > 0;
     } else if (relay->state == RELAY_WAITS) {
         if (relay->waiting.size == 0)
-            text_put_char(&relay->waiting, 's');
-        text_put_slice(&relay->waiting, events);
+            buffer_put_char(&relay->waiting, 's');
+        buffer_put_slice(&relay->waiting, events);
         taken = !relay->waiting.failed && (relay->waiting.size <= MAX_WAITING_BYTES || send_waiting(relay));
         if (!taken)
             relay->owner->cancel(relay->user);
@@ -190,7 +190,7 @@ bool relay_send_to_requester(Relay *relay, Slice piece)
     else if (relay->state == RELAY_WRITES)
         return_client_later(relay);
     if (relay->state == RELAY_ENDS) {
-        text_put_slice(&relay->rest, piece);
+        buffer_put_slice(&relay->rest, piece);
         good = !relay->rest.failed;
     } else {
         good = good && send_to_requester(relay, piece);
@@ -246,8 +246,8 @@ static bool begin(Relay *relay, const Connection *requester, int fd)
     relay->state = RELAY_WRITES;
     relay->wrote_ms = clock_ms();
     if (relay->waiting.size)
-        write_events(relay, slice_after(text_slice(&relay->waiting), 1));
-    text_reset(&relay->waiting, 0);
+        write_events(relay, slice_after(buffer_slice(&relay->waiting), 1));
+    buffer_reset(&relay->waiting, 0);
     connection_set_deadline(client, relay->pulse_ms);
     return true;
 }

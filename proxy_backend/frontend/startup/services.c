@@ -337,10 +337,10 @@ void services_free(Services *services)
     free(services);
 }
 
-static void put_cache_metrics(ResponseCache *cache, Text *text)
+static void put_cache_metrics(ResponseCache *cache, Buffer *text)
 {
     ResponseCacheCounts counts = response_cache_counts(cache);
-    text_format(text,
+    buffer_format(text,
         "# HELP pytriton_frontend_response_cache_hits_total Requests answered from the response cache\n"
         "# TYPE pytriton_frontend_response_cache_hits_total counter\n"
         "pytriton_frontend_response_cache_hits_total %llu\n"
@@ -357,12 +357,12 @@ static void put_cache_metrics(ResponseCache *cache, Text *text)
         (unsigned long long)counts.bytes);
 }
 
-void services_put_metrics(void *user, Text *text)
+void services_put_metrics(void *user, Buffer *text)
 {
     ResponseCache *cache = user;
     if (cache)
         put_cache_metrics(cache, text);
-    text_format(text,
+    buffer_format(text,
         "# HELP pytriton_frontend_connections Connections of clients that are open\n"
         "# TYPE pytriton_frontend_connections gauge\n"
         "pytriton_frontend_connections %llu\n"
@@ -373,6 +373,6 @@ void services_put_metrics(void *user, Text *text)
         "# TYPE pytriton_frontend_refusals_total counter\n",
         (unsigned long long)connections_count(), (unsigned long long)connections_accepted());
     for (int i = 0; i < REFUSALS; i++)
-        text_format(text, "pytriton_frontend_refusals_total{limit=\"%s\"} %llu\n", refusal_name((Refusal)i),
+        buffer_format(text, "pytriton_frontend_refusals_total{limit=\"%s\"} %llu\n", refusal_name((Refusal)i),
             (unsigned long long)refusals_read((Refusal)i));
 }

@@ -28,6 +28,6 @@ void services_stop(Services *services);
 void services_free(Services *services);
 
 /* Write the frontend's own metrics in Prometheus's text format. */
-void services_put_metrics(void *user, Text *text);
+void services_put_metrics(void *user, Buffer *text);
 
 #endif

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "startup/settings.h"
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "json/reader.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ enum { MAX_DOCUMENT_BYTES = 16 << 20, MAX_LOOPS = 64 };
 /* Parses a settings document. Each function below reads one value, and returns false if it has the wrong kind. */
 typedef struct {
     Json json;
-    Text scratch;
+    Buffer scratch;
     Problem *problem;
     const char *at; /* the member being read, for the problem */
 } Source;
@@ -285,7 +285,7 @@ bool settings_parse(Slice text, Settings *settings, Problem *problem)
     *settings =
         (Settings){.loops = 1, .limits = limits_default(), .pending_models.fd = -1, .regions_fd = -1, .ready_fd = -1};
     bool good = read_members(&source, document, sizeof document / sizeof *document, settings);
-    text_free(&source.scratch);
+    buffer_free(&source.scratch);
     if (json_failed(&source.json) || (good && !json_end(&source.json)))
         return json_problem(&source.json, "the settings", problem);
     if (problem->kind != PROBLEM_NONE)
@@ -301,12 +301,12 @@ bool settings_parse(Slice text, Settings *settings, Problem *problem)
 
 bool settings_read(int fd, Settings *settings, Problem *problem)
 {
-    Text text = {0};
+    Buffer text = {0};
     ssize_t count;
     do {
-        char *to = text.size < MAX_DOCUMENT_BYTES && text_reserve(&text, 4096) ? text.data + text.size : NULL;
+        char *to = text.size < MAX_DOCUMENT_BYTES && buffer_reserve(&text, 4096) ? text.data + text.size : NULL;
         if (to == NULL) {
-            text_free(&text);
+            buffer_free(&text);
             return problem_set(problem, PROBLEM_INVALID, "the settings are too long");
         }
         count = read(fd, to, 4096);
@@ -317,9 +317,9 @@ bool settings_read(int fd, Settings *settings, Problem *problem)
         problem_set(
             problem, PROBLEM_INVALID, "the settings cannot be read from descriptor %d: %s", fd, strerror(errno));
     close(fd);
-    bool good = count == 0 && settings_parse(text_slice(&text), settings, problem);
+    bool good = count == 0 && settings_parse(buffer_slice(&text), settings, problem);
     if (text.data)
         explicit_bzero(text.data, text.size); /* it contains a token */
-    text_free(&text);
+    buffer_free(&text);
     return good;
 }

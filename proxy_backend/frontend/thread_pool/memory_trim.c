@@ -1,8 +1,8 @@
 #define _GNU_SOURCE
 #include "thread_pool/memory_trim.h"
 
-#include "memory/blocks.h"
-#include "base/clock.h"
+#include "common/blocks.h"
+#include "common/clock.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -115,6 +115,7 @@ bool memory_trim_start(Problem *problem)
     if (pthread_create(&thread, NULL, trim_loop, NULL) != 0)
         return problem_no_memory(problem);
     pthread_setname_np(thread, "memory");
+    blocks_enable_cache();
     started = true;
     return true;
 }

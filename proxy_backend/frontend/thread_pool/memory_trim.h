@@ -19,7 +19,7 @@ typedef struct TrimHook {
 
 /* Configure the allocator to keep little, before threads are started. */
 void memory_trim_configure(void);
-/* Start the thread; without it, no memory is returned. */
+/* Start the thread, and enable the cache of blocks, which it trims. */
 bool memory_trim_start(Problem *problem);
 void memory_trim_stop(void);
 

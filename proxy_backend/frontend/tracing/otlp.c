@@ -17,7 +17,7 @@ enum { SEND_S = 10, ANSWER = 1024 };
 
 struct Otlp {
     char *authority, *host, *port, *path; /* of its URL; `host` without brackets */
-    Text resource, headers;
+    Buffer resource, headers;
     size_t batch, most;
     int64_t delay_ms;
     pthread_t thread;
@@ -88,25 +88,25 @@ static int read_status(int fd)
 
 static void send_records(Otlp *otlp, const TraceRecord *records)
 {
-    Text json = {0}, head = {0};
-    spans_write(records, text_slice(&otlp->resource), &json);
-    text_format(&head,
+    Buffer json = {0}, head = {0};
+    spans_write(records, buffer_slice(&otlp->resource), &json);
+    buffer_format(&head,
         "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: "
         "close\r\n",
         otlp->path, otlp->authority, json.size);
-    text_put_slice(&head, text_slice(&otlp->headers));
-    text_put_string(&head, "\r\n");
+    buffer_put_slice(&head, buffer_slice(&otlp->headers));
+    buffer_put_string(&head, "\r\n");
     int fd = json.failed || head.failed ? -1 : connect_to(otlp);
     int status = 0;
-    if (fd >= 0 && send_all(fd, text_slice(&head)) && send_all(fd, text_slice(&json)))
+    if (fd >= 0 && send_all(fd, buffer_slice(&head)) && send_all(fd, buffer_slice(&json)))
         status = read_status(fd);
     if (status < 200 || status > 299)
         log_error("traces could not be sent to http://%s%s: %s %d", otlp->authority, otlp->path,
             status ? "the status is" : strerror(errno), status);
     if (fd >= 0)
         close(fd);
-    text_free(&json);
-    text_free(&head);
+    buffer_free(&json);
+    buffer_free(&head);
 }
 
 /* ── the queue ──────────────────────────────────────────────────────────────────────────────────── */
@@ -220,20 +220,20 @@ static void read_environment(Otlp *otlp, const TraceSettings *settings)
     const char *headers = getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS");
     headers = headers ? headers : getenv("OTEL_EXPORTER_OTLP_HEADERS");
     if (resource && *resource)
-        text_format(&otlp->resource, "%s,", resource);
+        buffer_format(&otlp->resource, "%s,", resource);
     if (service && *service)
-        text_format(&otlp->resource, "service.name=%s,", service);
-    text_put_slice(&otlp->resource, text_slice(&settings->resource));
+        buffer_format(&otlp->resource, "service.name=%s,", service);
+    buffer_put_slice(&otlp->resource, buffer_slice(&settings->resource));
     Slice rest = slice_of(headers), one;
     while (slice_split(&rest, ',', &one)) {
         Slice name;
         if (memchr(one.start, '\r', one.size) || memchr(one.start, '\n', one.size) || !slice_split(&one, '=', &name) ||
             one.start == NULL)
             continue;
-        text_put_slice(&otlp->headers, slice_trimmed(name));
-        text_put_string(&otlp->headers, ": ");
-        text_put_slice(&otlp->headers, slice_trimmed(one));
-        text_put_string(&otlp->headers, "\r\n");
+        buffer_put_slice(&otlp->headers, slice_trimmed(name));
+        buffer_put_string(&otlp->headers, ": ");
+        buffer_put_slice(&otlp->headers, slice_trimmed(one));
+        buffer_put_string(&otlp->headers, "\r\n");
     }
 }
 
@@ -250,8 +250,8 @@ static bool begin(Otlp *otlp, Problem *problem)
 
 static void free_all(Otlp *otlp)
 {
-    text_free(&otlp->resource);
-    text_free(&otlp->headers);
+    buffer_free(&otlp->resource);
+    buffer_free(&otlp->headers);
     free(otlp->authority);
     free(otlp->host);
     free(otlp->port);

@@ -1,6 +1,6 @@
 #include "tracing/settings.h"
 
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -104,8 +104,8 @@ static bool parse_opentelemetry(TraceSettings *settings, Slice name, Slice value
     if (slice_is(name, "url"))
         return replace(&settings->url, value, problem);
     if (slice_is(name, "resource")) {
-        text_put_string(&settings->resource, settings->resource.size ? "," : "");
-        text_put_slice(&settings->resource, value);
+        buffer_put_string(&settings->resource, settings->resource.size ? "," : "");
+        buffer_put_slice(&settings->resource, value);
         return settings->resource.failed ? problem_no_memory(problem) : true;
     }
     if (slice_is(name, "bsp_max_export_batch_size"))
@@ -189,7 +189,7 @@ void trace_settings_free(TraceSettings *settings)
     while (name_table_next(&settings->models, &position, &name, &setting))
         free(setting);
     name_table_free(&settings->models);
-    text_free(&settings->resource);
+    buffer_free(&settings->resource);
     free(settings->file);
     free(settings->url);
 }
@@ -231,35 +231,35 @@ unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool 
     return (unsigned)level;
 }
 
-bool trace_settings_write(const TraceSettings *settings, Slice model, Text *json, Problem *problem)
+bool trace_settings_write(const TraceSettings *settings, Slice model, Buffer *json, Problem *problem)
 {
     const TraceSetting *own = model.size ? name_table_get(&settings->models, model) : NULL;
     int64_t level = owner(settings, own, LEVEL)->field[LEVEL];
-    text_put_string(json, level ? "{\"trace_level\":[" : "{\"trace_level\":[\"OFF\"");
+    buffer_put_string(json, level ? "{\"trace_level\":[" : "{\"trace_level\":[\"OFF\"");
     bool more = false;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (level & levels[i].bit) {
-            text_format(json, "%s\"%s\"", more ? "," : "", levels[i].name);
+            buffer_format(json, "%s\"%s\"", more ? "," : "", levels[i].name);
             more = true;
         }
-    text_put_string(json, "]");
+    buffer_put_string(json, "]");
     for (int field = RATE; field < (settings->opentelemetry ? FREQUENCY : FIELDS); field++)
-        text_format(json, ",\"%s\":\"%" PRId64 "\"", field_names[field], owner(settings, own, field)->field[field]);
+        buffer_format(json, ",\"%s\":\"%" PRId64 "\"", field_names[field], owner(settings, own, field)->field[field]);
     if (settings->opentelemetry) {
-        text_put_string(json, ",\"trace_mode\":\"opentelemetry\",\"url\":");
+        buffer_put_string(json, ",\"trace_mode\":\"opentelemetry\",\"url\":");
         json_put_sanitized(json, slice_of(settings->url));
         if (settings->resource.size) {
-            text_put_string(json, ",\"resource\":");
-            json_put_sanitized(json, text_slice(&settings->resource));
+            buffer_put_string(json, ",\"resource\":");
+            json_put_sanitized(json, buffer_slice(&settings->resource));
         }
-        text_format(json,
+        buffer_format(json,
             ",\"bsp_max_export_batch_size\":\"%" PRId64 "\",\"bsp_schedule_delay\":\"%" PRId64
             "\",\"bsp_max_queue_size\":\"%" PRId64 "\"}",
             settings->batch, settings->delay_ms, settings->queue);
     } else {
-        text_put_string(json, ",\"trace_file\":");
+        buffer_put_string(json, ",\"trace_file\":");
         json_put_sanitized(json, slice_of(settings->file ? settings->file : ""));
-        text_put_string(json, ",\"trace_mode\":\"triton\"}");
+        buffer_put_string(json, ",\"trace_mode\":\"triton\"}");
     }
     return json->failed ? problem_no_memory(problem) : true;
 }

@@ -19,7 +19,7 @@ typedef struct {
     char *file; /* NULL: none */
     /* OpenTelemetry's. */
     char *url;
-    Text resource;
+    Buffer resource;
     int64_t batch, delay_ms, queue;
     /* Guarded by the caller's lock. */
     TraceSetting server;
@@ -37,7 +37,7 @@ unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool 
 /* Returns whether anything is traced. */
 bool trace_settings_any(const TraceSettings *settings);
 
-bool trace_settings_write(const TraceSettings *settings, Slice model, Text *json, Problem *problem);
+bool trace_settings_write(const TraceSettings *settings, Slice model, Buffer *json, Problem *problem);
 bool trace_settings_apply(
     TraceSettings *settings, Slice model, const TraceChange *changes, size_t count, Problem *problem);
 

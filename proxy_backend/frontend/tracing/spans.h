@@ -5,6 +5,6 @@
 #include "tracing/trace_record.h"
 
 /* {"resourceSpans": [...]} of records in a list. `resource`: "name=value,...". */
-void spans_write(const TraceRecord *records, Slice resource, Text *json);
+void spans_write(const TraceRecord *records, Slice resource, Buffer *json);
 
 #endif

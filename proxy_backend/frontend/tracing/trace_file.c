@@ -29,13 +29,13 @@ static bool open_file(TraceFile *file, int64_t frequency)
         return true;
     bool again = file->fd >= 0 && frequency == 0 && file->frequency == 0;
     trace_file_close(file);
-    Text path = {0};
-    text_put_string(&path, file->path);
+    Buffer path = {0};
+    buffer_put_string(&path, file->path);
     if (frequency)
-        text_format(&path, ".%" PRIu64, file->index++);
-    const char *name = text_string(&path);
+        buffer_format(&path, ".%" PRIu64, file->index++);
+    const char *name = buffer_string(&path);
     file->fd = name ? open(name, O_WRONLY | O_CREAT | O_CLOEXEC | (again ? 0 : O_TRUNC), 0666) : -1;
-    text_free(&path);
+    buffer_free(&path);
     file->in_file = 0;
     file->frequency = frequency;
     if (file->fd < 0)

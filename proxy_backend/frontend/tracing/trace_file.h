@@ -2,7 +2,7 @@
 #ifndef PYTRITON_FRONTEND_TRACING_TRACE_FILE_H
 #define PYTRITON_FRONTEND_TRACING_TRACE_FILE_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 
 typedef struct {
     const char *path;

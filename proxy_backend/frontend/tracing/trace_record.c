@@ -1,9 +1,9 @@
 #include "tracing/trace_record.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "base/log.h"
 #include "json/numbers.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -40,10 +40,10 @@ static bool read_hex(const char *text, unsigned char *bytes, size_t size)
     return other_than_zero;
 }
 
-static void put_hex(Text *text, const unsigned char *bytes, size_t size)
+static void put_hex(Buffer *text, const unsigned char *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        text_format(text, "%02x", bytes[i]);
+        buffer_format(text, "%02x", bytes[i]);
 }
 
 /* Read "00-<trace>-<span>-<flags>", of the standard W3C Trace Context. */
@@ -68,15 +68,15 @@ static void unref(TraceRecord *record)
 
 static void put_entry(TraceRecord *record, uint64_t id)
 {
-    text_format(&record->entries, "%s{\"id\":%" PRIu64, record->entries.size ? "," : "", id);
+    buffer_format(&record->entries, "%s{\"id\":%" PRIu64, record->entries.size ? "," : "", id);
 }
 
 static void put_time(TraceRecord *record, uint64_t id, const char *name, uint64_t at_ns)
 {
     put_entry(record, id);
-    text_put_string(&record->entries, ",\"timestamps\":[{\"name\":");
+    buffer_put_string(&record->entries, ",\"timestamps\":[{\"name\":");
     json_put_sanitized(&record->entries, slice_of(name));
-    text_format(&record->entries, ",\"ns\":%" PRIu64 "}]}", at_ns);
+    buffer_format(&record->entries, ",\"ns\":%" PRIu64 "}]}", at_ns);
 }
 
 /* Record a trace's model when it begins. */
@@ -90,16 +90,16 @@ static void put_beginning(TraceRecord *record, TRITONSERVER_InferenceTrace *trac
     api_ignore(triton.InferenceTraceRequestId(trace, &request), "reading a trace");
     api_ignore(triton.InferenceTraceParentId(trace, &parent), "reading a trace");
     put_entry(record, id);
-    text_put_string(&record->entries, ",\"model_name\":");
+    buffer_put_string(&record->entries, ",\"model_name\":");
     json_put_sanitized(&record->entries, slice_of(model));
-    text_format(&record->entries, ",\"model_version\":%" PRId64, version);
+    buffer_format(&record->entries, ",\"model_version\":%" PRId64, version);
     if (request && *request) {
-        text_put_string(&record->entries, ",\"request_id\":");
+        buffer_put_string(&record->entries, ",\"request_id\":");
         json_put_sanitized(&record->entries, slice_of(request));
     }
     if (parent)
-        text_format(&record->entries, ",\"parent_id\":%" PRIu64, parent);
-    text_put_string(&record->entries, "}");
+        buffer_format(&record->entries, ",\"parent_id\":%" PRIu64, parent);
+    buffer_put_string(&record->entries, "}");
 }
 
 /* Returns the span of a trace; NULL: too many, or no memory. */
@@ -124,21 +124,21 @@ static TraceSpan *span_of(TraceRecord *record, uint64_t id)
 /* Pass the current span to the model and the models it calls. */
 static void set_context(TraceRecord *record, TRITONSERVER_InferenceTrace *trace, const TraceSpan *span)
 {
-    Text context = {0};
-    text_put_string(&context, "{\"traceparent\":\"00-");
+    Buffer context = {0};
+    buffer_put_string(&context, "{\"traceparent\":\"00-");
     put_hex(&context, record->trace, TRACE_ID);
-    text_put_string(&context, "-");
+    buffer_put_string(&context, "-");
     put_hex(&context, span->span, SPAN_ID);
-    text_put_string(&context, "-01\"");
+    buffer_put_string(&context, "-01\"");
     if (*record->state) {
-        text_put_string(&context, ",\"tracestate\":");
+        buffer_put_string(&context, ",\"tracestate\":");
         json_put_sanitized(&context, slice_of(record->state));
     }
-    text_put_string(&context, "}");
-    const char *text = text_string(&context);
+    buffer_put_string(&context, "}");
+    const char *text = buffer_string(&context);
     if (text)
         api_ignore(triton.InferenceTraceSetContext(trace, text), "setting a trace's context");
-    text_free(&context);
+    buffer_free(&context);
 }
 
 static void span_activity(
@@ -185,36 +185,36 @@ static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_n
     for (size_t at = 0; at + sizeof(c_type) <= size; at += sizeof(c_type)) {                                           \
         c_type value;                                                                                                  \
         memcpy(&value, (const char *)bytes + at, sizeof value);                                                        \
-        text_put_string(text, at ? "," : "");                                                                          \
+        buffer_put_string(text, at ? "," : "");                                                                        \
         put;                                                                                                           \
     }                                                                                                                  \
     break;
 
 /* Write a tensor's values, separated by commas; nothing for types without a text form. */
-static void put_values(Text *text, int datatype, const void *bytes, size_t size)
+static void put_values(Buffer *text, int datatype, const void *bytes, size_t size)
 {
     switch (datatype) {
     case TYPE_BOOL:
     case TYPE_UINT8:
-        PUT_VALUES(uint8_t, text_put_unsigned(text, value))
+        PUT_VALUES(uint8_t, buffer_put_unsigned(text, value))
     case TYPE_UINT16:
-        PUT_VALUES(uint16_t, text_put_unsigned(text, value))
+        PUT_VALUES(uint16_t, buffer_put_unsigned(text, value))
     case TYPE_UINT32:
-        PUT_VALUES(uint32_t, text_put_unsigned(text, value))
+        PUT_VALUES(uint32_t, buffer_put_unsigned(text, value))
     case TYPE_UINT64:
-        PUT_VALUES(uint64_t, text_put_unsigned(text, value))
+        PUT_VALUES(uint64_t, buffer_put_unsigned(text, value))
     case TYPE_INT8:
-        PUT_VALUES(int8_t, text_put_signed(text, value))
+        PUT_VALUES(int8_t, buffer_put_signed(text, value))
     case TYPE_INT16:
-        PUT_VALUES(int16_t, text_put_signed(text, value))
+        PUT_VALUES(int16_t, buffer_put_signed(text, value))
     case TYPE_INT32:
-        PUT_VALUES(int32_t, text_put_signed(text, value))
+        PUT_VALUES(int32_t, buffer_put_signed(text, value))
     case TYPE_INT64:
-        PUT_VALUES(int64_t, text_put_signed(text, value))
+        PUT_VALUES(int64_t, buffer_put_signed(text, value))
     case TYPE_FP32:
-        PUT_VALUES(float, text_format(text, "%.6g", (double)value))
+        PUT_VALUES(float, buffer_format(text, "%.6g", (double)value))
     case TYPE_FP64:
-        PUT_VALUES(double, text_format(text, "%.6g", value))
+        PUT_VALUES(double, buffer_format(text, "%.6g", value))
     default:
         break;
     }
@@ -230,22 +230,22 @@ static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *nam
         return;
     uint64_t id = 0;
     api_ignore(triton.InferenceTraceId(trace, &id), "reading a trace");
-    Text values = {0};
+    Buffer values = {0};
     if (memory_type != MEMORY_GPU && size <= TENSOR_BYTES)
         put_values(&values, datatype, bytes, size);
     pthread_mutex_lock(&record->lock);
-    Text *entries = &record->entries;
+    Buffer *entries = &record->entries;
     put_entry(record, id);
-    text_format(entries, ",\"activity\":\"%s\",\"tensor\":{\"name\":", triton.InferenceTraceActivityString(what));
+    buffer_format(entries, ",\"activity\":\"%s\",\"tensor\":{\"name\":", triton.InferenceTraceActivityString(what));
     json_put_sanitized(entries, slice_of(name));
-    text_put_string(entries, ",\"data\":\"");
-    text_put_slice(entries, text_slice(&values));
-    text_put_string(entries, "\",\"shape\":\"");
+    buffer_put_string(entries, ",\"data\":\"");
+    buffer_put_slice(entries, buffer_slice(&values));
+    buffer_put_string(entries, "\",\"shape\":\"");
     for (uint64_t i = 0; i < dims; i++)
-        text_format(entries, "%s%" PRId64, i ? "," : "", shape[i]);
-    text_format(entries, "\",\"dtype\":\"%s\"}}", datatype_name((DataType)datatype));
+        buffer_format(entries, "%s%" PRId64, i ? "," : "", shape[i]);
+    buffer_format(entries, "\",\"dtype\":\"%s\"}}", datatype_name((DataType)datatype));
     pthread_mutex_unlock(&record->lock);
-    text_free(&values);
+    buffer_free(&values);
 }
 
 /* The core's callback. */
@@ -323,7 +323,7 @@ void trace_record_free(TraceRecord *record)
         free(record->spans[i].request);
     }
     free(record->spans);
-    text_free(&record->entries);
+    buffer_free(&record->entries);
     pthread_mutex_destroy(&record->lock);
     free(record);
 }

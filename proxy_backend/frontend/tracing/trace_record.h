@@ -30,7 +30,7 @@ struct TraceRecord {
     int64_t frequency;
     TRITONSERVER_InferenceTrace *core; /* the core's trace of the request itself; NULL: the core has released it */
     pthread_mutex_t lock; /* guards the rest */
-    Text entries; /* mode triton: the file's entries */
+    Buffer entries; /* mode triton: the file's entries */
     uint64_t root_id;
     /* OpenTelemetry: */
     unsigned char trace[TRACE_ID], parent[SPAN_ID], root[SPAN_ID];

@@ -1,6 +1,6 @@
 #include "tracing/tracing.h"
 
-#include "base/clock.h"
+#include "common/clock.h"
 #include "tracing/otlp.h"
 #include "tracing/trace_file.h"
 #include "tracing/trace_record.h"
@@ -25,7 +25,7 @@ Tracing *tracing_new(Server *server, Problem *problem)
         return NULL;
     }
     tracing->file.fd = -1;
-    bool right = trace_settings_parse(&tracing->settings, text_slice(&server->options.trace_config), problem);
+    bool right = trace_settings_parse(&tracing->settings, buffer_slice(&server->options.trace_config), problem);
     if (right && tracing->settings.opentelemetry)
         right = (tracing->otlp = otlp_new(&tracing->settings, problem)) != NULL;
     if (!right) {
@@ -80,13 +80,13 @@ void tracing_take(Tracing *tracing, TraceRecord *record)
     }
     if (!record->entries.failed) {
         pthread_mutex_lock(&tracing->lock);
-        trace_file_put(&tracing->file, text_slice(&record->entries), record->frequency);
+        trace_file_put(&tracing->file, buffer_slice(&record->entries), record->frequency);
         pthread_mutex_unlock(&tracing->lock);
     }
     trace_record_free(record);
 }
 
-bool tracing_read(Tracing *tracing, Slice model, Text *json, Problem *problem)
+bool tracing_read(Tracing *tracing, Slice model, Buffer *json, Problem *problem)
 {
     pthread_mutex_lock(&tracing->lock);
     bool written = trace_settings_write(&tracing->settings, model, json, problem);

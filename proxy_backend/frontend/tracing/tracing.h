@@ -4,7 +4,7 @@
 #ifndef PYTRITON_FRONTEND_TRACING_H
 #define PYTRITON_FRONTEND_TRACING_H
 
-#include "base/text.h"
+#include "common/buffer.h"
 #include "core/server.h"
 
 typedef struct Tracing Tracing;
@@ -43,7 +43,7 @@ void trace_refused(TraceRecord *record);
 /* ── settings ───────────────────────────────────────────────────────────────────────────────────── */
 
 /* See admin/trace_settings.h. `model` "": of the server; it exists. */
-bool tracing_read(Tracing *tracing, Slice model, Text *json, Problem *problem);
+bool tracing_read(Tracing *tracing, Slice model, Buffer *json, Problem *problem);
 typedef struct {
     Slice name;
     const Slice *values;

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
-from pytriton._host.install.compiled_proxy import sources
+from pytriton._host.install.compiled_proxy import source_root
 from pytriton._host.install.proxy_compiler import (
     FRONTEND,
-    FRONTEND_FLAGS,
     BuildError,
-    compile_frontend,
+    compile_program,
     source_key,
 )
 from pytriton._host.install.server_tree import ServerTree, find_core
@@ -64,9 +63,9 @@ def make_frontend(tree: ServerTree, cache: Path, progress: Progress) -> NativePr
 
 def is_built(cache: Path) -> bool:
     """Return True if the program exists and need not be built. Do not check that it can load Triton's core."""
-    folder = sources("frontend")
-    built = cache / "native-frontend" / source_key(folder, FRONTEND_FLAGS) / FRONTEND
-    return built.is_file() or _runs(folder / FRONTEND)
+    root = source_root()
+    built = cache / "native-frontend" / source_key(FRONTEND, root) / FRONTEND.file
+    return built.is_file() or _runs(root / FRONTEND.folders[0] / FRONTEND.file)
 
 
 def library_environment(libraries: Sequence[Path]) -> dict[str, str]:
@@ -83,20 +82,21 @@ def _core(tree: ServerTree) -> Path:
 
 
 def _build(cache: Path, progress: Progress) -> Path:
-    folder = sources("frontend")
-    if _runs(folder / FRONTEND):
-        return folder / FRONTEND
-    target = cache / "native-frontend" / source_key(folder, FRONTEND_FLAGS)
+    root = source_root()
+    included = root / FRONTEND.folders[0] / FRONTEND.file
+    if _runs(included):
+        return included
+    target = cache / "native-frontend" / source_key(FRONTEND, root)
 
     def make(draft: Path) -> None:
         progress("building the native frontend")
         try:
-            compile_frontend(folder, draft / FRONTEND)
+            compile_program(FRONTEND, root, draft / FRONTEND.file)
         except BuildError as error:
             raise ServerRuntimeError(f"the native frontend cannot be built: {error}") from error
 
-    publish(target, make, lambda there: (there / FRONTEND).is_file(), progress)
-    return target / FRONTEND
+    publish(target, make, lambda there: (there / FRONTEND.file).is_file(), progress)
+    return target / FRONTEND.file
 
 
 def _runs(program: Path) -> bool:

@@ -19,11 +19,10 @@ from pathlib import Path
 
 from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
 from pytriton._host.install.proxy_compiler import (
-    FLAGS,
     INTERPOSER,
-    LIBRARY,
+    PROXY,
     BuildError,
-    compile_library,
+    compile_program,
     source_key,
 )
 from pytriton._host.install.server_tree import ServerTree, find_core
@@ -32,14 +31,14 @@ from pytriton._host.install.server_tree import ServerTree, find_core
 _LOAD_S = 60.0
 
 
-def sources(program: str = "backend") -> Path:
-    """Return the directory with the C sources of a program: the proxy ("backend"), "frontend" or "interposer"."""
+def source_root() -> Path:
+    """Return the directory `proxy_backend` of this installation, which has the C sources."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(
             "this installation of pytriton-daemon lacks pytriton.proxy_backend"
         )
-    return Path(next(iter(package.submodule_search_locations))) / program
+    return Path(next(iter(package.submodule_search_locations)))
 
 
 def build(cache: Path, progress: Progress) -> Path:
@@ -48,20 +47,21 @@ def build(cache: Path, progress: Progress) -> Path:
     Raises:
         ServerRuntimeError: the library cannot be built or loaded; the text contains the compiler's output.
     """
-    folder = sources()
-    if _loads(folder / LIBRARY):
-        return folder
-    target = cache / "native-proxy" / source_key(folder, FLAGS)
+    root = source_root()
+    included = root / PROXY.folders[0]
+    if _loads(included / PROXY.file):
+        return included
+    target = cache / "native-proxy" / source_key(PROXY, root)
 
     def make(draft: Path) -> None:
         progress("building the compiled proxy")
         try:
-            compile_library(folder, draft / LIBRARY)
+            compile_program(PROXY, root, draft / PROXY.file)
         except BuildError as error:
             raise ServerRuntimeError(f"the compiled proxy cannot be built: {error}") from error
 
-    publish(target, make, lambda there: (there / LIBRARY).is_file(), progress)
-    flaw = _flaw(target / LIBRARY)
+    publish(target, make, lambda there: (there / PROXY.file).is_file(), progress)
+    flaw = _flaw(target / PROXY.file)
     if flaw:
         raise ServerRuntimeError(f"the compiled proxy cannot be loaded: {flaw}")
     return target
@@ -73,29 +73,30 @@ def build_interposer(cache: Path, progress: Progress) -> Path:
     Raises:
         ServerRuntimeError: the library cannot be built or loaded; the text contains the compiler's output.
     """
-    folder = sources("interposer")
-    if _loads(folder / INTERPOSER):
-        return folder / INTERPOSER
-    target = cache / "interposer" / source_key(folder, FLAGS)
+    root = source_root()
+    included = root / INTERPOSER.folders[0] / INTERPOSER.file
+    if _loads(included):
+        return included
+    target = cache / "interposer" / source_key(INTERPOSER, root)
 
     def make(draft: Path) -> None:
         try:
-            compile_library(folder, draft / INTERPOSER)
+            compile_program(INTERPOSER, root, draft / INTERPOSER.file)
         except BuildError as error:
             raise ServerRuntimeError(str(error)) from error
 
-    publish(target, make, lambda there: (there / INTERPOSER).is_file(), progress)
-    flaw = _flaw(target / INTERPOSER)
+    publish(target, make, lambda there: (there / INTERPOSER.file).is_file(), progress)
+    flaw = _flaw(target / INTERPOSER.file)
     if flaw:
         raise ServerRuntimeError(flaw)
-    return target / INTERPOSER
+    return target / INTERPOSER.file
 
 
 def is_built(cache: Path) -> bool:
     """Return True if the library exists and `build` need not compile it."""
-    folder = sources()
-    built = cache / "native-proxy" / source_key(folder, FLAGS) / LIBRARY
-    return built.is_file() or _loads(folder / LIBRARY)
+    root = source_root()
+    built = cache / "native-proxy" / source_key(PROXY, root) / PROXY.file
+    return built.is_file() or _loads(root / PROXY.folders[0] / PROXY.file)
 
 
 def misfit(native: Path, tree: ServerTree) -> str | None:
@@ -110,7 +111,7 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
     script = "import ctypes, os, sys; [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]"
     paths = ":".join(map(str, tree.libraries))
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script, str(core), str(native / LIBRARY)],
+        [sys.executable, "-I", "-S", "-c", script, str(core), str(native / PROXY.file)],
         capture_output=True,
         text=True,
         errors="replace",

@@ -15,10 +15,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 #: The name of the compiled proxy's backend in model configurations, and of its library, which Triton derives from it.
 NATIVE_BACKEND = "pytriton_native"
-LIBRARY = f"libtriton_{NATIVE_BACKEND}.so"
 #: Warnings are errors in the tests (tests/native/backend, tests/unit/test_packaging.py), not for users.
 #: nodelete: the library stays loaded after its last model is unloaded, because a call may not have returned. It runs
 #: inside tritonserver, so all run-time checks of the compiler are enabled. `-z lazy`, because some linkers default to
@@ -28,15 +28,28 @@ FLAGS = (
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,-z,noexecstack",
 )  # fmt: skip
-#: The library that passes clients' requests to load and unload models to the dispatcher.
-INTERPOSER = "libpytriton_interposer.so"
-#: The native frontend, a program that loads Triton's core.
-FRONTEND = "pytriton-frontend"
 FRONTEND_FLAGS = (
     "-std=gnu11", "-O2", "-fPIE", "-pie", "-pthread", "-fvisibility=hidden",
     "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong", "-fstack-clash-protection",
     "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack",
 )  # fmt: skip
+
+
+class CProgram(NamedTuple):
+    """A library or executable, and the C sources that it is compiled from."""
+
+    file: str
+    #: Folders of `proxy_backend`. The first is the program's own; a wheel includes the compiled file there.
+    folders: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+PROXY = CProgram(f"libtriton_{NATIVE_BACKEND}.so", ("backend", "common"), FLAGS)
+#: The library that passes clients' requests to load and unload models to the dispatcher.
+INTERPOSER = CProgram("libpytriton_interposer.so", ("interposer",), FLAGS)
+#: The native frontend, an executable that loads Triton's core.
+FRONTEND = CProgram("pytriton-frontend", ("frontend", "common"), FRONTEND_FLAGS)
+
 _LIBRARIES = ("-lm", "-ldl")
 _COMPILERS = ("cc", "gcc", "clang")
 #: A compiler that runs longer counts as hung.
@@ -53,29 +66,45 @@ def compiler() -> str | None:
     return next((os.path.abspath(path) for path in map(shutil.which, wanted) if path), None)
 
 
-def compile_library(folder: Path, library: Path) -> None:
-    """Compile the proxy or the interposer from the C sources below `folder`, the root of their includes.
+def compile_program(program: CProgram, root: Path, target: Path) -> None:
+    """Compile a program from its sources in folders of `root`.
+
+    As many files are compiled at a time as there are processors. The compiler runs in `root` and gets relative names,
+    which it includes in its output. So the same sources produce the same bytes, regardless of their location.
 
     Raises:
         BuildError: there is no compiler, or it failed.
     """
-    _compile(folder, library, FLAGS)
+    command = compiler()
+    if command is None:
+        raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
+    files = [
+        str(file.relative_to(root))
+        for folder in program.folders
+        for file in sorted((root / folder).rglob("*.c"))
+    ]
+    compile_one = [command, *program.flags, f"-I{program.folders[0]}", "-I.", "-c"]
+    with tempfile.TemporaryDirectory(prefix=".parts", dir=target.absolute().parent) as parts:
+        objects = [f"{parts}/{number}.o" for number in range(len(files))]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiling = [
+                pool.submit(_run, [*compile_one, "-o", part, file], root)
+                for part, file in zip(objects, files)
+            ]
+            for one in compiling:
+                one.result()
+        link = [command, *program.flags, "-o", str(target.absolute()), *objects, *_LIBRARIES]
+        _run(link, root)
 
 
-def compile_frontend(folder: Path, program: Path) -> None:
-    """Compile the native frontend from the C sources below `folder`, the root of their includes.
-
-    Raises:
-        BuildError: there is no compiler, or it failed.
-    """
-    _compile(folder, program, FRONTEND_FLAGS)
-
-
-def source_key(folder: Path, flags: Sequence[str]) -> str:
+def source_key(program: CProgram, root: Path) -> str:
     """Return a hash of everything that the result depends on: the sources, the flags, and the kind of machine."""
-    digest = hashlib.sha256(repr((flags, platform.machine(), platform.libc_ver())).encode())
-    for name in sorted(_names(str(folder), ""), key=lambda name: name.split("/")):
-        with open(os.path.join(folder, name), "rb", buffering=0) as file:
+    digest = hashlib.sha256(repr((program.flags, platform.machine(), platform.libc_ver())).encode())
+    names = [
+        name for folder in program.folders for name in _names(str(root / folder), f"{folder}/")
+    ]
+    for name in sorted(names, key=lambda name: name.split("/")):
+        with open(os.path.join(root, name), "rb", buffering=0) as file:
             digest.update(name.encode() + b"\0" + file.read())
     return digest.hexdigest()[:16]
 
@@ -88,28 +117,6 @@ def _names(folder: str, below: str) -> Iterator[str]:
                 yield from _names(entry.path, f"{below}{entry.name}/")
             elif entry.name.endswith((".c", ".h")):
                 yield below + entry.name
-
-
-def _compile(folder: Path, result: Path, flags: Sequence[str]) -> None:
-    """Compile the files, as many at a time as there are processors, and link them.
-
-    The compiler runs in the directory of the sources and gets relative names, which it includes in its output. So the same
-    sources produce the same bytes, regardless of their location.
-    """
-    command = compiler()
-    if command is None:
-        raise BuildError("no C compiler is on PATH ($CC, cc, gcc, clang)")
-    files = [file.relative_to(folder) for file in sorted(folder.rglob("*.c"))]
-    with tempfile.TemporaryDirectory(prefix=".parts", dir=result.absolute().parent) as parts:
-        objects = [f"{parts}/{number}.o" for number in range(len(files))]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiling = [
-                pool.submit(_run, [command, *flags, "-I.", "-c", "-o", part, str(file)], folder)
-                for part, file in zip(objects, files)
-            ]
-            for one in compiling:
-                one.result()
-        _run([command, *flags, "-o", str(result.absolute()), *objects, *_LIBRARIES], folder)
 
 
 def _run(argv: Sequence[str], folder: Path) -> None:

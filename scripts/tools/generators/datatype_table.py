@@ -1,4 +1,4 @@
-"""proxy_backend/frontend/core/datatypes.h, and the same table in the compiled proxy's protocol.h."""
+"""proxy_backend/common/datatypes.h: tritonserver's datatypes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from pathlib import Path
 
 from pytriton._protocol import datatypes, numpy_types
 
-PATH = Path("proxy_backend/frontend/core/datatypes.h")
+PATH = Path("proxy_backend/common/datatypes.h")
 _HEAD = """/* Written by scripts/generate from pytriton/_protocol/datatypes.py: do not edit.
  *
- * Number in Triton's C API, name in requests, bytes; 0: its values have none in common.
+ * tritonserver's datatypes: number in its C API, name in requests, bytes per element (0: variable).
  */
 /* clang-format off */
-#ifndef PYTRITON_FRONTEND_CORE_DATATYPES_H
-#define PYTRITON_FRONTEND_CORE_DATATYPES_H
+#ifndef PYTRITON_COMMON_DATATYPES_H
+#define PYTRITON_COMMON_DATATYPES_H
 
+"""
+_ENUM = """
+
+typedef enum {
+    TYPE_INVALID,
+#define DATATYPE(number, name, size) TYPE_##name = (number),
+    DATATYPES(DATATYPE)
+#undef DATATYPE
+    TYPE_COUNT,
+} DataType;
+
+#endif
 """
 
 
-def table(*, quoted: bool) -> str:
-    """Return a macro with a row for each, `quoted`: whose name is a string. The size of what has none in bytes is 0."""
-    rows = [
-        f"    X({code}, {_quoted(name) if quoted else name}, {_size(name)})"
-        for code, name in enumerate(datatypes.TRITON_CODES)
-        if quoted or code
-    ]
-    return "#define DATATYPES(X) \\\n" + " \\\n".join(rows)
-
-
 def header() -> str:
-    """Return the text of the frontend's header."""
-    return f"{_HEAD}{table(quoted=False)}\n\n#endif\n"
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+    """Return the text of the header: a macro with a row for each datatype but "INVALID", which is 0."""
+    rows = [
+        f"    X({code}, {name}, {_size(name)})"
+        for code, name in enumerate(datatypes.TRITON_CODES)
+        if code
+    ]
+    return f"{_HEAD}#define DATATYPES(X) \\\n" + " \\\n".join(rows) + _ENUM
 
 
 def _size(name: str) -> int:

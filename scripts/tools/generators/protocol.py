@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from generators import datatype_table
 from pytriton._protocol import messages, parameters
 from pytriton._protocol.calls import call_connection, call_messages
 from pytriton._protocol.lanes import lane, lane_messages
@@ -55,7 +54,6 @@ def header() -> str:
     parts = [
         _HEAD,
         _constants(),
-        _datatypes(),
         _section("What messages are made of", [_array(one) for one in _PARTS]),
         _section(
             "Messages on a lane: pytriton/_protocol/lanes/lane_messages.py",
@@ -90,12 +88,6 @@ def _constants() -> str:
     names = [name for name in vars(parameters) if name.endswith("_PARAMETER")]
     lines += [f'#define {name} "{getattr(parameters, name)}"' for name in sorted(names)]
     return _section("Numbers and names", ["\n".join(lines)])
-
-
-def _datatypes() -> str:
-    """By TRITONSERVER_DataType."""
-    title = "Datatypes: number in Triton's C API, name in requests, bytes"
-    return _section(title, [datatype_table.table(quoted=True)])
 
 
 def _section(title: str, blocks: list[str]) -> str:

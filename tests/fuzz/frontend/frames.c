@@ -20,12 +20,12 @@ static ThreadPool *readers;
 typedef struct {
     Outgoing message; /* its first member */
     struct iovec part;
-    Text text;
+    Buffer text;
 } Echo;
 
 static void sent(Outgoing *message)
 {
-    text_free(&((Echo *)message)->text);
+    buffer_free(&((Echo *)message)->text);
     free(message);
 }
 
@@ -34,14 +34,14 @@ static void on_begin(GrpcStream *stream)
     stream->service = strdup("x");
 }
 
-static void on_message(GrpcStream *stream, Text *message)
+static void on_message(GrpcStream *stream, Buffer *message)
 {
     Echo *echo = calloc(1, sizeof *echo);
     if (message->size % 7 == 3)
         grpc_set_paused(stream, message->size % 2);
     if (message->size % 5 == 4)
-        grpc_finish(stream, 3, text_slice(message));
-    text_put_slice(&echo->text, text_slice(message));
+        grpc_finish(stream, 3, buffer_slice(message));
+    buffer_put_slice(&echo->text, buffer_slice(message));
     echo->part = (struct iovec){echo->text.data, echo->text.size};
     echo->message = (Outgoing){.parts = &echo->part, .count = echo->text.size > 0, .sent = sent};
     if (stream->path.size % 2)

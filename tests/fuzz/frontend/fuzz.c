@@ -17,13 +17,13 @@
 #define NAME_OF(target) #target
 #define NAME(target) NAME_OF(target)
 
-static void put_number(Text *text, uint64_t number, size_t bytes)
+static void put_number(Buffer *text, uint64_t number, size_t bytes)
 {
-    text_put(text, &number, bytes);
+    buffer_put(text, &number, bytes);
 }
 
 /* Limits before the input, of which the first bytes choose; false: it is too short. */
-static bool put_limits(Text *question, Slice *input)
+static bool put_limits(Buffer *question, Slice *input)
 {
     const char *name = NAME(TARGET);
     if (input->size < 2)
@@ -58,17 +58,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Problem problem = {0};
     if (!compression_is_loaded() && !compression_load(NULL, &problem))
         abort();
-    Text question = {0}, response = {0};
+    Buffer question = {0}, response = {0};
     Slice input = {(const char *)data, size};
     if (put_limits(&question, &input)) {
-        text_put_slice(&question, input);
+        buffer_put_slice(&question, input);
         /* Of exactly its size, so that reading beyond it is noticed. */
-        Slice copy = apart(text_slice(&question));
+        Slice copy = apart(buffer_slice(&question));
         TARGET(copy, &response);
         free((char *)(uintptr_t)copy.start);
     }
-    text_free(&question);
-    text_free(&response);
+    buffer_free(&question);
+    buffer_free(&response);
     return 0;
 }
 

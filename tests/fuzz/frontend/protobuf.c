@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Problem problem = {0};
     InferOptions options = {0};
     Call *call = calls_acquire(calls_of_core());
-    text_put(&call->body, (const char *)data, size);
+    buffer_put(&call->body, (const char *)data, size);
     end(call, infer_read(call, 64, &options, &problem), &problem);
     return 0;
 }

@@ -12,7 +12,7 @@ from support.models.inference import Inference
 from support.real_daemon import RunningDaemon
 
 from pytriton._host.install.cache import cache_dir
-from pytriton._host.install.proxy_compiler import LIBRARY
+from pytriton._host.install.proxy_compiler import PROXY
 from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.decorators import batch
 from pytriton.exceptions import RegistrationError
@@ -77,7 +77,7 @@ def test_install_server_reports_the_existing_installation() -> None:
 
     usual, with_python = install(), install("--python-backend")
     assert Path(usual["tritonserver"]).name == "tritonserver"
-    assert Path(usual["proxy"], LIBRARY).is_file()
+    assert Path(usual["proxy"], PROXY.file).is_file()
     assert set(usual) == {"tritonserver", "proxy"}
     assert Path(with_python.pop("proxy Python")).is_relative_to(cache_dir() / "proxy-env")
     assert with_python == usual

@@ -26,7 +26,7 @@ static void put_double(Buffer *out, double value)
 static void rewrite(Reader *in, Buffer *out)
 {
     uint32_t count = 0;
-    Text text;
+    Slice text;
     switch (msgpack_kind(in)) {
     case MSGPACK_NIL:
         msgpack_get_nil(in);
@@ -82,7 +82,7 @@ int main(void)
         uint8_t *bytes = malloc(size ? size : 1); /* of its own size, so that AddressSanitizer sees who reads on */
         if (bytes == NULL || fread(bytes, 1, size, stdin) != size)
             return 1;
-        Reader message = {bytes, bytes + size, false};
+        Reader message = msgpack_read(bytes, size);
         ShapeError shape_error;
         if (message_is_valid(message, sets[set], &shape_error)) {
             Buffer again = {0};

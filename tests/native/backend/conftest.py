@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from support.compile_cache import compile_program
-from support.frontend.c_programs import sanitized_flags
+from support.frontend.c_programs import common_sources, include_flags, sanitized_flags
 
-from pytriton._host.install.compiled_proxy import sources
+from pytriton._host.install.compiled_proxy import source_root
 
 #: The proxy's own names are not to meet those of the fake tritonserver.
 _PROXY = [*sanitized_flags(), "-fvisibility=hidden"]
@@ -57,21 +57,24 @@ def _built(
     name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory, *flags: str
 ) -> Path:
     """A program of these tests with so many files of the proxy, as patterns."""
-    folder, target = sources(), tmp_path_factory.mktemp(name) / name
+    folder, target = source_root() / "backend", tmp_path_factory.mktemp(name) / name
     files = [
         Path(__file__).with_name(f"{name}.c"),
         *[file for part in parts for file in folder.glob(part)],
+        *common_sources(),
     ]
-    return compile_program(target, [*_PROXY, *flags, f"-I{folder}"], files, ["-lpthread"])
+    return compile_program(
+        target, [*_PROXY, *flags, *include_flags("backend")], files, ["-lpthread"]
+    )
 
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fake tritonserver with the proxy in it, sanitized."""
-    folder, build = sources(), tmp_path_factory.mktemp("native")
+    folder, build = source_root() / "backend", tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
-    include = f"-I{folder}"
+    include = include_flags("backend")
     mains = sorted(Path(__file__).with_name("fake_tritonserver").glob("*.c"))
-    flags = [*_PROXY, _LOOK, _ANNOUNCED, *_KEPT, include]
-    compile_program(library, flags, sorted(folder.rglob("*.c")), _LIBRARIES)
-    return compile_program(target, [*sanitized_flags(), include], mains, [library, *_LINK])
+    flags = [*_PROXY, _LOOK, _ANNOUNCED, *_KEPT, *include]
+    compile_program(library, flags, [*sorted(folder.rglob("*.c")), *common_sources()], _LIBRARIES)
+    return compile_program(target, [*sanitized_flags(), *include], mains, [library, *_LINK])

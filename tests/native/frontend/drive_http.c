@@ -3,27 +3,27 @@
 #include "http1/chunks.h"
 #include "http1/encoding.h"
 #include "http1/target.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 #include "net/limits.h"
 
 #include <stdlib.h>
 
-static void put_field(Text *response, const char *name, Slice value)
+static void put_field(Buffer *response, const char *name, Slice value)
 {
     json_put_sanitized(response, slice_of(name));
-    text_put_char(response, ':');
+    buffer_put_char(response, ':');
     if (value.start)
         json_put_sanitized(response, value);
     else
-        text_put_string(response, "null");
-    text_put_char(response, ',');
+        buffer_put_string(response, "null");
+    buffer_put_char(response, ',');
 }
 
-static void put_head(Text *response, const HttpHead *head, size_t size)
+static void put_head(Buffer *response, const HttpHead *head, size_t size)
 {
     Problem problem = {0};
     Compression compression;
-    text_put_char(response, '{');
+    buffer_put_char(response, '{');
     put_field(response, "method", head->method_name);
     put_field(response, "path", head->path);
     put_field(response, "query", head->query);
@@ -31,21 +31,21 @@ static void put_head(Text *response, const HttpHead *head, size_t size)
         put_field(response, "encoding", slice_of(encoding_name(compression)));
     problem_clear(&problem);
     put_field(response, "answer", slice_of(encoding_name(encoding_of_response(head))));
-    text_format(response, "\"minor\":%d,\"keep_alive\":%d,\"chunked\":%d,\"expects_continue\":%d,\"has_length\":%d,",
+    buffer_format(response, "\"minor\":%d,\"keep_alive\":%d,\"chunked\":%d,\"expects_continue\":%d,\"has_length\":%d,",
         head->minor, head->keep_alive, head->chunked, head->expects_continue, head->has_length);
-    text_format(response, "\"length\":%llu,\"size\":%zu,\"headers\":[", (unsigned long long)head->length, size);
+    buffer_format(response, "\"length\":%llu,\"size\":%zu,\"headers\":[", (unsigned long long)head->length, size);
     for (uint32_t i = 0; i < head->count; i++) {
-        text_put_string(response, i ? ",[" : "[");
+        buffer_put_string(response, i ? ",[" : "[");
         json_put_sanitized(response, head->headers[i].name);
-        text_put_char(response, ',');
+        buffer_put_char(response, ',');
         json_put_sanitized(response, head->headers[i].value);
-        text_put_char(response, ']');
+        buffer_put_char(response, ']');
     }
-    text_put_string(response, "]}");
+    buffer_put_string(response, "]}");
 }
 
 /* Limits, how many bytes come at a time, and the bytes: as a connection would get them. */
-void run_head(Slice question, Text *response)
+void run_head(Slice question, Buffer *response)
 {
     HttpLimits limits = {.target_bytes = cut_number(&question, 4)};
     limits.header_bytes = cut_number(&question, 4);
@@ -63,7 +63,7 @@ void run_head(Slice question, Text *response)
     }
     static HttpHead head;
     if (result == HTTP_MORE) {
-        text_put_string(response, "null");
+        buffer_put_string(response, "null");
         return;
     }
     Slice copy = apart((Slice){question.start, size});
@@ -75,7 +75,7 @@ void run_head(Slice question, Text *response)
 }
 
 /* Answers how many bytes were left, and the body. */
-void run_chunks(Slice question, Text *response)
+void run_chunks(Slice question, Buffer *response)
 {
     ChunkLimits limits = {.body_bytes = cut_number(&question, 8)};
     limits.overhead_bytes = cut_number(&question, 8);
@@ -83,7 +83,7 @@ void run_chunks(Slice question, Text *response)
     static HttpChunks chunks;
     chunks = (HttpChunks){0};
     Problem problem = {0};
-    Text body = {0};
+    Buffer body = {0};
     HttpResult result = HTTP_MORE;
     size_t left = 0;
     while (result == HTTP_MORE && question.size) {
@@ -92,7 +92,7 @@ void run_chunks(Slice question, Text *response)
         do {
             result = http_chunks(&chunks, &rest, &data, &limits, &problem);
             if (result == HTTP_MORE)
-                text_put_slice(&body, data);
+                buffer_put_slice(&body, data);
         } while (result == HTTP_MORE && rest.size);
         left = rest.size + question.size;
         free((char *)(uintptr_t)piece.start);
@@ -100,13 +100,13 @@ void run_chunks(Slice question, Text *response)
     if (result == HTTP_INVALID) {
         response_send_problem(response, &problem);
     } else {
-        text_format(response, "%s %zu ", result == HTTP_DONE ? "done" : "more", left);
-        text_put_slice(response, text_slice(&body));
+        buffer_format(response, "%s %zu ", result == HTTP_DONE ? "done" : "more", left);
+        buffer_put_slice(response, buffer_slice(&body));
     }
-    text_free(&body);
+    buffer_free(&body);
 }
 
-void run_target(Slice question, Text *response)
+void run_target(Slice question, Buffer *response)
 {
     static Target target;
     Problem problem = {0};
@@ -115,23 +115,23 @@ void run_target(Slice question, Text *response)
         return;
     }
     for (uint32_t i = 0; i < target.count; i++) {
-        text_put_string(response, i ? "," : "[");
+        buffer_put_string(response, i ? "," : "[");
         json_put_sanitized(response, target.segments[i]);
     }
-    text_put_char(response, ']');
+    buffer_put_char(response, ']');
 }
 
 /* The value of Accept-Encoding. */
-void run_encoding(Slice question, Text *response)
+void run_encoding(Slice question, Buffer *response)
 {
     static HttpHead head;
     head.count = 1;
     head.headers[0] = (HttpHeader){SLICE("Accept-Encoding"), question};
-    text_put_string(response, encoding_name(encoding_of_response(&head)));
+    buffer_put_string(response, encoding_name(encoding_of_response(&head)));
 }
 
 /* A client's limits, then when answers come, what it had read by then, and what was unread: which of them are too many. */
-void run_unread(Slice question, Text *response)
+void run_unread(Slice question, Buffer *response)
 {
     Limits limits = {.unsent_bytes = cut_number(&question, 8)};
     limits.output_bytes = cut_number(&question, 8);
@@ -140,13 +140,13 @@ void run_unread(Slice question, Text *response)
     while (question.size) {
         uint64_t now_ms = cut_number(&question, 8);
         taking.bytes = cut_number(&question, 8);
-        text_put_char(response, limits_are_unread(&limits, &taking, cut_number(&question, 8), now_ms) ? 'x' : '.');
+        buffer_put_char(response, limits_are_unread(&limits, &taking, cut_number(&question, 8), now_ms) ? 'x' : '.');
     }
 }
 
 /* A client's limit and that of all, then answers: what waits for their clients already, and their sizes. Which of them may wait, and how long clients
  * may then read nothing. */
-void run_totals(Slice question, Text *response)
+void run_totals(Slice question, Buffer *response)
 {
     Limits limits = {.unsent_bytes = cut_number(&question, 8), .unsent_ms = 60000};
     limits.total_unsent_bytes = cut_number(&question, 8);
@@ -155,8 +155,8 @@ void run_totals(Slice question, Text *response)
         uint64_t before = cut_number(&question, 8), size = cut_number(&question, 8);
         bool fits = unsent_reserve(&limits, before, size);
         taken += fits ? size : 0;
-        text_put_char(response, fits ? '.' : 'x');
+        buffer_put_char(response, fits ? '.' : 'x');
     }
-    text_format(response, " %llu", (unsigned long long)unsent_timeout_ms(&limits));
+    buffer_format(response, " %llu", (unsigned long long)unsent_timeout_ms(&limits));
     unsent_release(taken);
 }

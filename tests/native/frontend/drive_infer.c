@@ -18,7 +18,7 @@ static struct {
     size_t memory_bytes;
     CallTensor tensors[MOST_TENSORS];
     size_t count;
-    Text *response;
+    Buffer *response;
 } fake;
 
 void *call_memory(Call *call, size_t size)
@@ -49,7 +49,7 @@ static CallTensor *add(Slice name, const char *kind)
         return NULL;
     CallTensor *tensor = &fake.tensors[fake.count++];
     *tensor = (CallTensor){.name = keep(name)};
-    text_format(fake.response, "%s %s", kind, tensor->name ? tensor->name : "");
+    buffer_format(fake.response, "%s %s", kind, tensor->name ? tensor->name : "");
     return tensor->name ? tensor : NULL;
 }
 
@@ -57,7 +57,7 @@ bool call_id(Call *call, Slice id, Problem *problem)
 {
     (void)call;
     (void)problem;
-    text_format(fake.response, "id %.*s\n", SLICE_ARGS(id));
+    buffer_format(fake.response, "id %.*s\n", SLICE_ARGS(id));
     return true;
 }
 
@@ -65,14 +65,15 @@ bool call_parameter(Call *call, Slice name, const CallParameter *value, Problem 
 {
     (void)call;
     (void)problem;
-    text_format(fake.response, "parameter %.*s %d ", SLICE_ARGS(name), value->type);
+    buffer_format(fake.response, "parameter %.*s %d ", SLICE_ARGS(name), value->type);
     if (value->type == PARAMETER_STRING)
-        text_put_slice(fake.response, value->string);
+        buffer_put_slice(fake.response, value->string);
     else if (value->type == PARAMETER_DOUBLE)
-        text_format(fake.response, "%g", value->number);
+        buffer_format(fake.response, "%g", value->number);
     else
-        text_format(fake.response, "%lld", value->type == PARAMETER_BOOL ? value->boolean : (long long)value->integer);
-    text_put_char(fake.response, '\n');
+        buffer_format(
+            fake.response, "%lld", value->type == PARAMETER_BOOL ? value->boolean : (long long)value->integer);
+    buffer_put_char(fake.response, '\n');
     return true;
 }
 
@@ -91,7 +92,7 @@ CallTensor *call_input(Call *call, Slice name, Slice datatype, const int64_t *sh
             problem_set(problem, PROBLEM_INVALID, "too many elements");
             return NULL;
         }
-    text_format(fake.response, " %s %llu:", datatype_name(tensor->datatype), (unsigned long long)tensor->elements);
+    buffer_format(fake.response, " %s %llu:", datatype_name(tensor->datatype), (unsigned long long)tensor->elements);
     return tensor;
 }
 
@@ -100,8 +101,8 @@ bool call_input_data(Call *call, const void *bytes, size_t size, Problem *proble
     (void)call;
     (void)problem;
     for (size_t i = 0; i < size; i++)
-        text_format(fake.response, "%02x", ((const unsigned char *)bytes)[i]);
-    text_put_char(fake.response, '\n');
+        buffer_format(fake.response, "%02x", ((const unsigned char *)bytes)[i]);
+    buffer_put_char(fake.response, '\n');
     return true;
 }
 
@@ -109,7 +110,7 @@ bool call_input_region(Call *call, Slice region, uint64_t offset, uint64_t size,
 {
     (void)call;
     (void)problem;
-    text_format(fake.response, " region %.*s %llu %llu\n", SLICE_ARGS(region), (unsigned long long)offset,
+    buffer_format(fake.response, " region %.*s %llu %llu\n", SLICE_ARGS(region), (unsigned long long)offset,
         (unsigned long long)size);
     return true;
 }
@@ -121,7 +122,7 @@ CallTensor *call_output(Call *call, Slice name, Problem *problem)
     if (tensor == NULL)
         problem_set(problem, PROBLEM_TOO_LARGE, "too many");
     else
-        text_put_char(fake.response, '\n');
+        buffer_put_char(fake.response, '\n');
     return tensor;
 }
 
@@ -129,18 +130,18 @@ bool call_output_classes(Call *call, CallTensor *output, int64_t classes, Proble
 {
     (void)call;
     (void)problem;
-    text_format(fake.response, "classes %s %lld\n", output->name, (long long)classes);
+    buffer_format(fake.response, "classes %s %lld\n", output->name, (long long)classes);
     return true;
 }
 
 bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t offset, uint64_t size, Problem *problem)
 {
-    text_format(fake.response, "%s ", output->name);
+    buffer_format(fake.response, "%s ", output->name);
     return call_input_region(call, region, offset, size, problem);
 }
 
 /* The size of the JSON, and a body. */
-void run_infer(Slice question, Text *response)
+void run_infer(Slice question, Buffer *response)
 {
     size_t size = cut_number(&question, 4);
     Slice json = {question.start, size < question.size ? size : question.size};
@@ -152,8 +153,8 @@ void run_infer(Slice question, Text *response)
     if (http_infer_read(&fake.call, json, slice_after(question, json.size), &limits, &binary, &problem)) {
         for (size_t i = 0; i < fake.count; i++)
             if (fake.tensors[i].flags)
-                text_format(response, "flags %s %u\n", fake.tensors[i].name, fake.tensors[i].flags);
-        text_format(response, "binary_output %d\n", binary);
+                buffer_format(response, "flags %s %u\n", fake.tensors[i].name, fake.tensors[i].flags);
+        buffer_format(response, "binary_output %d\n", binary);
     } else {
         response_send_problem(response, &problem);
     }

@@ -2,14 +2,14 @@
 
 #include "json/numbers.h"
 #include "json/reader.h"
-#include "json/writer.h"
+#include "common/json_writer.h"
 
 #include <stdlib.h>
 
 /* Read one value that is no object and no array, and write it. */
-static bool copy_simple(Json *json, JsonKind kind, Text *response)
+static bool copy_simple(Json *json, JsonKind kind, Buffer *response)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice string;
     bool truth;
     int64_t number;
@@ -19,38 +19,38 @@ static bool copy_simple(Json *json, JsonKind kind, Text *response)
         json_put_string(response, string);
     } else if (kind == JSON_NUMBER) {
         if (json_signed(json, &number))
-            text_put_signed(response, number);
+            buffer_put_signed(response, number);
         else if (json_unsigned(json, &large))
-            text_put_unsigned(response, large);
+            buffer_put_unsigned(response, large);
         else if (json_double(json, &decimal))
             number_put_double(response, decimal);
     } else if (json_bool(json, &truth)) {
-        text_put_string(response, truth ? "true" : "false");
+        buffer_put_string(response, truth ? "true" : "false");
     } else if (json_null(json)) {
-        text_put_string(response, "null");
+        buffer_put_string(response, "null");
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return !json_failed(json);
 }
 
 /* Whether the innermost object or array has one more part, whose comma and name are written. */
-static bool copy_next(Json *json, bool array, bool first, Text *response)
+static bool copy_next(Json *json, bool array, bool first, Buffer *response)
 {
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool more = array ? json_element(json) : json_member(json, &scratch, &key);
     if (more && !first)
-        text_put_char(response, ',');
+        buffer_put_char(response, ',');
     if (more && !array) {
         json_put_string(response, key);
-        text_put_char(response, ':');
+        buffer_put_char(response, ':');
     }
-    text_free(&scratch);
+    buffer_free(&scratch);
     return more;
 }
 
 /* Write what is read, by all functions of the reader. */
-static void copy_value(Json *json, Text *response)
+static void copy_value(Json *json, Buffer *response)
 {
     bool arrays[JSON_MAX_DEPTH], first[JSON_MAX_DEPTH];
     int depth = 0;
@@ -60,14 +60,14 @@ static void copy_value(Json *json, Text *response)
         if (container) {
             arrays[depth] = kind == JSON_ARRAY;
             first[depth++] = true;
-            text_put_char(response, kind == JSON_ARRAY ? '[' : '{');
+            buffer_put_char(response, kind == JSON_ARRAY ? '[' : '{');
         } else if (!copy_simple(json, kind, response)) {
             return;
         }
         while (depth > 0 && !copy_next(json, arrays[depth - 1], first[depth - 1], response)) {
             if (json_failed(json))
                 return;
-            text_put_char(response, arrays[--depth] ? ']' : '}');
+            buffer_put_char(response, arrays[--depth] ? ']' : '}');
         }
         if (depth > 0)
             first[depth - 1] = false;
@@ -82,7 +82,7 @@ static Json cut_json(Slice *question)
     return json_read(*question, &limits);
 }
 
-static void answer_json(Json *json, Text *response)
+static void answer_json(Json *json, Buffer *response)
 {
     Problem problem = {0};
     if (json_end(json))
@@ -91,7 +91,7 @@ static void answer_json(Json *json, Text *response)
     response_send_problem(response, &problem);
 }
 
-void run_json(Slice question, Text *response)
+void run_json(Slice question, Buffer *response)
 {
     Json json = cut_json(&question), skipped = json;
     Slice raw;
@@ -104,22 +104,22 @@ void run_json(Slice question, Text *response)
     answer_json(&json, response);
 }
 
-void run_leaves(Slice question, Text *response)
+void run_leaves(Slice question, Buffer *response)
 {
     Json json = cut_json(&question);
     if (json_array(&json))
         while (json_leaf(&json, 0)) {
             copy_simple(&json, json_kind(&json), response);
-            text_put_char(response, ' ');
+            buffer_put_char(response, ' ');
         }
     answer_json(&json, response);
 }
 
 /* {"data": ..., "after": ...}: "data" is read when all the rest has been. */
-void run_later(Slice question, Text *response)
+void run_later(Slice question, Buffer *response)
 {
     Json json = cut_json(&question), data = {0};
-    Text scratch = {0};
+    Buffer scratch = {0};
     Slice key;
     bool saved = false;
     if (json_object(&json))
@@ -130,16 +130,16 @@ void run_later(Slice question, Text *response)
                 json_skip(&json);
             } else {
                 copy_value(&json, response);
-                text_put_char(response, ' ');
+                buffer_put_char(response, ' ');
             }
         }
     if (saved && json_end(&json))
         copy_value(&data, response);
-    text_free(&scratch);
+    buffer_free(&scratch);
     answer_json(&json, response);
 }
 
-void run_read_double(Slice question, Text *response)
+void run_read_double(Slice question, Buffer *response)
 {
     Number number;
     double value;
@@ -149,41 +149,41 @@ void run_read_double(Slice question, Text *response)
     if (wrong == NULL && !number_double(&number, &value))
         wrong = "too large";
     if (wrong) {
-        text_clear(response);
-        text_put_char(response, '-');
-        text_put_string(response, wrong);
+        buffer_clear(response);
+        buffer_put_char(response, '-');
+        buffer_put_string(response, wrong);
         return;
     }
-    text_put(response, &value, sizeof value);
+    buffer_put(response, &value, sizeof value);
 }
 
-void run_write_double(Slice question, Text *response)
+void run_write_double(Slice question, Buffer *response)
 {
     while (question.size) {
         uint64_t bits = cut_number(&question, 8);
         double value;
         memcpy(&value, &bits, sizeof value);
         number_put_double(response, value);
-        text_put_char(response, ' ');
+        buffer_put_char(response, ' ');
     }
 }
 
-void run_write_float(Slice question, Text *response)
+void run_write_float(Slice question, Buffer *response)
 {
     while (question.size) {
         uint32_t bits = (uint32_t)cut_number(&question, 4);
         float value;
         memcpy(&value, &bits, sizeof value);
         number_put_float(response, value);
-        text_put_char(response, ' ');
+        buffer_put_char(response, ' ');
     }
 }
 
-void run_write_string(Slice question, Text *response)
+void run_write_string(Slice question, Buffer *response)
 {
     if (!json_put_string(response, question)) {
-        text_clear(response);
-        text_put_char(response, '-');
+        buffer_clear(response);
+        buffer_put_char(response, '-');
         json_put_sanitized(response, question);
     }
 }

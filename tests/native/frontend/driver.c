@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void response_send_problem(Text *response, Problem *problem)
+void response_send_problem(Buffer *response, Problem *problem)
 {
-    text_clear(response);
-    text_format(response, "-%d %s", problem_status(problem->kind), problem_text(problem));
+    buffer_clear(response);
+    buffer_format(response, "-%d %s", problem_status(problem->kind), problem_text(problem));
     problem_clear(problem);
 }
 
@@ -71,19 +71,19 @@ int main(int count, char **arguments)
     Problem problem = {0};
     if (!compression_load(count > 1 ? arguments[1] : NULL, &problem))
         fprintf(stderr, "%s\n", problem_text(&problem));
-    Text question = {0}, response = {0};
+    Buffer question = {0}, response = {0};
     for (;;) {
         int name = getchar();
         uint32_t size;
         if (name == EOF || fread(&size, sizeof size, 1, stdin) != 1)
             break;
-        text_clear(&question);
-        char *place = text_extend(&question, size);
+        buffer_clear(&question);
+        char *place = buffer_extend(&question, size);
         if (place == NULL || fread(place, 1, size, stdin) != size || functions[name] == NULL)
             abort();
-        text_clear(&response);
-        text_put_char(&response, '+');
-        Slice copy = apart(text_slice(&question));
+        buffer_clear(&response);
+        buffer_put_char(&response, '+');
+        Slice copy = apart(buffer_slice(&question));
         functions[name](copy, &response);
         free((char *)(uintptr_t)copy.start);
         size = (uint32_t)response.size;
@@ -91,8 +91,8 @@ int main(int count, char **arguments)
         fwrite(response.data, 1, response.size, stdout);
         fflush(stdout);
     }
-    text_free(&question);
-    text_free(&response);
+    buffer_free(&question);
+    buffer_free(&response);
     problem_clear(&problem);
     return 0;
 }

@@ -5,12 +5,12 @@
 #define PYTRITON_TESTS_FRONTEND_DRIVER_H
 
 #include "base/problem.h"
-#include "base/text.h"
+#include "common/buffer.h"
 
 /* Each writes its answer, which begins with "+", or with "-" and what is wrong. */
-typedef void Function(Slice question, Text *response);
+typedef void Function(Slice question, Buffer *response);
 
-void response_send_problem(Text *response, Problem *problem);
+void response_send_problem(Buffer *response, Problem *problem);
 /* Cut so many bytes of a number, little endian, off a question. */
 uint64_t cut_number(Slice *question, int bytes);
 /* Cut a size of four bytes, and so many bytes. */

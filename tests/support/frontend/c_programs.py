@@ -8,7 +8,8 @@ from pathlib import Path
 from pytriton._host.install.proxy_compiler import FLAGS
 from support.compile_cache import compile_program
 
-FRONT = Path(__file__).parents[3] / "proxy_backend" / "frontend"
+PROXY_BACKEND = Path(__file__).parents[3] / "proxy_backend"
+FRONT = PROXY_BACKEND / "frontend"
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 #: Of the product's flags: half the time of -O2, with the warnings that follow values.
 _OPTIMISED = {"-O2": "-O1"}
@@ -28,6 +29,16 @@ def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
         if flag not in left_out and "FORTIFY" not in flag
     ]
     return [*flags, *_WARNED, *sanitizers]
+
+
+def include_flags(program: str) -> list[str]:
+    """Return the flags for the includes of "frontend" or "backend"."""
+    return [f"-I{PROXY_BACKEND / program}", f"-I{PROXY_BACKEND}"]
+
+
+def common_sources() -> list[Path]:
+    """Return the C sources that the frontend and the backend share."""
+    return sorted((PROXY_BACKEND / "common").glob("*.c"))
 
 
 def built(
@@ -51,6 +62,8 @@ def built_of(
     *more: str,
     sanitizers: Sequence[str] = _SANITIZED,
 ) -> Path:
-    """Compile a program of C sources. Programs with the same flags have the objects of the same sources in common."""
-    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}", *more]
-    return compile_program(target, flags, sources, ["-ldl", "-lpthread", "-lm"])
+    """Compile a program of C sources and proxy_backend/common. Programs with the same flags share objects."""
+    flags = [*sanitized_flags(sanitizers), *include_flags("frontend"), *more]
+    return compile_program(
+        target, flags, [*sources, *common_sources()], ["-ldl", "-lpthread", "-lm"]
+    )

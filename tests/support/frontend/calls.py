@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.compile_cache import compile_program
-from support.frontend.c_programs import FRONT, built, sanitized_flags
+from support.frontend.c_programs import built, include_flags, sanitized_flags
 
 _HERE = Path(__file__).parents[2] / "native" / "frontend" / "calls"
 _ROOMS = (
@@ -31,7 +31,7 @@ Run = Callable[..., str]
 def build_core(folder: Path, sanitizers: tuple[str, ...]) -> Path:
     """Build the core that programs load instead of Triton's."""
     sources = sorted((_HERE / "fake_core").glob("*.c"))
-    flags = [*sanitized_flags(sanitizers), f"-I{FRONT}"]
+    flags = [*sanitized_flags(sanitizers), *include_flags("frontend")]
     return compile_program(folder / "libfakecore.so", flags, sources, ["-shared"])
 
 

@@ -24,10 +24,9 @@ from pytriton._host.install.server_runtime import (
     find_or_install_server,
 )
 from pytriton._host.ports import free_ports
-from support.frontend.c_programs import FRONT
+from support.frontend.c_programs import include_flags
 from support.real_daemon import eventually
 
-NATIVE = FRONT.parent / "backend"
 #: Names of data types in a request, and in a model's configuration.
 TYPES = {
     "BOOL": "BOOL", "UINT8": "UINT8", "UINT16": "UINT16", "UINT32": "UINT32", "UINT64": "UINT64", "INT8": "INT8",
@@ -95,7 +94,7 @@ def build_backend(folder: Path) -> None:
     target = folder / "fronttest" / "libtriton_fronttest.so"
     source = Path(__file__).with_name("backend.c")
     argv = [command, "-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*argv, f"-I{NATIVE}", "-o", target, source], check=True)
+    subprocess.run([*argv, *include_flags("backend"), "-o", target, source], check=True)
 
 
 @contextmanager

@@ -211,14 +211,14 @@ static void rush(World *world, uint64_t count)
 
 static bool information(World *world, Slice verb, Slice rest, Problem *problem)
 {
-    Text text = {0};
+    Buffer text = {0};
     bool right = slice_is(verb, "metadata") ? server_information(world->server, &text, problem)
         : slice_is(verb, "config")          ? model_configuration(world->server, rest, SLICE(""), &text, problem)
         : slice_is(verb, "describe")        ? model_information(world->server, rest, SLICE(""), &text, problem)
                                             : metrics_text(world->server, &text, problem);
     if (right)
-        printf("%s\n", text_string(&text));
-    text_free(&text);
+        printf("%s\n", buffer_string(&text));
+    buffer_free(&text);
     return right;
 }
 

@@ -58,7 +58,7 @@ static bool prepare(Call *call, const char *model, unsigned number, Problem *pro
 {
     int64_t shape[] = {number % 3 == 0 ? 50000 : 16};
     size_t size = (size_t)shape[0] * sizeof(float);
-    char *bytes = text_extend(&call->body, size);
+    char *bytes = buffer_extend(&call->body, size);
     CallParameter count = {.type = PARAMETER_INT, .integer = number % 7};
     if (bytes == NULL)
         return problem_no_memory(problem);

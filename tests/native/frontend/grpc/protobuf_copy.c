@@ -9,7 +9,7 @@ static const ProtoMessage *const MESSAGES[] = {&MODEL_INFER_REQUEST, &MODEL_INFE
     &MODEL_STATISTICS_RESPONSE, &TRACE_SETTING_REQUEST};
 enum { MAX_DEPTH = 90 };
 
-static void put(Text *to, const ProtoField *field, uint64_t number)
+static void put(Buffer *to, const ProtoField *field, uint64_t number)
 {
     if (field->type == PROTO_DOUBLE)
         proto_put_double(to, field->number, proto_double(number));
@@ -19,7 +19,7 @@ static void put(Text *to, const ProtoField *field, uint64_t number)
         proto_put_number(to, field->number, number);
 }
 
-static bool copy(const ProtoMessage *message, Slice bytes, Text *to, Problem *problem, int depth)
+static bool copy(const ProtoMessage *message, Slice bytes, Buffer *to, Problem *problem, int depth)
 {
     ProtoReader reader = proto_reader(message, bytes);
     ProtoValue value;
@@ -64,16 +64,16 @@ int main(void)
         char *bytes = malloc(head[1] ? head[1] : 1); /* of just this size: the sanitizer sees what is read beyond it */
         if (bytes == NULL || fread(bytes, 1, head[1], stdin) != head[1])
             return 1;
-        Text copied = {0};
+        Buffer copied = {0};
         Problem problem = {0};
         uint8_t valid = copy(MESSAGES[head[0]], (Slice){bytes, head[1]}, &copied, &problem, 0);
-        Slice said = valid ? text_slice(&copied) : slice_of(problem_text(&problem));
+        Slice said = valid ? buffer_slice(&copied) : slice_of(problem_text(&problem));
         uint32_t size = (uint32_t)said.size;
         fwrite(&valid, 1, 1, stdout);
         fwrite(&size, sizeof size, 1, stdout);
         fwrite(said.start, 1, said.size, stdout);
         fflush(stdout);
-        text_free(&copied);
+        buffer_free(&copied);
         problem_clear(&problem);
         free(bytes);
     }

@@ -168,7 +168,7 @@ int main(int count, char **arguments)
 {
     InferService service = {0};
     GrpcStream stream = {0};
-    Text message = {0};
+    Buffer message = {0};
     early = count > 1 ? strtoul(arguments[1], NULL, 10) : 0;
     infer_stream_begin(&stream, &service);
     for (size_t i = 0; i < REQUESTS; i++)

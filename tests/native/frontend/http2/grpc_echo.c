@@ -35,7 +35,7 @@ typedef struct CallResponse {
     struct CallResponse *next;
     struct iovec part;
     GrpcStream *stream;
-    Text text;
+    Buffer text;
 } CallResponse;
 
 static atomic_int begun, cancelled, gone;
@@ -47,17 +47,17 @@ static bool no_more;
 static void sent(Outgoing *message)
 {
     CallResponse *response = (CallResponse *)message;
-    text_free(&response->text);
+    buffer_free(&response->text);
     free(response);
 }
 
-static void send_text(GrpcStream *stream, Text *text)
+static void send_text(GrpcStream *stream, Buffer *text)
 {
     CallResponse *response = calloc(1, sizeof *response);
     response->text = *text;
     response->part = (struct iovec){response->text.data, response->text.size};
     response->message = (Outgoing){.parts = &response->part, .count = response->text.size > 0, .sent = sent};
-    *text = (Text){0};
+    *text = (Buffer){0};
     grpc_send(stream, &response->message);
 }
 
@@ -88,16 +88,16 @@ static void answer_later(CallResponse *response)
     Call *call = stream->service;
     unsigned long count = 1, size = response->text.size;
     if (call->kind == 'M')
-        sscanf(text_string(&response->text), "%lu %lu", &count, &size);
+        sscanf(buffer_string(&response->text), "%lu %lu", &count, &size);
     for (unsigned long i = 0; i < count && !call->cancelled; i++) {
-        Text text = {0};
+        Buffer text = {0};
         if (call->kind == 'M' && size)
-            memset(text_extend(&text, size), 'x', size);
+            memset(buffer_extend(&text, size), 'x', size);
         else
-            text_put_slice(&text, text_slice(&response->text));
+            buffer_put_slice(&text, buffer_slice(&response->text));
         send_text(stream, &text);
     }
-    text_free(&response->text);
+    buffer_free(&response->text);
     free(response);
     one_less(stream);
     grpc_unref(stream);
@@ -132,19 +132,19 @@ static void on_begin(GrpcStream *stream)
     stream->needs_message = call->kind == 'W';
 }
 
-static void on_message(GrpcStream *stream, Text *message)
+static void on_message(GrpcStream *stream, Buffer *message)
 {
     Call *call = stream->service;
     stream->needs_message = false;
     if (call->kind == 'H') {
         send_huge(stream);
     } else if (call->kind == 'R') {
-        grpc_finish(stream, 3, text_slice(message));
+        grpc_finish(stream, 3, buffer_slice(message));
     } else if (call->kind == 'L' || call->kind == 'M') {
         CallResponse *response = calloc(1, sizeof *response);
         response->stream = grpc_ref(stream);
         response->text = *message;
-        *message = (Text){0};
+        *message = (Buffer){0};
         call->refs++;
         pthread_mutex_lock(&lock);
         *last = response;

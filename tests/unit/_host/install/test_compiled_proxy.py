@@ -12,9 +12,9 @@ from pytriton._host.install import compiled_proxy
 from pytriton._host.install.cache import ServerRuntimeError, cache_dir
 from pytriton._host.install.proxy_compiler import (
     FLAGS,
-    LIBRARY,
+    PROXY,
     BuildError,
-    compile_library,
+    compile_program,
     compiler,
 )
 from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
@@ -28,7 +28,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "one.h").write_text("int one(void);\n")
     (folder / "room" / "one.c").write_text('#include "room/one.h"\nint one(void) { return 1; }\n')
-    monkeypatch.setattr(compiled_proxy, "sources", lambda: folder)
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "two.h").write_text("int two(void);\n")
+    monkeypatch.setattr(compiled_proxy, "source_root", lambda: tmp_path)
     return folder
 
 
@@ -37,12 +39,15 @@ def test_it_is_built_once_and_rebuilt_when_the_sources_change(small: Path, tmp_p
     cache = tmp_path / "cache"
     assert not compiled_proxy.is_built(cache)
     first = compiled_proxy.build(cache, said.append)
-    assert (first / LIBRARY).is_file()
+    assert (first / PROXY.file).is_file()
     assert compiled_proxy.is_built(cache)
     assert compiled_proxy.build(cache, said.append) == first
     assert said == ["building the compiled proxy"]
     (small / "room" / "one.h").write_text("int one(void); /* changed */\n")
-    assert compiled_proxy.build(cache, said.append) != first
+    second = compiled_proxy.build(cache, said.append)
+    assert second != first
+    (tmp_path / "common" / "two.h").write_text("int two(void); /* changed */\n")
+    assert compiled_proxy.build(cache, said.append) not in {first, second}
 
 
 def test_moving_a_source_changes_the_key(small: Path, tmp_path: Path) -> None:
@@ -53,12 +58,12 @@ def test_moving_a_source_changes_the_key(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_library_included_in_a_wheel_is_used(small: Path, tmp_path: Path) -> None:
-    compile_library(small, small / LIBRARY)
+    compile_program(PROXY, tmp_path, small / PROXY.file)
     assert compiled_proxy.build(tmp_path / "cache", pytest.fail) == small
 
 
 def test_one_for_another_machine_is_rebuilt(small: Path, tmp_path: Path) -> None:
-    (small / LIBRARY).write_bytes(b"\x7fELF of something else")
+    (small / PROXY.file).write_bytes(b"\x7fELF of something else")
     assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != small
 
 
@@ -68,7 +73,7 @@ def test_without_a_compiler_the_text_says_so(
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(ServerRuntimeError, match="no C compiler is on PATH"):
         compiled_proxy.build(tmp_path / "cache", lambda _: None)
-    assert not list((tmp_path / "cache").rglob(LIBRARY))
+    assert not list((tmp_path / "cache").rglob(PROXY.file))
     checked = _check_proxy(ServerChoice(cache_dir=tmp_path / "cache"))
     assert (checked.status, checked.mend) == ("warning", "install gcc or clang for the first start")
     demanded = _check_proxy(ServerChoice(cache_dir=tmp_path / "cache", proxy="native"))
@@ -78,7 +83,7 @@ def test_without_a_compiler_the_text_says_so(
 def test_compiler_output_is_reported(small: Path, tmp_path: Path) -> None:
     (small / "two.c").write_text("this is no C\n")
     with pytest.raises(BuildError, match=r"two\.c"):
-        compile_library(small, tmp_path / LIBRARY)
+        compile_program(PROXY, tmp_path, tmp_path / PROXY.file)
 
 
 def test_a_tritonserver_that_lacks_a_function_is_reported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from generators import protocol
+from generators import datatype_table, protocol
 
 ROOT = Path(__file__).parents[4]
 
@@ -38,11 +38,11 @@ def test_a_control_message_has_its_fields_by_name() -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_header_is_c_without_a_warning(tmp_path: Path) -> None:
+def test_the_headers_are_c_without_a_warning(tmp_path: Path) -> None:
     source = tmp_path / "all.c"
     source.write_text(
-        f'#include "{ROOT / protocol.PATH}"\n'
-        "#define ROW(code, name, size) [code] = size,\n"
+        f'#include "{ROOT / protocol.PATH}"\n#include "{ROOT / datatype_table.PATH}"\n'
+        "#define ROW(code, name, size) [TYPE_##name] = size,\n"
         "const int sizes[] = {DATATYPES(ROW)};\n"
     )
     command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(source)]

@@ -1,4 +1,4 @@
-#include "memory/blocks.h"
+#include "common/blocks.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -15,6 +15,7 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static FreeBlock free_blocks[BLOCKS_MAX_COUNT];
 static size_t count, bytes;
+static bool cache_enabled;
 
 /* With the lock held. */
 static void *take_out(size_t at)
@@ -53,7 +54,7 @@ void block_release(void *block)
     bool stays = false;
     if (size >= BLOCK_MIN_BYTES && ((size_t)(void *)block) % ALIGNED == 0) {
         pthread_mutex_lock(&lock);
-        stays = count < BLOCKS_MAX_COUNT && size <= BLOCKS_MAX_BYTES - bytes;
+        stays = cache_enabled && count < BLOCKS_MAX_COUNT && size <= BLOCKS_MAX_BYTES - bytes;
         if (stays) {
             free_blocks[count++] = (FreeBlock){block, size, false};
             bytes += size;
@@ -62,6 +63,13 @@ void block_release(void *block)
     }
     if (!stays)
         free(block);
+}
+
+void blocks_enable_cache(void)
+{
+    pthread_mutex_lock(&lock);
+    cache_enabled = true;
+    pthread_mutex_unlock(&lock);
 }
 
 bool blocks_trim(void)

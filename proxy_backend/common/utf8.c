@@ -1,8 +1,8 @@
-#include "base/utf8.h"
+#include "common/utf8.h"
 
-/* Returns the size of the valid character at the beginning; 0: none. `size` > 0. */
-static size_t character(const unsigned char *at, size_t size)
+size_t utf8_char_size(const char *bytes, size_t size)
 {
+    const unsigned char *at = (const unsigned char *)bytes;
     unsigned char first = at[0];
     if (first < 0x80)
         return 1;
@@ -32,7 +32,7 @@ size_t utf8_valid_prefix(const char *bytes, size_t size)
                 continue;
             }
         }
-        size_t length = character((const unsigned char *)bytes + at, size - at);
+        size_t length = utf8_char_size(bytes + at, size - at);
         if (length == 0)
             break;
         at += length;

@@ -1,10 +1,10 @@
 /* Written by scripts/generate from pytriton/_protocol/datatypes.py: do not edit.
  *
- * Number in Triton's C API, name in requests, bytes; 0: its values have none in common.
+ * tritonserver's datatypes: number in its C API, name in requests, bytes per element (0: variable).
  */
 /* clang-format off */
-#ifndef PYTRITON_FRONTEND_CORE_DATATYPES_H
-#define PYTRITON_FRONTEND_CORE_DATATYPES_H
+#ifndef PYTRITON_COMMON_DATATYPES_H
+#define PYTRITON_COMMON_DATATYPES_H
 
 #define DATATYPES(X) \
     X(1, BOOL, 1) \
@@ -21,5 +21,13 @@
     X(12, FP64, 8) \
     X(13, BYTES, 0) \
     X(14, BF16, 2)
+
+typedef enum {
+    TYPE_INVALID,
+#define DATATYPE(number, name, size) TYPE_##name = (number),
+    DATATYPES(DATATYPE)
+#undef DATATYPE
+    TYPE_COUNT,
+} DataType;
 
 #endif

@@ -1,9 +1,11 @@
 /* Strict UTF-8 (RFC 3629): nothing overlong, no surrogates, nothing above U+10FFFF. */
-#ifndef PYTRITON_FRONTEND_BASE_UTF8_H
-#define PYTRITON_FRONTEND_BASE_UTF8_H
+#ifndef PYTRITON_COMMON_UTF8_H
+#define PYTRITON_COMMON_UTF8_H
 
-#include "base/slice.h"
+#include "common/slice.h"
 
+/* Returns the size of the character that begins here; 0 if it is invalid or truncated. `size` is at least 1. */
+size_t utf8_char_size(const char *bytes, size_t size);
 /* Returns how many bytes at the beginning are valid; all of them: `size`. A truncated character at the end is not. */
 size_t utf8_valid_prefix(const char *bytes, size_t size);
 bool utf8_is_valid(Slice slice);

@@ -1,6 +1,6 @@
 /* A view of bytes: not owned, not terminated by NUL. */
-#ifndef PYTRITON_FRONTEND_BASE_SLICE_H
-#define PYTRITON_FRONTEND_BASE_SLICE_H
+#ifndef PYTRITON_COMMON_SLICE_H
+#define PYTRITON_COMMON_SLICE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "base/slice.h"
+#include "common/slice.h"
 
 #include <stdlib.h>
 
