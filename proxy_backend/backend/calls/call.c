@@ -78,14 +78,18 @@ static void make_allocator(void)
     triton_error_consume(TRITONSERVER_ResponseAllocatorNew(&allocator_instance, allocate, release_buffer, NULL));
 }
 
-TRITONSERVER_ResponseAllocator *call_outputs_allocator(void)
+/* Returns the allocator that tritonserver uses for the outputs of calls; its argument is the call. NULL without
+ * memory.
+ */
+static TRITONSERVER_ResponseAllocator *call_outputs_allocator(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_allocator);
     return allocator_instance;
 }
 
-void call_answer_free(Call *call, Answer *answer)
+/* Free the memory of an answer's outputs. */
+static void call_answer_free(Call *call, Answer *answer)
 {
     while (answer->slots) {
         Slot *slot = answer->slots;
@@ -106,7 +110,8 @@ static Slot *copy_to_slot(Call *call, const void *bytes, size_t size)
     return slot;
 }
 
-bool call_output_put(
+/* Add an output to an answer. Returns false without memory. */
+static bool call_output_put(
     Call *call, TRITONSERVER_InferenceResponse *response, uint32_t index, Answer *answer, Buffer *message)
 {
     const char *name;
@@ -146,7 +151,8 @@ bool call_output_put(
     return true;
 }
 
-uint64_t response_size(TRITONSERVER_InferenceResponse *response)
+/* Returns the total size of a response's outputs. */
+static uint64_t response_size(TRITONSERVER_InferenceResponse *response)
 {
     uint32_t count = 0;
     uint64_t total = 0;

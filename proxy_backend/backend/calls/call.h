@@ -86,16 +86,4 @@ void call_discard(Call *call);
 
 enum { MAX_TEXT_BYTES = 1 << 15 };
 
-/* Returns the allocator that tritonserver uses for the outputs of calls; its argument is the call. NULL without
- * memory.
- */
-TRITONSERVER_ResponseAllocator *call_outputs_allocator(void);
-/* Add an output to an answer. Returns false without memory. */
-bool call_output_put(
-    Call *call, TRITONSERVER_InferenceResponse *response, uint32_t index, Answer *answer, Buffer *message);
-/* Free the memory of an answer's outputs. */
-void call_answer_free(Call *call, Answer *answer);
-/* Returns the total size of a response's outputs. */
-uint64_t response_size(TRITONSERVER_InferenceResponse *response);
-
 #endif

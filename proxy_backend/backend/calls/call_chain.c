@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 /* The key comes from tritonserver's environment; the dispatcher generated it. */
-void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1])
+/* Compute the seal of an encoded chain: hexadecimal, with NUL. */
+static void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1])
 {
     static const char hexadecimal[] = "0123456789abcdef";
     const char *key = getenv(KEY_VARIABLE);

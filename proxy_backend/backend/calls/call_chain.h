@@ -27,8 +27,6 @@ bool chain_load_model(const CallMessage *call, const char *endpoint);
 #define KEY_VARIABLE "PYTRITON_CALLS_KEY"
 enum { SEAL = 32 };
 
-/* Compute the seal of an encoded chain: hexadecimal, with NUL. */
-void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1]);
 /* Returns whether a parameter's value is a chain that one of tritonserver's proxies has sealed. */
 bool chain_seal_is_valid(const char *value);
 /* Returns whether a worker is in a sealed chain. Appends the chain's workers to `waiting` as MessagePack strings, and

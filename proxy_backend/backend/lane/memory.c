@@ -172,7 +172,8 @@ static uint64_t aligned(uint64_t offset)
     return (offset + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-char *arena_reserve(Arena *arena, uint64_t size)
+/* Reserve this many bytes at once, so that the mapping moves only once. */
+static char *arena_reserve(Arena *arena, uint64_t size)
 {
     uint64_t end = aligned(arena->used) + size;
     return end > arena->backed ? grow(arena, end) : NULL;

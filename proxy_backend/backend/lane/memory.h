@@ -37,8 +37,6 @@ typedef struct {
 
 /* Allocate bytes. Returns NULL, or why that failed, for free(). */
 char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset);
-/* Reserve this many bytes at once, so that the mapping moves only once. */
-char *arena_reserve(Arena *arena, uint64_t size);
 void arena_reset(Arena *arena);
 /* Returns whether the arena exceeds the size that is always kept; returns when the excess is due; returns the excess
  * to the system. Nothing in the arena may be in use.

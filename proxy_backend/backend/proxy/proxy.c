@@ -90,7 +90,8 @@ void proxy_drop_lane(Proxy *proxy)
     proxy->has_dispatcher_timeout = false;
 }
 
-void proxy_detach(Proxy *proxy)
+/* Send Detach: this proxy ends. */
+static void proxy_detach(Proxy *proxy)
 {
     Buffer message = {0};
     proxy_drop_lane(proxy);

@@ -45,8 +45,6 @@ void proxy_end(Proxy *proxy);
 char *proxy_attach(Proxy *proxy, bool batch);
 /* Close the lane. */
 void proxy_drop_lane(Proxy *proxy);
-/* Send Detach: this proxy ends. */
-void proxy_detach(Proxy *proxy);
 /* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in _protocol/messages/proxy.py). */
 typedef struct {
     int lost_workers;        /* how many workers were lost with these requests */

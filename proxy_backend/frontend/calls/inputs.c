@@ -2,7 +2,8 @@
 
 #include "net/limits.h"
 
-bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64_t *elements, Problem *problem)
+/* Count a shape's elements. Returns false with the problem: a size is negative, or there are too many. */
+static bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64_t *elements, Problem *problem)
 {
     *elements = 1;
     bool empty = false, overflows = false;

@@ -10,7 +10,5 @@ enum { INPUT_DIMS = 64 };
 
 /* End the current input, and check that its bytes are complete. */
 bool inputs_end(CallState *state, Problem *problem);
-/* Count a shape's elements. Returns false with the problem: a size is negative, or there are too many. */
-bool inputs_elements(const char *name, const int64_t *shape, size_t dims, uint64_t *elements, Problem *problem);
 
 #endif

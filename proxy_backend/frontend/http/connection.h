@@ -47,8 +47,6 @@ typedef struct {
 /* NULL without memory. */
 HttpLoop *http_loop(Connection *connection, Problem *problem);
 
-/* A complete request has been read, and its head into `loop`: answer it, here or in another thread (request_reader.c). */
-void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop);
 /* Answer a request whose body has been decoded (routes.c). */
 void request_run(HttpRequest *request);
 /* Returns the limits for heads. */

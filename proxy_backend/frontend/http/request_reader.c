@@ -150,7 +150,8 @@ bool request_wait_for_model(Call *call, Problem *problem)
     return pending_models_wait(call_server(call)->pending_models, problem, &state->waiter, on_model_settled);
 }
 
-void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop)
+/* A complete request has been read, and its head into `loop`: answer it, here or in another thread (request_reader.c). */
+static void request_start(Connection *connection, HttpConnection *http, HttpLoop *loop)
 {
     Call *call = http->call;
     size_t head_size = http->head_size;

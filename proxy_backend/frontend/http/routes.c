@@ -119,7 +119,8 @@ bool route_find_api(const Target *target, HttpRoute *route)
     return FIND(patterns);
 }
 
-bool route_find(const HttpService *service, const Target *target, HttpRoute *route)
+/* Returns false if there is no such path. */
+static bool route_find(const HttpService *service, const Target *target, HttpRoute *route)
 {
     switch (service->paths) {
     case HTTP_METRICS:
@@ -237,12 +238,6 @@ static bool api_named(Slice name, HttpApi *api)
             return true;
         }
     return false;
-}
-
-bool http_api_is_known(Slice name)
-{
-    HttpApi api;
-    return api_named(name, &api);
 }
 
 static bool take_restrictions(HttpService *service, Problem *problem)

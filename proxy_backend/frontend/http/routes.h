@@ -10,8 +10,6 @@ typedef struct {
     Slice name, version, repository; /* from the path; "": absent */
 } HttpRoute;
 
-/* Returns false if there is no such path. */
-bool route_find(const HttpService *service, const Target *target, HttpRoute *route);
 /* Find one of KServe's paths. */
 bool route_find_api(const Target *target, HttpRoute *route);
 /* Returns whether a request may use an API: it is not restricted, or the token is correct. */

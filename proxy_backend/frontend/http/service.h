@@ -71,7 +71,4 @@ void http_service_free(HttpService *service);
 /* The protocol of an Endpoint whose service is an HttpService. */
 extern const Protocol http_protocol;
 
-/* Returns whether a name is valid for HttpRestriction. */
-bool http_api_is_known(Slice name);
-
 #endif

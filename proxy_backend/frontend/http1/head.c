@@ -171,7 +171,8 @@ bool http_header_repeats(const HttpHead *head, const char *name)
     return found > 1;
 }
 
-bool http_list_has(Slice list, const char *token)
+/* Returns whether a comma-separated list of tokens contains one, ignoring case. */
+static bool http_list_has(Slice list, const char *token)
 {
     Slice rest = list, part;
     while (slice_split(&rest, ',', &part))

@@ -47,8 +47,6 @@ bool http_read_head(HttpHead *head, Slice bytes, const HttpLimits *limits, Probl
 Slice http_header(const HttpHead *head, const char *name);
 /* Returns whether a header occurs more than once. */
 bool http_header_repeats(const HttpHead *head, const char *name);
-/* Returns whether a comma-separated list of tokens contains one, ignoring case. */
-bool http_list_has(Slice list, const char *token);
 
 /* Parse a header line without its line end. Returns false if it is invalid. Also for trailers. */
 bool http_read_header(Slice line, HttpHeader *header, Problem *problem);

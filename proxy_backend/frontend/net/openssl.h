@@ -45,8 +45,7 @@ typedef int (*SslPasswordAsker)(char *password, int room, int writing, void *arg
     X(int, SSL_read, (Ssl * ssl, void *to, int size))                                                                  \
     X(int, SSL_write, (Ssl * ssl, const void *from, int size))                                                         \
     X(int, SSL_shutdown, (Ssl * ssl))                                                                                  \
-    X(int, SSL_get_error, (const Ssl *ssl, int result))                                                                \
-    X(void, SSL_get0_alpn_selected, (const Ssl *ssl, const unsigned char **protocol, unsigned *size))
+    X(int, SSL_get_error, (const Ssl *ssl, int result))
 
 typedef struct {
 #define OPENSSL_MEMBER(result, name, arguments) result(*name) arguments;

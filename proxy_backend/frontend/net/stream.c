@@ -39,15 +39,6 @@ int stream_handshake(Stream *stream, Problem *problem)
     return STREAM_BROKEN;
 }
 
-Slice stream_protocol(const Stream *stream)
-{
-    const unsigned char *name = NULL;
-    unsigned size = 0;
-    if (stream->session && stream->handshaken)
-        openssl.SSL_get0_alpn_selected(stream->session, &name, &size);
-    return size ? (Slice){(const char *)name, size} : (Slice){"", 0};
-}
-
 static ssize_t read_plain(Stream *stream, void *to, size_t size)
 {
     for (;;) {

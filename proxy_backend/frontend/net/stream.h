@@ -24,8 +24,6 @@ typedef struct {
 bool stream_open(Stream *stream, int fd, const Tls *tls);
 /* Continue the TLS handshake: 1: done; 0: it waits for the other side; STREAM_BROKEN with the problem. */
 int stream_handshake(Stream *stream, Problem *problem);
-/* TLS: the negotiated protocol, such as "h2"; empty: none. Valid as long as the stream. */
-Slice stream_protocol(const Stream *stream);
 ssize_t stream_read(Stream *stream, void *to, size_t size);
 /* Read from a plain unix socket, with the received descriptor, which the caller owns; -1: none. STREAM_BROKEN: more
  * than one was received.
