@@ -37,7 +37,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_GetBackendAttribute(
     TRITONBACKEND_Backend *backend, TRITONBACKEND_BackendAttribute *attributes)
 {
-    (void)backend; /* each instance waits for its own worker while it is created: create them all at the same time */
+    (void)backend; /* Instances are created in parallel, because each one waits for its worker. */
     return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
 }
 
@@ -109,7 +109,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND
         __atomic_add_fetch(&proxy->model->refs, 1, __ATOMIC_RELAXED);
     }
     if (error == NULL && !proxy->model->fixed_error) {
-        /* Triton may briefly have two instances of one name: when it changes their number or replaces one. */
+        /* Triton may briefly have two instances with the same name, while it changes their number or replaces one. */
         proxy->name =
             strdup_printf("%s:native-%d-%lu", name, (int)getpid(), __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED));
         proxy->control = control_new(proxy->model->endpoint);
@@ -139,8 +139,8 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_M
     return error;
 }
 
-/* Later cores (25.12) call this for each readiness request, in any thread. An instance without a worker is ready: its
- * requests wait for one. A stand-in for a model answers only with an error.
+/* Answer a readiness request. Cores from 25.12 on call this, in any thread. An instance without a worker counts as
+ * ready, because requests wait for a worker. A model that can only answer with an error does not.
  */
 EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance);
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance *instance)
@@ -158,7 +158,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(
 {
     void *state = NULL;
     TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
-    if (error) /* tritonserver then answers the requests */
+    if (error) /* On an error, tritonserver answers the requests. */
         return error;
     Proxy *proxy = state;
     if (proxy->model->fixed_error) {

@@ -9,7 +9,7 @@ enum { ALIGNED = 64 };
 typedef struct {
     void *start;
     size_t size;
-    bool was_idle; /* it was free at the last blocks_trim */
+    bool was_idle; /* it was also free at the previous blocks_trim */
 } FreeBlock;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
@@ -17,7 +17,7 @@ static FreeBlock free_blocks[BLOCKS_MAX_COUNT];
 static size_t count, bytes;
 static bool cache_enabled;
 
-/* With the lock held. */
+/* Remove a block from the cache. The caller holds the lock. */
 static void *take_out(size_t at)
 {
     void *start = free_blocks[at].start;
@@ -26,7 +26,9 @@ static void *take_out(size_t at)
     return start;
 }
 
-/* Take the smallest one with enough room, unless more than half of it would be unused. */
+/* Take the smallest cached block with enough room, unless more than half of it would be unused. Returns NULL if there
+ * is none.
+ */
 static void *take_free(size_t size)
 {
     void *found = NULL;

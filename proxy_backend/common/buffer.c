@@ -7,7 +7,7 @@
 
 enum {
     MIN_ROOM = 256,
-    LARGE = 1 << 20, /* larger reservations are exact: for a body of known size */
+    LARGE = 1 << 20, /* reserve exactly from this size on, since it is a body of known size */
 };
 
 void buffer_free(Buffer *buffer)
@@ -29,7 +29,7 @@ void buffer_reset(Buffer *buffer, size_t kept)
     buffer_clear(buffer);
 }
 
-/* Move the contents to larger memory. Returns NULL without memory, and changes nothing. */
+/* Move the contents to larger memory. Returns NULL without memory; nothing changes then. */
 static char *larger(Buffer *buffer, size_t room)
 {
     if (room < BLOCK_MIN_BYTES || buffer->room >= BLOCK_MIN_BYTES)
@@ -52,7 +52,7 @@ bool buffer_reserve(Buffer *buffer, size_t more)
         buffer->failed = true;
         return false;
     }
-    /* Double the size, so that many small pieces cost little. */
+    /* Double the size, so that appending many small pieces is cheap. */
     if (more >= LARGE || __builtin_mul_overflow(buffer->room, (size_t)2, &room) || room < needed)
         room = needed;
     if (room < MIN_ROOM)

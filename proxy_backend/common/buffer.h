@@ -1,4 +1,4 @@
-/* A growing byte buffer, written piece by piece: a body, headers, JSON. */
+/* A growing byte buffer. */
 #ifndef PYTRITON_COMMON_BUFFER_H
 #define PYTRITON_COMMON_BUFFER_H
 
@@ -6,22 +6,22 @@
 
 #include <stdarg.h>
 
-/* All zero is an empty one. */
+/* A buffer of all zeros is empty. */
 typedef struct {
-    char *data; /* NULL until it has memory */
+    char *data; /* NULL until memory is allocated */
     size_t size, room;
-    bool failed; /* out of memory; writers of many pieces check this once, at the end */
+    bool failed; /* memory was lacking; callers may check this once after several writes */
 } Buffer;
 
 void buffer_free(Buffer *buffer);
-/* Empty it; it keeps its memory. */
+/* Empty the buffer and keep its memory. */
 void buffer_clear(Buffer *buffer);
-/* Empty it; frees its memory if that exceeds `kept` bytes. */
+/* Empty the buffer, and free its memory if that exceeds `kept` bytes. */
 void buffer_reset(Buffer *buffer, size_t kept);
 
-/* Make room for `more` bytes, exactly if that is much. Returns false, and sets `failed`, without memory. */
+/* Make room for `more` bytes. Returns false without memory, and sets `failed`. */
 bool buffer_reserve(Buffer *buffer, size_t more);
-/* Append `size` bytes, which the caller writes. NULL without memory. */
+/* Append `size` bytes and return their address, for the caller to write them. NULL without memory. */
 char *buffer_extend(Buffer *buffer, size_t size);
 
 void buffer_put(Buffer *buffer, const void *bytes, size_t size);
@@ -38,9 +38,9 @@ static inline Slice buffer_slice(const Buffer *buffer)
     return (Slice){buffer->data ? buffer->data : "", buffer->size};
 }
 
-/* Returns the bytes with NUL after them, valid until the buffer changes. NULL after a failure. */
+/* Returns the contents terminated by NUL, valid until the buffer changes. NULL if `failed` is set. */
 const char *buffer_string(Buffer *buffer);
-/* Returns the bytes with NUL for free(); the buffer is empty afterwards. NULL after a failure. */
+/* Returns the contents terminated by NUL, for free(), and empties the buffer. NULL if `failed` is set. */
 char *buffer_take(Buffer *buffer);
 
 #endif

@@ -12,7 +12,7 @@ static inline uint64_t clock_read_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Returns nanoseconds of CLOCK_MONOTONIC, which tritonserver uses for its statistics. */
+/* Returns nanoseconds of CLOCK_MONOTONIC, the clock of tritonserver's statistics. */
 static inline uint64_t clock_ns(void)
 {
     return clock_read_ns(CLOCK_MONOTONIC);

@@ -15,7 +15,7 @@ static void put_escaped(Buffer *text, unsigned char byte)
     }
 }
 
-/* Write valid UTF-8, escaped. */
+/* Write valid UTF-8 with the escapes of JSON. */
 static void put_valid(Buffer *text, Slice string)
 {
     size_t begin = 0;

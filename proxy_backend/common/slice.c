@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* As in the C locale, whatever the process's locale is. */
+/* Like tolower in the C locale, regardless of the process's locale. */
 static char lower(char letter)
 {
     return letter >= 'A' && letter <= 'Z' ? (char)(letter | 0x20) : letter;

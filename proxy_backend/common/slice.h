@@ -1,4 +1,4 @@
-/* A view of bytes: not owned, not terminated by NUL. */
+/* A view of bytes that it does not own, and that need not be terminated by NUL. */
 #ifndef PYTRITON_COMMON_SLICE_H
 #define PYTRITON_COMMON_SLICE_H
 
@@ -8,13 +8,13 @@
 #include <string.h>
 
 typedef struct {
-    const char *start; /* NULL: absent; "" is present and empty */
+    const char *start; /* NULL if absent, which differs from being empty */
     size_t size;
 } Slice;
 
-/* A slice of a literal. */
+/* Make a slice of a string literal. */
 #define SLICE(literal) ((Slice){literal, sizeof(literal) - 1})
-/* For "%.*s"; longer output is cut off. */
+/* The arguments for "%.*s", which cuts off longer slices. */
 enum { SLICE_SHOWN = 1 << 20 };
 #define SLICE_ARGS(slice)                                                                                              \
     (int)((slice).size < SLICE_SHOWN ? (slice).size : SLICE_SHOWN), (slice).start ? (slice).start : ""
@@ -40,7 +40,7 @@ static inline bool slice_starts(Slice slice, const char *string)
     return slice.size >= size && memcmp(slice.start, string, size) == 0;
 }
 
-/* Returns the slice without its first `count` bytes; it must have them. */
+/* Returns the slice without its first `count` bytes, which it must have. */
 static inline Slice slice_after(Slice slice, size_t count)
 {
     return (Slice){slice.start + count, slice.size - count};
@@ -49,20 +49,20 @@ static inline Slice slice_after(Slice slice, size_t count)
 /* Compare ignoring the case of ASCII letters. */
 bool slice_is_nocase(Slice slice, const char *string);
 bool slice_starts_nocase(Slice slice, const char *string);
-/* Returns it without spaces and tabs at both ends. */
+/* Returns the slice without the spaces and tabs at both ends. */
 Slice slice_trimmed(Slice slice);
-/* Cut the part before the first `separator`, and the separator, off `rest`. Returns false if `rest` was NULL or is
- * used up.
+/* Remove from `rest` the part before the first `separator`, and the separator itself. Returns false if `rest` is
+ * absent. After the last part, it is.
  */
 bool slice_split(Slice *rest, char separator, Slice *part);
 
-/* Parse decimal digits only (with a leading minus, if negatives are allowed). Returns false if it has others or none,
- * or is out of range.
+/* Parse a number of decimal digits (slice_signed: after an optional minus). Returns false for anything else, or out of
+ * range.
  */
 bool slice_unsigned(Slice slice, uint64_t *value);
 bool slice_signed(Slice slice, int64_t *value);
 
-/* Returns a copy with NUL at its end, for free(); NULL without memory. */
+/* Returns a copy terminated by NUL, for free(), or NULL without memory. */
 char *slice_copy(Slice slice);
 
 #endif

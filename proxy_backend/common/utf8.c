@@ -9,7 +9,7 @@ size_t utf8_char_size(const char *bytes, size_t size)
     size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
     if (first < 0xc2 || first > 0xf4 || length > size)
         return 0;
-    /* The second byte excludes overlong forms, surrogates and everything above U+10FFFF. */
+    /* The limits of the second byte exclude overlong forms, surrogates, and code points above U+10FFFF. */
     unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
     unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
     if (at[1] < least || at[1] > most)
@@ -61,7 +61,7 @@ size_t utf8_encode(uint32_t code, char bytes[4])
     return length;
 }
 
-/* Returns whether the bytes may be the beginning of a truncated character. */
+/* Returns whether the bytes can be the beginning of a truncated character. */
 static bool is_cut(const char *bytes, size_t size)
 {
     if (size == 0 || size > 3)

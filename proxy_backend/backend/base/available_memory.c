@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Read the number after `key` from a file of lines "key number"; without a key, the file's first number. */
+/* Read the number that follows `key` in a file of lines "KEY NUMBER". With an empty key, read the file's first number.
+ */
 static bool read_number(const char *path, const char *key, uint64_t *number)
 {
     FILE *file = fopen(path, "re");
@@ -28,7 +29,9 @@ static bool read_number(const char *path, const char *key, uint64_t *number)
     return found;
 }
 
-/* Returns the bytes that the memory limits (version 2) of this process's control group and its ancestors leave. */
+/* Returns the number of bytes left below the limits (cgroup v2) of this process's control group and its ancestors, and
+ * at most `most`.
+ */
 static uint64_t cgroup_available(uint64_t most)
 {
     char group[PATH_MAX] = "", path[PATH_MAX + 64], line[PATH_MAX];
@@ -45,7 +48,7 @@ static uint64_t cgroup_available(uint64_t most)
         snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
         if (limited && read_number(path, "", &used)) {
             snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
-            read_number(path, "inactive_file ", &cached); /* reclaimed under pressure */
+            read_number(path, "inactive_file ", &cached); /* The kernel reclaims these under pressure. */
             uint64_t left = limit + cached > used ? limit + cached - used : 0;
             most = left < most ? left : most;
         }

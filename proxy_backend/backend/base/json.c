@@ -1,4 +1,5 @@
-/* RFC 8259. The input comes from tritonserver or our dispatcher; malformed text yields no values. */
+/* RFC 8259. The input comes from tritonserver or our dispatcher. Malformed text yields no values instead of an error.
+ */
 #include "base/json.h"
 
 #include "common/utf8.h"
@@ -16,7 +17,7 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* Returns the end of a value; NULL if it is incomplete. */
+/* Returns the end of the next value, or NULL if it is incomplete. */
 static const char *skip_value(const char *at, const char *end, int depth)
 {
     at = skip_space(at, end);
@@ -104,12 +105,12 @@ Json json_find(Json object, const char *key)
     for (bool more = json_first(object, &member); more; more = json_next(object, &member)) {
         size_t size = (size_t)(member.key.end - member.key.start) - 2;
         if (size == strlen(key) && memcmp(member.key.start + 1, key, size) == 0)
-            return member.value; /* the keys that are looked up need no escapes */
+            return member.value; /* Only keys without escapes are looked up. */
     }
     return none;
 }
 
-bool json_is_string(Json value)
+static bool json_is_string(Json value)
 {
     return value.start && value.end - value.start >= 2 && *value.start == '"';
 }
@@ -132,7 +133,8 @@ char *json_string(Json value)
     static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
     if (!json_is_string(value))
         return NULL;
-    char *text = malloc((size_t)(value.end - value.start)), *out = text; /* no escape is shorter than its character */
+    /* An escape sequence is never shorter than its character. */
+    char *text = malloc((size_t)(value.end - value.start)), *out = text;
     const char *end = value.end - 1;
     for (const char *at = value.start + 1; text && at < end; at++) {
         if (*at != '\\') {

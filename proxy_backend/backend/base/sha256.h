@@ -1,4 +1,4 @@
-/* Seals of messages: HMAC with SHA-256 (FIPS 180-4). */
+/* HMAC with SHA-256 (FIPS 180-4), which seals call chains. */
 #ifndef PYTRITON_BACKEND_BASE_SHA256_H
 #define PYTRITON_BACKEND_BASE_SHA256_H
 

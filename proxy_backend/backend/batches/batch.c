@@ -28,17 +28,17 @@ typedef struct {
     Proxy *proxy;
     TRITONBACKEND_Request **requests;
     uint32_t count;
-    uint32_t answered; /* how many have been answered */
-    uint32_t end; /* those from there to here are being tried */
-    bool is_isolated; /* retried individually: a worker was lost with it and others */
-    bool was_read; /* the hanging worker has read them */
-    bool reported; /* tritonserver has the batch in its statistics */
+    uint32_t answered; /* number of requests that have been answered */
+    uint32_t end; /* requests from `answered` to here are being tried */
+    bool is_isolated; /* requests are tried one by one, because a worker was lost with several of them */
+    bool was_read; /* the hanging worker has read the requests */
+    bool reported; /* tritonserver has been told the statistics of the batch */
     uint64_t begun_ns, sent_ns, answered_ns;
-    uint64_t number; /* the batch number when they were last sent; 0: never */
-    uint32_t first, last; /* their range in that batch */
-    int lost_workers; /* workers that were lost with the requests being tried */
-    int consecutive_losses; /* how many individually retried requests lost a worker since the last answered one */
-    PartialResponse *partial; /* of the first unanswered request */
+    uint64_t number; /* batch number of the latest attempt; 0: none yet */
+    uint32_t first, last; /* range of requests in the latest attempt */
+    int lost_workers; /* number of workers lost with the requests being tried */
+    int consecutive_losses; /* individually retried requests that lost a worker since the last answered one */
+    PartialResponse *partial; /* partial response to the first unanswered request */
 } Execution;
 
 /* Returns the receiver of the next answer. */
@@ -52,7 +52,9 @@ static Receiver receiver(const Execution *batch)
         .last = batch->answered + 1 == batch->end};
 }
 
-/* The request has been answered, or is queued again: return it to tritonserver. */
+/* Report the statistics of the next request, which has been answered or must be queued again, and return it to
+ * tritonserver.
+ */
 static void release_request(Execution *batch, bool success, uint32_t flags)
 {
     TRITONBACKEND_Request *request = batch->requests[batch->answered];
@@ -64,7 +66,7 @@ static void release_request(Execution *batch, bool success, uint32_t flags)
     batch->partial = NULL;
 }
 
-/* Answer the requests up to `end` with an error; with `names`, each error names its request. */
+/* Answer the requests up to `end` with an error. With `names`, each error contains the id of its request. */
 static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code code, const char *text, bool names)
 {
     batch->sent_ns = batch->sent_ns ? batch->sent_ns : batch->begun_ns;
@@ -76,9 +78,7 @@ static void fail_up_to(Execution *batch, uint32_t end, TRITONSERVER_Error_Code c
     }
 }
 
-/* Answer the requests being tried, or all remaining ones, with the error that nobody can serve them. Takes the text
- * over.
- */
+/* Answer the requests being tried, or all remaining ones if `whole`, with an "unavailable" error. Frees `text`. */
 static void fail_unavailable(Execution *batch, bool whole, char *text)
 {
     fail_up_to(batch, whole ? batch->count : batch->end, ERROR_UNAVAILABLE, text, true);
@@ -92,7 +92,7 @@ static void fail_protocol_fault(Execution *batch)
     fail_unavailable(batch, false, text);
 }
 
-/* Report an answered batch to tritonserver's statistics: once, or per request if they are retried individually. */
+/* Report the batch to tritonserver's statistics: once as a whole, or per request if requests are tried individually. */
 static void report_batch(Execution *batch)
 {
     uint64_t rows = 0;
@@ -105,7 +105,7 @@ static void report_batch(Execution *batch)
         batch->proxy->instance, rows, batch->begun_ns, batch->sent_ns, batch->answered_ns, clock_ns()));
 }
 
-/* Pass the worker's answers on. Returns false if it broke the protocol or was lost. */
+/* Forward the worker's responses to tritonserver. Returns false if the worker was lost or violated the protocol. */
 static bool forward_responses(Execution *batch, Reader *answer)
 {
     Proxy *proxy = batch->proxy;
@@ -119,7 +119,7 @@ static bool forward_responses(Execution *batch, Reader *answer)
         return false;
     }
     batch->answered_ns = clock_ns();
-    if (!done) { /* Triton's own python backend also counts a failed batch: an execution, and failed requests */
+    if (!done) { /* Count a failed batch as one execution with failed requests, as Triton's python backend does. */
         report_batch(batch);
         char *text = strdup_printable(msgpack_get_text(answer));
         fail_up_to(batch, batch->end, ERROR_INTERNAL, text, !proxy->model->is_triton_python);
@@ -148,11 +148,11 @@ static bool forward_responses(Execution *batch, Reader *answer)
         if (!right)
             return false;
     }
-    lane_credit_lent(proxy->lane); /* when the last response had nothing to read */
+    lane_credit_lent(proxy->lane); /* Also give the credit if the last response had nothing to read. */
     return true;
 }
 
-/* Returns the facts about the requests being tried for the dispatcher's verdict. */
+/* Returns what the dispatcher needs to know to decide about the requests being tried. */
 static LossReport loss_report(const Execution *batch)
 {
     return (LossReport){.lost_workers = batch->lost_workers,
@@ -160,7 +160,7 @@ static LossReport loss_report(const Execution *batch)
         .consecutive_losses = batch->is_isolated ? batch->consecutive_losses + 1 : 0};
 }
 
-/* Returns the id of the only request being tried, for free(); NULL if there are several. */
+/* Returns the id of the request being tried, for free(), or NULL if several are being tried. */
 static char *only_request_id(const Execution *batch)
 {
     if (batch->end - batch->answered != 1)
@@ -171,8 +171,9 @@ static char *only_request_id(const Execution *batch)
     return name;
 }
 
-/* Pass the batch to the worker and wait for its answer. `failure`: why nobody will answer it, for free(); with
- * `fails_rest`, this also applies to the rest of the batch.
+/* Send the requests to the worker and wait for its answer. `failure` receives the reason, for free(), if nobody will
+ * answer them; `whole` is set if the rest of the batch fails with them. `again` is set if another worker has to be
+ * tried.
  */
 static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again, char **failure, bool *whole)
 {
@@ -203,8 +204,8 @@ static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again,
     return state;
 }
 
-/* A worker was lost with these requests, or hangs in them: retry each individually from now on. `text`: do not retry
- * them.
+/* Handle the loss or hang of a worker: retry the requests one by one from now on. If `text` is not NULL, answer them
+ * with this error instead.
  */
 static void retry_individually(Execution *batch, char *text, bool whole)
 {
@@ -217,7 +218,7 @@ static void retry_individually(Execution *batch, char *text, bool whole)
     batch->end = batch->answered + 1;
 }
 
-/* The worker did not answer. */
+/* Handle requests that the worker has not answered. */
 static void handle_no_answer(Execution *batch, LaneState state, char *text, bool whole)
 {
     Proxy *proxy = batch->proxy;
@@ -234,10 +235,10 @@ static void handle_no_answer(Execution *batch, LaneState state, char *text, bool
         retry_individually(batch, text, whole);
     } else if (text) {
         fail_unavailable(batch, whole, text);
-    } /* otherwise it had not begun: it goes to another worker unchanged */
+    } /* Otherwise, the worker had not begun: send the requests unchanged to another worker. */
 }
 
-/* Let a worker serve the requests being tried. If they are not answered, it was lost: another worker has to. */
+/* Send the requests being tried to a worker. Requests that it does not answer stay, and the caller tries again. */
 static void serve_requests(Execution *batch)
 {
     Proxy *proxy = batch->proxy;
@@ -254,7 +255,7 @@ static void serve_requests(Execution *batch)
         fail_unavailable(batch, false, text);
         return;
     }
-    if (again) { /* the worker waits for this very batch */
+    if (again) { /* The worker is waiting for this very batch. */
         proxy_drop_lane(proxy);
         return;
     }
@@ -280,7 +281,8 @@ void batch_execute(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
     Execution batch = {.proxy = proxy, .requests = requests, .begun_ns = clock_ns()};
     batch.count = batch.end = requests_reject_invalid(proxy, requests, count);
     while (batch.answered < batch.count) {
-        if (batch.answered == batch.end) { /* retry the next one individually: it was lost with the others once */
+        /* Try the next request alone, because a worker was lost with it and others. */
+        if (batch.answered == batch.end) {
             batch.end++;
             batch.lost_workers = 1;
         }

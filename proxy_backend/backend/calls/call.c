@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The memory of an output in tritonserver: a slot, or plain bytes. */
+/* Memory of an output that tritonserver writes: a slot, or plain memory. */
 typedef struct {
     Slots *slots;
     Slot *slot;
@@ -34,7 +34,8 @@ static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, c
     OutputMemory *memory = calloc(1, sizeof *memory);
     char *failure = memory ? NULL : strdup("out of memory");
     if (memory && call->stream) {
-        failure = size < memory_check_interval ? NULL : memory_check(2 * size); /* a copy of it is sent */
+        /* A large output is also copied to a slot, so it needs its size twice. */
+        failure = size < memory_check_interval ? NULL : memory_check(2 * size);
         memory->bytes = failure ? NULL : malloc(size);
         *buffer = memory->bytes;
         if (failure == NULL && memory->bytes == NULL)
@@ -63,7 +64,7 @@ static TRITONSERVER_Error *release_buffer(TRITONSERVER_ResponseAllocator *alloca
     (void)size;
     (void)memory_type;
     (void)memory_type_id;
-    if (memory && memory->slot) /* otherwise it belongs to the answer, which has been sent */
+    if (memory && memory->slot) /* Otherwise, the slot belongs to an answer that has been sent. */
         slot_release(memory->slots, memory->slot);
     if (memory)
         free(memory->bytes);
@@ -78,9 +79,7 @@ static void make_allocator(void)
     triton_error_consume(TRITONSERVER_ResponseAllocatorNew(&allocator_instance, allocate, release_buffer, NULL));
 }
 
-/* Returns the allocator that tritonserver uses for the outputs of calls; its argument is the call. NULL without
- * memory.
- */
+/* Returns the allocator for outputs of calls, or NULL without memory. tritonserver passes the call to it. */
 static TRITONSERVER_ResponseAllocator *call_outputs_allocator(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -88,7 +87,7 @@ static TRITONSERVER_ResponseAllocator *call_outputs_allocator(void)
     return allocator_instance;
 }
 
-/* Free the memory of an answer's outputs. */
+/* Free an answer and release its slots. */
 static void call_answer_free(Call *call, Answer *answer)
 {
     while (answer->slots) {
@@ -99,7 +98,7 @@ static void call_answer_free(Call *call, Answer *answer)
     free(answer);
 }
 
-/* Returns a slot with a copy of an output that tritonserver had elsewhere. */
+/* Copy an output that is not in a slot to a new slot. */
 static Slot *copy_to_slot(Call *call, const void *bytes, size_t size)
 {
     char *failure = NULL;
@@ -110,7 +109,7 @@ static Slot *copy_to_slot(Call *call, const void *bytes, size_t size)
     return slot;
 }
 
-/* Add an output to an answer. Returns false without memory. */
+/* Add an output of a response to an answer and its message. Returns false without memory. */
 static bool call_output_put(
     Call *call, TRITONSERVER_InferenceResponse *response, uint32_t index, Answer *answer, Buffer *message)
 {
@@ -174,10 +173,10 @@ static uint64_t response_size(TRITONSERVER_InferenceResponse *response)
     return total;
 }
 
-/* The maximum number of answers of one call that the worker may have unread. */
+/* Maximum number of unread answers per call. Further answers are queued. */
 enum { MAX_UNREAD = 8 };
 
-/* Send an answer and keep the memory that it refers to until it has been read. */
+/* Send an answer. Its memory is kept until the worker has read it. */
 static void send_answer(Call *call, Answer *answer, const Buffer *message)
 {
     if (call->flow)
@@ -232,7 +231,7 @@ void call_end(Call *call, const char *text, const char *code)
     if (answer) {
         answer->final = true;
         send_answer(call, answer, &message);
-    } else { /* the connection then ends */
+    } else { /* Without memory, close the connection: the worker would wait forever. */
         call_connection_send(call->calls->connection, &message);
     }
     if (call->flow)
@@ -252,7 +251,7 @@ void call_drop(Call *call, const char *text, const char *code)
     call_end(call, text, code);
 }
 
-/* Write the parameters of a response as a JSON object in a string; "" when it has none. */
+/* Write the parameters of a response as a JSON object in a string, or "" if there are none. */
 static void put_response_parameters(TRITONSERVER_InferenceResponse *response, uint32_t count, Buffer *message)
 {
     Buffer json = {0};
@@ -266,7 +265,7 @@ static void put_response_parameters(TRITONSERVER_InferenceResponse *response, ui
             put_parameter(&json, name, type, value);
     }
     if (count)
-        buffer_put(&json, "}", 2); /* with the NUL byte */
+        buffer_put(&json, "}", 2); /* Includes the terminating NUL. */
     message->failed |= json.failed;
     msgpack_put_sanitized(message, count && !json.failed ? json.data : "", MAX_MESSAGE_BYTES);
     buffer_free(&json);
@@ -301,7 +300,7 @@ static void send_outputs(
     buffer_free(&message);
 }
 
-/* Pass tritonserver's response to the worker, and free it. */
+/* Forward a response to the worker, and delete the response. */
 static void forward_response(Call *call, TRITONSERVER_InferenceResponse *response, bool final)
 {
     uint32_t outputs = 0, parameters = 0;
@@ -321,13 +320,13 @@ static void forward_response(Call *call, TRITONSERVER_InferenceResponse *respons
         send_outputs(call, response, outputs, parameters, final || !call->stream);
     } else if (final) {
         call_end(call, call->stream ? NULL : "the model has not answered", "INTERNAL");
-    } /* otherwise it is empty, and others follow */
+    } /* Otherwise, the response is empty and others follow. */
     if (response)
         triton_error_consume(TRITONSERVER_InferenceResponseDelete(response));
 }
 
-/* Returns why there is no memory to queue more, for free(); NULL if there is. Models of other backends continue
- * however much is queued.
+/* Returns NULL if there is memory to queue `bytes` more, otherwise the error, for free(). A model with another backend
+ * does not slow down when its caller reads slowly.
  */
 static char *check_queue_memory(Call *call, uint64_t bytes)
 {
@@ -377,7 +376,9 @@ static void on_response(TRITONSERVER_InferenceResponse *response, const uint32_t
         call_unref(call);
 }
 
-/* The request's inputs have been read. The request itself is kept while it may still be cancelled. */
+/* tritonserver's callback after it has read the request's inputs. The request itself is kept while it can still be
+ * cancelled.
+ */
 static void on_request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
     Call *call = userp;
@@ -400,7 +401,7 @@ CallError call_start(Call *call)
     if (error == NULL) {
         __atomic_add_fetch(&call->refs, 2, __ATOMIC_RELAXED);
         error = TRITONSERVER_ServerInferAsync(call->calls->server, call->request, NULL);
-        if (error) /* no callback will come; the caller has a reference */
+        if (error) /* There will be no callback, so drop tritonserver's reference. The caller has another one. */
             __atomic_sub_fetch(&call->refs, 2, __ATOMIC_RELAXED);
     }
     return call_error_from(error);
@@ -425,7 +426,7 @@ bool call_release_oldest(Call *call, bool *final)
         if (call->queue_head == NULL)
             call->queue_tail = &call->queue_head;
         forward_response(call, queued->response, queued->final);
-        if (call->flow) /* from now on it counts as an answer */
+        if (call->flow) /* From now on, it counts as unread instead of as queued. */
             flow_mark_read(call->flow, queued->bytes);
         free(queued);
     }

@@ -14,8 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The key comes from tritonserver's environment; the dispatcher generated it. */
-/* Compute the seal of an encoded chain: hexadecimal, with NUL. */
+/* Compute the seal of an encoded chain, in hexadecimal. The dispatcher generated the key and passed it in
+ * tritonserver's environment.
+ */
 static void chain_seal_compute(const char *encoded, size_t size, char seal[SEAL + 1])
 {
     static const char hexadecimal[] = "0123456789abcdef";
@@ -35,7 +36,7 @@ bool chain_seal_is_valid(const char *value)
     if (size < SEAL)
         return false;
     chain_seal_compute(value + SEAL, size - SEAL, seal);
-    for (int i = 0; i < SEAL; i++) /* compare all bytes, in constant time */
+    for (int i = 0; i < SEAL; i++) /* Compare in constant time. */
         different |= (unsigned)(seal[i] ^ value[i]);
     return different == 0;
 }
@@ -46,7 +47,7 @@ bool chain_has_worker(const char *value, const char *worker, Buffer *waiting, ui
     JsonMember link, part;
     bool found = false;
     for (bool more = json_first_element(chain, &link); more; more = json_next_element(chain, &link)) {
-        char *name = NULL; /* a link is [model, worker] */
+        char *name = NULL; /* Each link is [model, worker]. */
         if (json_first_element(link.value, &part) && json_next_element(link.value, &part))
             name = json_string(part.value);
         if (name && *name) {
@@ -59,7 +60,7 @@ bool chain_has_worker(const char *value, const char *worker, Buffer *waiting, ui
     return found;
 }
 
-/* The maximum number of models that wait for each other. */
+/* Maximum depth of nested calls, and time-out of a request to the dispatcher. */
 enum { MAX_CHAIN_DEPTH = 16, REQUEST_TIMEOUT_MS = 10000 };
 
 char *chain_encode(const CallMessage *call)
@@ -103,7 +104,7 @@ static char *too_deep_error(const CallMessage *call)
     return whole ? whole : strdup_printf("calls are nested too deep");
 }
 
-/* Ask the dispatcher a rare question on a connection of its own. Returns false if it cannot be asked. */
+/* Send a rare request to the dispatcher on a separate connection. Returns false if the dispatcher does not answer. */
 static bool request_dispatcher(const char *endpoint, const Buffer *request, Buffer *reply, const char *type)
 {
     Control *control = control_new(endpoint);

@@ -2,7 +2,7 @@
 
 #include "wire/protocol.h"
 
-/* Skip a value and return a reader for it. */
+/* Skip a value and return a reader positioned at it. */
 static Reader skip_and_keep(Reader *reader)
 {
     Reader value = *reader;
@@ -47,7 +47,7 @@ bool chain_next(Links *links)
     return !links->reader.malformed;
 }
 
-/* Returns whether all skipped values can be read: a number may be too large for its field. */
+/* Returns whether all skipped values can be read. They cannot if a number is too large for its field. */
 static bool is_readable(const CallMessage *call)
 {
     Reader inputs = call->inputs, outputs = call->outputs;
@@ -80,6 +80,6 @@ bool call_message_read(Reader *reader, uint32_t fields, CallMessage *call)
     call->timeout_us = msgpack_get_uint(reader);
     call->stream = msgpack_get_bool(reader);
     call->chain = skip_and_keep(reader);
-    msgpack_skip_rest(reader, fields, CALL_SIZE - 1); /* its name has already been read */
+    msgpack_skip_rest(reader, fields, CALL_SIZE - 1); /* The message's name has already been read. */
     return fields >= CALL_LEAST - 1 && !reader->malformed && is_readable(call);
 }

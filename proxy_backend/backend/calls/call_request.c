@@ -1,5 +1,5 @@
-/* See proxy_backend/python_proxy/calls.py. The worker's messages are checked here and by Triton. Inputs are copied once, because
- * tritonserver may read them while the worker writes.
+/* See proxy_backend/python_proxy/calls.py. The worker's messages are checked here and by Triton. Inputs are copied
+ * once, because the worker could write to its memory while tritonserver reads it.
  */
 #define _GNU_SOURCE
 #include "calls/call_request.h"
@@ -70,7 +70,7 @@ static CallError allocate_inputs(const CallMessage *call, uint8_t **inputs)
                    : (CallError){strdup_printf("no memory for its %" PRIu64 " bytes of inputs", total), "UNAVAILABLE"};
 }
 
-/* Returns what is wrong with an input whose bytes were copied. */
+/* Returns what is wrong with an input, whose bytes have been copied, or NULL. */
 static const char *find_input_fault(const Input *input, int datatype, const uint8_t *bytes)
 {
     uint64_t elements = 1, size = 0, element = TRITONSERVER_DataTypeByteSize(datatype);
@@ -210,7 +210,9 @@ static CallError set_details(TRITONSERVER_InferenceRequest *request, const CallM
     return call_error_from(error);
 }
 
-/* Returns why the request cannot be created: Triton's errors for an unavailable model differ by reason. */
+/* Returns why the request cannot be created, in the same words for each reason for which a model is unavailable:
+ * Triton's own texts differ.
+ */
 static CallError not_served_error(const CallMessage *call, const char *model, TRITONSERVER_Error *error)
 {
     CallError said = call_error_from(error);

@@ -1,6 +1,8 @@
-/* The compiled equivalent of proxy_backend/python_proxy/calls.py. One thread per worker receives its messages; tritonserver's
- * threads answer. A proxy that gets another worker, or ends, retires its calls: those in flight are answered, and the
- * worker makes new ones through its other proxies.
+/* Calls that a worker makes to other models. The compiled equivalent of proxy_backend/python_proxy/calls.py.
+ *
+ * One thread per worker receives the worker's messages, and tritonserver's threads send the answers. A proxy that ends
+ * or gets another worker retires its calls: those in flight are still answered, and the worker makes new ones through
+ * its other proxies.
  */
 #define _GNU_SOURCE
 #include "calls/calls.h"
@@ -20,10 +22,10 @@
 #include <string.h>
 #include <time.h>
 
-/* The interval between checks of waiting calls, and between reports to the dispatcher. */
+/* Interval between checks of waiting calls, and between reports to the dispatcher. */
 enum { CHECK_INTERVAL_MS = 1000 };
 static const uint64_t check_interval_ns = 1000000000, report_interval_ns = 10000000000;
-/* Seconds that calls in flight get when the model is unloaded. */
+/* Time that calls in flight get to complete when the model is unloaded. */
 enum { SHUTDOWN_TIMEOUT_S = 30 };
 
 /* ── the table ──────────────────────────────────────────────────────────────────────────────────── */
@@ -74,7 +76,7 @@ static Call *add_call(Calls *calls, const CallMessage *message)
 
 /* ── messages from the worker ───────────────────────────────────────────────────────────────────── */
 
-/* Make a call that is in the table. */
+/* Start a call that is already in the table. */
 static CallError start_call(Calls *calls, Call *call, const CallMessage *message)
 {
     if (call->model == NULL)
@@ -123,7 +125,7 @@ static bool begin_call(Calls *calls, const CallMessage *message)
     return true;
 }
 
-/* Handle a message. Returns false if the worker broke the protocol. */
+/* Handle a message of the worker. Returns false if it violates the protocol. */
 static bool handle_message(Calls *calls, Reader *reader)
 {
     CallMessage message;
@@ -163,7 +165,8 @@ static bool has_waited_long(const Call *call, uint64_t now_ns)
     return !call->ended && call->blocks_worker && call->model && now_ns - call->begun_ns > check_interval_ns;
 }
 
-/* Write the models that the worker waits for, sorted, as MessagePack strings. Returns their number. */
+/* Write the names of the models that the worker is waiting for, sorted, as MessagePack strings. Returns their number.
+ */
 static uint32_t put_waited_models(Calls *calls, uint64_t now_ns, Buffer *models)
 {
     uint32_t found = 0, count = 0;
@@ -204,7 +207,7 @@ static void fail_stuck_calls(Calls *calls, uint64_t now_ns, Reader models, const
     pthread_mutex_unlock(&calls->lock);
 }
 
-/* Report to the dispatcher which models the worker waits for, and fail the calls that it declares stuck. */
+/* Report the models that the worker is waiting for, and fail the calls that the dispatcher declares stuck. */
 static void report_waiting(Calls *calls, const Buffer *models, uint32_t count, uint64_t now_ns)
 {
     Buffer reply = {0};
@@ -292,9 +295,9 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     static uint64_t made;
     Calls *calls = calloc(1, sizeof *calls);
     if (calls == NULL)
-        return; /* its calls fail with the error that no proxy makes them */
+        return; /* Calls fail with the error that no proxy makes them. */
     calls->connection = call_connection_open(lane_path);
-    if (calls->connection == NULL) { /* or the worker is about to end, which its lane reports, too */
+    if (calls->connection == NULL) { /* Or the worker is about to end, which its lane will report. */
         if (errno == EMFILE || errno == ENFILE)
             log_error("model %s: a worker's calls cannot be made, no descriptors are left", caller->model_name);
         free(calls);
@@ -318,7 +321,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     *all = calls;
 }
 
-/* Free calls objects that have ended. */
+/* Free the records of workers whose calls have all completed. */
 static void reap(Calls **at)
 {
     while (*at) {
@@ -344,7 +347,7 @@ void calls_retire(Calls **all)
     pthread_mutex_unlock(&calls->lock);
     msgpack_put_array(&message, RETIRING_SIZE);
     msgpack_put_string(&message, RETIRING_NAME);
-    if (!retired && has_made_calls) /* it closes the connection after it has read all its answers */
+    if (!retired && has_made_calls) /* The worker closes the connection itself after it has read all its answers. */
         call_connection_send(calls->connection, &message);
     else if (!retired)
         call_connection_shutdown_read(calls->connection);

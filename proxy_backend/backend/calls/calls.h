@@ -1,25 +1,25 @@
-/* Workers' calls to other models. The compiled equivalent of proxy_backend/python_proxy/calls.py. */
+/* Calls that workers make to other models. */
 #ifndef PYTRITON_BACKEND_CALLS_H
 #define PYTRITON_BACKEND_CALLS_H
 
 #include "triton/api.h"
 
-/* The calls of one worker, linked to those of earlier workers that still wait. */
+/* The calls of one worker, linked to those of earlier workers that are still in flight. */
 typedef struct Calls Calls;
 
-/* The proxy that makes the calls. */
+/* The proxy for which calls are made. */
 typedef struct {
     TRITONBACKEND_Model *model;
     const char *model_name;
-    const char *endpoint; /* of the dispatcher's control socket */
-    const char *proxy;    /* its name at the dispatcher */
+    const char *endpoint; /* the dispatcher's control socket */
+    const char *proxy;    /* name under which the dispatcher knows the proxy */
 } Caller;
 
 /* Serve the calls of the worker that listens for lanes at `lane_path`, until calls_retire. */
 void calls_serve(Calls **all, const Caller *caller, const char *lane_path);
-/* Make no new calls for the current worker. */
+/* Stop starting calls for the current worker. Calls in flight continue. */
 void calls_retire(Calls **all);
-/* Wait for the calls in flight, for a limited time. */
+/* Wait for the calls in flight, up to a time limit. */
 void calls_end(Calls **all);
 
 #endif

@@ -10,8 +10,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* A stream is full with this many unread bytes in at least two answers, so that one is read while the next is made.
- * It reopens at half of that. Each answer itself counts PART_BYTES.
+/* A stream is full when at least two answers with this many bytes in total are unread, so the model can produce one
+ * while the caller reads the other. It is writable again at half of the limit. Each answer counts as PART_BYTES in
+ * addition to its contents.
  */
 enum { MIN_PARTS = 2, PART_BYTES = 1 << 11, RANDOM = 16 };
 static const uint64_t max_bytes = 1 << 24;
@@ -20,10 +21,10 @@ struct Flow {
     Flow *next;
     char name[2 * RANDOM + 1];
     unsigned refs;
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     uint64_t parts, bytes, limit;
     bool full, ended;
-    Wakeup *wakeup; /* the waiting thread's */
+    Wakeup *wakeup; /* of the thread that waits for the caller */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,7 +92,7 @@ const char *flow_name(const Flow *flow)
     return flow->name;
 }
 
-/* With the lock of the flow held. */
+/* The caller holds the flow's lock. */
 static void update_full(Flow *flow)
 {
     if (flow->bytes <= max_bytes / 2)

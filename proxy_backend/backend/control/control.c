@@ -1,5 +1,5 @@
-/* ZMTP 3.0 with the NULL mechanism, as a DEALER (https://rfc.zeromq.org/spec/23/). A ZeroMQ library inside
- * tritonserver would be one more dependency on every machine, for four request types.
+/* A ZMTP 3.0 client with the NULL mechanism, as a DEALER (https://rfc.zeromq.org/spec/23/). For four types of
+ * requests, a ZeroMQ library in tritonserver's process would not be worth the dependency on every machine.
  */
 #define _GNU_SOURCE
 #include "control/control.h"
@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 enum { GREETING = 64, ID = 8, MORE = 1, LONG = 2, COMMAND = 4 };
-/* No answer to a proxy is longer. */
+/* Maximum size of a reply. */
 enum { MAX_FRAME_BYTES = 1 << 24 };
-/* A dispatcher that is upgraded in place closes its connections but keeps listening: ask again, at most this often in
- * a row.
+/* A dispatcher that is upgraded in place closes its connections but keeps listening. Send the request again, at most
+ * this many times.
  */
 enum { MAX_TRIES = 8 };
 
@@ -79,7 +79,8 @@ static int64_t now_ms(void)
     return (int64_t)(clock_ns() / 1000000);
 }
 
-/* Limit connecting (a full backlog makes it wait) and sending to the deadline; -1: no limit. */
+/* Limit the time for connecting (which blocks while the backlog is full) and sending. A deadline of -1 means no limit.
+ */
 static bool set_send_timeout(int fd, int64_t deadline_ms)
 {
     int64_t left = deadline_ms < 0 ? 0 : deadline_ms - now_ms();
@@ -106,7 +107,7 @@ static bool send_all(int fd, const void *bytes, size_t size)
     return true;
 }
 
-/* `deadline_ms` -1: none. */
+/* Receive exactly `size` bytes. A deadline of -1 means no limit. */
 static bool receive_all(int fd, void *bytes, size_t size, int64_t deadline_ms)
 {
     char *next = bytes;
@@ -132,7 +133,7 @@ static bool receive_all(int fd, void *bytes, size_t size, int64_t deadline_ms)
     return true;
 }
 
-/* Receive one frame and append its body to `body`. Returns its flags; -1: the connection failed. */
+/* Receive one frame and append its body to `body`. Returns the frame's flags, or -1 if the connection failed. */
 static int receive_frame(int fd, Buffer *body, int64_t deadline_ms)
 {
     uint8_t head[9];
@@ -195,7 +196,7 @@ static bool ensure_connected(Control *control, int64_t deadline_ms)
     return true;
 }
 
-/* Returns whether the error means that the other end closed the connection; other errors are failures. */
+/* Returns whether an error means that the dispatcher closed the connection. */
 static bool was_closed(int error)
 {
     return error == ECONNRESET || error == EPIPE;
@@ -210,7 +211,7 @@ static bool send_message(Control *control, const Buffer *message, uint8_t id[ID]
         send_frame(control->fd, 0, message->data, message->size);
 }
 
-/* Receive the next message completely. Returns 1 if it answers `id`, 0 if not, -1 on failure. */
+/* Receive the next message completely. Returns 1 if it answers the request `id`, 0 if not, -1 on failure. */
 static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply, int64_t deadline_ms)
 {
     Buffer first = {0};
@@ -222,7 +223,7 @@ static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply
         body->size = 0;
         flags = receive_frame(control->fd, body, deadline_ms);
         buffer_free(&other);
-        if (flags >= 0 && flags & COMMAND) { /* for example a heartbeat: no command of 3.0 needs an answer */
+        if (flags >= 0 && flags & COMMAND) { /* For example a heartbeat. No command of ZMTP 3.0 needs an answer. */
             flags = MORE;
             continue;
         }
@@ -233,7 +234,7 @@ static int receive_message(Control *control, const uint8_t id[ID], Buffer *reply
     return flags < 0 ? -1 : answers;
 }
 
-/* Ask once. Returns 1: answered; -1: not answered, see errno. */
+/* Send the request once. Returns 1 if it was answered, or -1 with errno. */
 static int request_once(Control *control, const Buffer *request, Buffer *reply, int64_t deadline_ms)
 {
     uint8_t id[ID];
@@ -241,7 +242,7 @@ static int request_once(Control *control, const Buffer *request, Buffer *reply, 
     while (status == 0)
         status = receive_message(control, id, reply, deadline_ms);
     int why = errno ? errno : EPROTO;
-    if (status < 0) /* a late reply would be taken for the answer to another request */
+    if (status < 0) /* Close the connection: a late reply would be taken for the answer to the next request. */
         disconnect(control);
     errno = why;
     return status;
@@ -291,7 +292,8 @@ bool reply_get(const Buffer *reply, const char *key, Reader *value)
     Reader reader = msgpack_read(reply->data, reply->size);
     bool found = false;
     for (uint32_t pairs = msgpack_get_map(&reader); pairs && !reader.malformed; pairs--) {
-        if (slice_is(msgpack_get_text(&reader), key)) { /* the last one counts, as in msgspec */
+        /* If a key occurs twice, the last value counts, as in msgspec. */
+        if (slice_is(msgpack_get_text(&reader), key)) {
             *value = reader;
             found = msgpack_kind(&reader) != MSGPACK_NIL;
         }

@@ -42,33 +42,33 @@ bool packet_send(int fd, const void *data, size_t size, int descriptor)
     return sent >= 0;
 }
 
-/* The maximum number of packets queued for a worker that has no room; beyond it, the worker is not read from until it
- * reads. It exceeds the calls that a worker can have in flight: a worker that drops hundreds at once is sent as many
- * answers, and its reader thread reports the drops before it reads on. With a lower limit, both ends would wait for
- * each other forever.
+/* Maximum number of packets queued for a worker that does not read them. Beyond it, the worker's packets are not read
+ * either. The limit exceeds the number of calls that a worker can have in flight: a worker that drops hundreds of
+ * calls at once gets as many answers, and its reader thread reports all the drops before it reads on. With a lower
+ * limit, the two ends could wait for each other forever.
  */
 enum { MAX_QUEUED = 1 << 16, MAX_DESCRIPTORS = 4 };
 
 /* A queued packet. */
 typedef struct Packet {
     struct Packet *next;
-    int descriptor; /* -1: none */
+    int descriptor; /* -1 if there is none */
     size_t size;
     uint8_t data[];
 } Packet;
 
 struct CallConnection {
     int fd, wake;
-    pthread_mutex_t sending; /* guards the next four fields and closing the descriptor */
+    pthread_mutex_t sending; /* guards the four fields below, and closing the connection's descriptor */
     Packet *first, *last;
     size_t queued;
     bool closed;
     int64_t announced;
-    /* Used by the receiving thread only. */
+    /* Only the receiving thread uses these. */
     Memory *memories;
     size_t memory_count;
     char fault[160];
-    uint8_t packet[MAX_MESSAGE_BYTES + 1]; /* one byte more than the maximum, to detect truncation */
+    uint8_t packet[MAX_MESSAGE_BYTES + 1]; /* one byte larger than any valid packet, to detect truncation */
 };
 
 CallConnection *call_connection_open(const char *lane_path)
@@ -86,7 +86,7 @@ CallConnection *call_connection_open(const char *lane_path)
     pthread_mutex_init(&connection->sending, NULL);
     connection->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     connection->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* Never wait for room: the worker has other proxies for its calls. */
+    /* Never wait for room in the worker's backlog: the worker has other proxies for its calls. */
     if (connection->wake < 0 || connection->fd < 0 ||
         connect(connection->fd, (struct sockaddr *)&address, sizeof address) != 0) {
         call_connection_close(connection);
@@ -106,12 +106,12 @@ void call_connection_free(CallConnection *connection)
 
 /* ── sending ────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns 1: sent, 0: no room now, -1: the worker is gone. */
+/* Send a packet. Returns 1 on success, 0 if there is no room now, -1 if the worker is gone. */
 static int try_send(int fd, const void *data, size_t size, int descriptor)
 {
     if (packet_send(fd, data, size, descriptor))
         return 1;
-    /* ETOOMANYREFS: too many descriptors are in flight. Treat it as no room. */
+    /* ETOOMANYREFS means that too many descriptors are in flight, which passes like a lack of room. */
     return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? 0 : -1;
 }
 
@@ -125,7 +125,7 @@ static void free_packet(Packet *packet)
 static void queue_packet(CallConnection *connection, const void *data, size_t size, int descriptor)
 {
     Packet *packet = malloc(sizeof *packet + size);
-    if (packet == NULL) { /* the packets that follow would make no sense to the worker */
+    if (packet == NULL) { /* Close the connection: the worker could not make sense of the packets after a lost one. */
         shutdown(connection->fd, SHUT_RDWR);
         if (descriptor >= 0)
             close(descriptor);
@@ -139,10 +139,11 @@ static void queue_packet(CallConnection *connection, const void *data, size_t si
         connection->first = packet;
     connection->last = packet;
     if (connection->queued++ == 0 && eventfd_write(connection->wake, 1) != 0)
-        shutdown(connection->fd, SHUT_RDWR); /* the receiving thread would never send it */
+        /* Shut down: without the wake-up, the receiving thread would never send the packet. */
+        shutdown(connection->fd, SHUT_RDWR);
 }
 
-/* Send a packet or queue it. Takes the descriptor over; called with `sending` held. */
+/* Send a packet, or queue it. Takes ownership of `descriptor`. The caller holds the lock `sending`. */
 static void send_locked(CallConnection *connection, const void *data, size_t size, int descriptor)
 {
     int sent = connection->closed ? -1 : connection->first ? 0 : try_send(connection->fd, data, size, descriptor);
@@ -158,7 +159,8 @@ void call_connection_send(CallConnection *connection, const Buffer *message)
     if (!message->failed)
         send_locked(connection, message->data, message->size, -1);
     else if (!connection->closed)
-        shutdown(connection->fd, SHUT_RDWR); /* the worker would wait for it forever */
+        /* Without memory for the message, shut down: the worker would wait for it forever. */
+        shutdown(connection->fd, SHUT_RDWR);
     pthread_mutex_unlock(&connection->sending);
 }
 
@@ -180,7 +182,7 @@ int64_t call_connection_announce(CallConnection *connection, int descriptor)
     return announced ? number : 0;
 }
 
-/* Send queued packets while there is room. */
+/* Send queued packets until the socket is full. */
 static void flush(CallConnection *connection)
 {
     pthread_mutex_lock(&connection->sending);
@@ -235,7 +237,7 @@ static Memory *find(CallConnection *connection, int64_t number)
     return NULL;
 }
 
-/* Map memory that the worker passes. Takes the descriptor over. */
+/* Map memory that the worker has sent. Takes ownership of the descriptor. */
 static Received map_memory(CallConnection *connection, int64_t number, int descriptor)
 {
     Memory *memories = find(connection, number) ? NULL
@@ -264,7 +266,7 @@ static Received unmap_memory(CallConnection *connection, int64_t number)
     return RECEIVED_NOTHING;
 }
 
-/* Receive one packet and its `*count` descriptors. Returns 0: the worker is gone, -1: nothing is available. */
+/* Receive one packet and its `*count` descriptors. Returns 0 if the worker is gone, -1 if there is no packet. */
 static ssize_t receive_packet(CallConnection *connection, int descriptors[MAX_DESCRIPTORS], int *count, bool *cut)
 {
     union {

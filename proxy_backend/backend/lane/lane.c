@@ -20,9 +20,9 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-/* The longest message: those of a well-behaved worker have some hundred bytes per request. */
+/* Maximum size of a message in the worker's arena. Normal workers need some hundred bytes per request. */
 enum { MAX_SPILLED_BYTES = 1 << 28 };
-/* Milliseconds to wait for an announced descriptor: the worker sends it immediately after the announcement. */
+/* How long to wait for an announced descriptor, which the worker sends right after the announcement. */
 #ifndef DESCRIPTOR_TIMEOUT_MS
 #define DESCRIPTOR_TIMEOUT_MS 20000
 #endif
@@ -33,7 +33,7 @@ static LaneState set_fault(Lane *lane, const char *what)
     return LANE_FAULT;
 }
 
-/* Returns why no worker can be connected to: another worker would not help. */
+/* Returns the error for a failure on our side, where another worker would not help either. */
 static char *connect_error(const char *why)
 {
     return strdup_printf("no worker can be connected with: %s", why);
@@ -66,7 +66,7 @@ void lane_set_timeout(Lane *lane, double seconds)
 {
     struct timeval timeout = {.tv_sec = (time_t)seconds, .tv_usec = (suseconds_t)(fmod(seconds, 1) * 1e6)};
     if (seconds > 0 && timeout.tv_sec == 0 && timeout.tv_usec == 0)
-        timeout.tv_usec = 1; /* 0 would mean forever */
+        timeout.tv_usec = 1; /* A time-out of 0 would mean none. */
     setsockopt(lane->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
@@ -83,9 +83,7 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
     lane->was_reset |= errno == ECONNRESET;
     if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN)
         return LANE_UNREAD;
-    /* The socket has room for everything that may be in flight, unless the worker has stopped reading: do not wait
-     * for it.
-     */
+    /* The socket has room for everything that can be in flight unless the worker has stopped reading. Do not wait. */
     if (errno == EAGAIN)
         return set_fault(lane, "the worker does not read what it is sent");
     snprintf(lane->fault, sizeof lane->fault, "the worker cannot be sent anything: %s", strerror(errno));
@@ -95,7 +93,7 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
 static LaneState announce_arena(Lane *lane)
 {
     static const uint8_t announcement[] = "\x92\xa8"
-                                          "Announce"; /* and the number, 0 */
+                                          "Announce"; /* Includes the number, 0. */
     int fd = arena_open_readonly(&lane->arena);
     if (fd < 0)
         return set_fault(lane, "the lane's memory cannot be passed on: no descriptors are left");
@@ -145,7 +143,7 @@ static Memory *find(Lane *lane, int64_t number)
     return NULL;
 }
 
-/* Returns why nothing was received. */
+/* Returns the state for a failed receive call. */
 static LaneState receive_error(Lane *lane)
 {
     if (errno == EAGAIN)
@@ -156,8 +154,8 @@ static LaneState receive_error(Lane *lane)
     return LANE_FAULT;
 }
 
-/* Returns the only descriptor of a packet, or -1 if there is not exactly one, or none is `wanted`. Closes all others:
- * padding makes room for two where one is expected.
+/* Returns the packet's only descriptor, or -1 if there is not exactly one or none is `wanted`. Closes all others: with
+ * padding, there is room for two where one is expected.
  */
 static int only_descriptor(struct msghdr *message, bool wanted)
 {
@@ -181,7 +179,7 @@ static int only_descriptor(struct msghdr *message, bool wanted)
     return count == 1 ? only : -1;
 }
 
-/* Receive the packet that follows an announcement. */
+/* Receive the packet with the descriptor that was announced. */
 static LaneState receive_descriptor(Lane *lane)
 {
     union {
@@ -192,8 +190,8 @@ static LaneState receive_descriptor(Lane *lane)
     struct iovec part = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = &rights, .msg_controllen = sizeof rights.room};
-    /* Use a short limit, not the time that a batch may take: a worker that believes it has answered would keep us
-     * waiting forever.
+    /* Use a short time-out instead of the batch's: a faulty worker that never sends the descriptor would block us for
+     * so long.
      */
     struct pollfd next = {.fd = lane->fd, .events = POLLIN};
     int ready;
@@ -232,7 +230,7 @@ static LaneState receive_descriptor(Lane *lane)
     return LANE_OK;
 }
 
-/* Handle a message about memory. Returns LANE_TIMEOUT if it was one. */
+/* Handle a message about memory. Returns LANE_TIMEOUT if the message was one, so that the caller receives the next. */
 static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined)
 {
     Reader reader = *message;
@@ -255,7 +253,9 @@ static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined
         const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
         if (start == NULL)
             return LANE_FAULT;
-        /* Copy it: the worker could change it during reads, and mapping more of its memory moves the mapping. */
+        /* Copy the message: the worker could change it while it is read, and mapping more of the worker's memory can
+         * move it.
+         */
         buffer_clear(&lane->spilled);
         buffer_put(&lane->spilled, start, (size_t)size);
         if (lane->spilled.failed)

@@ -20,7 +20,7 @@ static pthread_cond_t changed;
 static Arena *idle;
 static bool running;
 
-/* Remove the arena from the list. With the lock held. */
+/* Remove the arena from the list of idle arenas. The caller holds the lock. */
 static void remove_arena(Arena *arena)
 {
     Arena **at = &idle;
@@ -31,7 +31,7 @@ static void remove_arena(Arena *arena)
     __atomic_store_n(&arena->is_idle, false, __ATOMIC_RELEASE);
 }
 
-/* Return the memory that is due. Returns when to check next; 0: when an arena is added. With the lock held. */
+/* Trim the arenas that are due. Returns when the next one is due, or 0 if there is none. The caller holds the lock. */
 static uint64_t trim_due(void)
 {
     uint64_t now_ns = clock_ns(), next_ns = 0;
@@ -63,7 +63,7 @@ static void *trim_loop(void *unused)
     return NULL;
 }
 
-/* With the lock held. */
+/* Start the trimming thread unless it is running. The caller holds the lock. */
 static bool ensure_running(void)
 {
     pthread_t thread;
@@ -106,7 +106,7 @@ void arena_trim_cancel(Arena *arena)
 }
 
 enum { ALIGNMENT = 64, MIN_BYTES = 1 << 16 };
-/* The size that an arena always keeps. */
+/* Bytes that an arena keeps when it is trimmed. */
 #ifndef RETAINED_BYTES
 #define RETAINED_BYTES (64 << 20)
 #endif
@@ -131,10 +131,10 @@ static char *grow(Arena *arena, uint64_t needed)
             available);
         return memory_error(size, text);
     }
-    if (arena->fd < 0) { /* it may exist without a mapping if mapping failed the last time */
+    if (arena->fd < 0) { /* The file may exist without a mapping, if mapping failed last time. */
         int fd = memfd_create("pytriton-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        /* The worker's descriptor is read-only, but the worker can open another one: it must not add a seal against
-         * our writes.
+        /* The worker's descriptor is read-only, but the worker can open another one through /proc. Prevent it from
+         * sealing the file against our writes.
          */
         if (fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
             char *text = memory_error(size, strerror(errno));
@@ -144,7 +144,7 @@ static char *grow(Arena *arena, uint64_t needed)
         }
         arena->fd = fd;
     }
-    /* Reserve the pages: otherwise, a lack of memory causes SIGBUS in the middle of a copy. */
+    /* Reserve the pages. Otherwise, a lack of memory would show as SIGBUS in the middle of a copy. */
     int failed;
     do
         failed = posix_fallocate(arena->fd, (off_t)arena->backed, (off_t)(size - arena->backed));
@@ -153,7 +153,7 @@ static char *grow(Arena *arena, uint64_t needed)
         return memory_error(size, strerror(failed));
     if (size > RETAINED_BYTES)
         arena->needed_ns = clock_ns();
-    if (size <= arena->size) { /* it was that large before, and was trimmed */
+    if (size <= arena->size) { /* The arena has been this large before, and was trimmed. */
         arena->backed = size;
         return NULL;
     }
@@ -201,7 +201,7 @@ uint64_t arena_trim_due_ns(const Arena *arena)
 
 void arena_trim(Arena *arena)
 {
-    /* The size and all mappings stay, so the other end need not know. Locked memory stays, too. */
+    /* The size and all mappings stay, so the other end does not have to be notified. Locked memory stays as well. */
     if (arena_is_large(arena) && madvise(arena->map + RETAINED_BYTES, arena->backed - RETAINED_BYTES, MADV_REMOVE) == 0)
         arena->backed = RETAINED_BYTES;
 }

@@ -8,11 +8,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A process that is being killed loses its memory before it counts as ended. */
+/* How long to wait for a process to end: one that is being killed loses its memory before it counts as ended. */
 enum { EXIT_WAIT_MS = 200 };
 
-/* Returns whether the process that made the connection still exists and runs the same program: its number may be
- * reused, and the connection is closed on exec.
+/* Returns whether the process that opened the connection still exists and runs the same program. Its pid could have
+ * been reused; exec closes the connection.
  */
 static bool is_alive(const PeerMemory *peer, int connection, int wait_ms)
 {
@@ -37,7 +37,7 @@ void peer_memory_probe(PeerMemory *peer, int connection)
     peer->pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     if (peer->pidfd < 0)
         return;
-    /* Address 0 is never mapped: EFAULT means that reading is permitted, EPERM that it is not. */
+    /* Address 0 is never mapped, so EFAULT means that reading is permitted, and EPERM that it is not. */
     ssize_t size = process_vm_readv(peer->pid, &here, 1, &nowhere, 1, 0);
     peer->readable = (size == 1 || (size < 0 && errno == EFAULT)) && is_alive(peer, connection, 0);
     if (!peer->readable)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of free slots that are kept for the next outputs. A larger slot is not kept. */
+/* Maximum total size of the free slots that are kept for the next outputs. A larger slot is not kept. */
 static const uint64_t max_retained = 64 << 20;
 
 static void free_slot(Slot *slot)
@@ -35,7 +35,7 @@ void slots_close(Slots *slots)
     pthread_mutex_unlock(&slots->lock);
 }
 
-/* Remove the smallest free slot that is large enough from the list, else the last one; NULL if there is none. */
+/* Remove and return a free slot: the smallest that is large enough, otherwise the last one. NULL if there is none. */
 static Slot *take_free_slot(Slots *slots, uint64_t size)
 {
     Slot **best = NULL;
@@ -79,7 +79,7 @@ bool slot_announce(Slots *slots, Slot *slot)
     return slot->number != 0;
 }
 
-/* Free a slot that the worker may know. */
+/* Free a slot, which the worker may have mapped. */
 static void discard(Slots *slots, Slot *slot)
 {
     int64_t number = slot->number;

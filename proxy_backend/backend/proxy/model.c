@@ -24,7 +24,7 @@ static char *parameter(Json config, const char *name)
     return json_string(json_find(json_find(json_find(config, "parameters"), name), "string_value"));
 }
 
-/* Returns the largest id that a control input of this type can hold; 0: the type is not numeric. */
+/* Returns the largest id that a control input of this type can hold, or 0 if the type is not numeric. */
 static uint64_t max_sequence_id(Json data_type)
 {
     static const struct {

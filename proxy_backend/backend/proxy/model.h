@@ -1,4 +1,4 @@
-/* A model as tritonserver has loaded it. */
+/* A model that tritonserver has loaded. */
 #ifndef PYTRITON_BACKEND_PROXY_MODEL_H
 #define PYTRITON_BACKEND_PROXY_MODEL_H
 
@@ -11,23 +11,23 @@
 /* One version of a loaded model. */
 typedef struct {
     TRITONBACKEND_Model *model;
-    int refs; /* number of references: tritonserver and the proxies */
+    int refs; /* references held by tritonserver and by proxies */
     char *name;
-    char *endpoint;     /* of the dispatcher's control socket */
-    char *registration; /* the registration's key */
-    uint64_t number;    /* of this version */
-    char *version;      /* models with several versions pass it to the worker with each request; else NULL */
-    char *fixed_error;     /* the answer to every request without asking a worker; else NULL */
+    char *endpoint;     /* the dispatcher's control socket */
+    char *registration; /* key of the registration */
+    uint64_t number;    /* version number */
+    char *version;      /* sent to the worker with each request if the model has several versions; otherwise NULL */
+    char *fixed_error;     /* if not NULL, every request is answered with this error, without a worker */
     bool has_batch_axis;      /* requests have a batch axis */
-    bool streams;       /* it may answer many times, or at any time */
-    bool is_triton_python;       /* a Triton Python model: its requests carry details that no other model uses */
-    uint64_t max_sequence_id; /* largest id that its numeric sequence control input holds; 0: it has none */
-    unsigned waiting;   /* batches that wait until a worker begins them (streams.c); atomic */
+    bool streams;       /* it may answer a request many times, or at any time */
+    bool is_triton_python;       /* a Triton Python model, whose requests carry additional details */
+    uint64_t max_sequence_id; /* largest id that its numeric sequence control input can hold; 0 if it has none */
+    unsigned waiting;   /* batches that wait for a worker to begin them (streams.c); atomic */
 } Model;
 
-/* Read a model's configuration; missing texts stay NULL. */
+/* Read a model's configuration. Texts that it lacks stay NULL. */
 void model_read_config(Model *model, Json config, uint64_t version);
-/* Drop a reference to a model, or to NULL. The last reference frees it. */
+/* Drop a reference to a model; NULL is allowed. The last reference frees the model. */
 void model_unref(Model *model);
 
 #endif

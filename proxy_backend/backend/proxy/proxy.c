@@ -26,7 +26,7 @@ static void put_attach(Buffer *request, Proxy *proxy, const char *lost, bool bat
     proxy->avoid_count = 0;
 }
 
-/* Apply the dispatcher's reply. */
+/* Store the contents of the dispatcher's reply. */
 static char *handle_attached(Proxy *proxy, const Buffer *reply, char **path)
 {
     Reader value;
@@ -60,13 +60,14 @@ char *proxy_attach(Proxy *proxy, bool batch)
         Buffer request = {0}, reply = {0};
         char *path = NULL;
         put_attach(&request, proxy, lost, batch);
-        /* No time-out: the dispatcher answers as soon as there is a worker, or it has given up. */
+        /* No time-out: the dispatcher answers as soon as there is a worker, or when it gives up. */
         failure = control_request(proxy->control, &request, &reply, -1);
         if (failure == NULL)
             failure = handle_attached(proxy, &reply, &path);
-        is_suspended = failure == NULL && !batch && path[0] == 0; /* the first batch asks again */
+        is_suspended = failure == NULL && !batch && path[0] == 0; /* The first batch attaches again. */
         if (failure == NULL && !is_suspended)
-            proxy->lane = lane_connect(path, &failure); /* a worker may have ended since the dispatcher answered */
+            /* The connection fails if the worker has ended since the dispatcher answered. */
+            proxy->lane = lane_connect(path, &failure);
         if (proxy->lane)
             serve_calls(proxy, path);
         free(lost);
@@ -90,7 +91,7 @@ void proxy_drop_lane(Proxy *proxy)
     proxy->has_dispatcher_timeout = false;
 }
 
-/* Send Detach: this proxy ends. */
+/* Tell the dispatcher that the proxy ends (Detach). */
 static void proxy_detach(Proxy *proxy)
 {
     Buffer message = {0};
@@ -103,7 +104,9 @@ static void proxy_detach(Proxy *proxy)
     buffer_free(&message);
 }
 
-/* Returns the text of a final verdict; NULL: the verdict is another one, in `action`. */
+/* Send a report about a lost or overdue batch. Returns the error to answer if the verdict is final, otherwise NULL
+ * with the verdict in `action`.
+ */
 static char *request_verdict(Proxy *proxy, const Buffer *request, Buffer *reply, char **action, bool *fails_rest)
 {
     Reader value;
@@ -114,13 +117,13 @@ static char *request_verdict(Proxy *proxy, const Buffer *request, Buffer *reply,
         failure = strdup_printf("model %s: the dispatcher sent no verdict", proxy->model->name);
     if (failure == NULL && strcmp(*action, "fail") == 0) {
         failure = reply_text(reply, VERDICT_text);
-        if (failure == NULL) /* otherwise it would be retried forever */
+        if (failure == NULL) /* Without this error, the batch would be retried forever. */
             failure = strdup_printf("model %s: its worker is lost", proxy->model->name);
     }
     return failure;
 }
 
-/* Begin a question about a batch; both kinds have the same fields. */
+/* Begin a report about a batch. Both kinds of reports have the same fields. */
 static void put_loss_report(Buffer *request, Proxy *proxy, const char *name, uint32_t fields, const LossReport *loss)
 {
     message_begin(request, name, fields);
@@ -184,7 +187,8 @@ void proxy_free(Proxy *proxy)
 
 void proxy_end(Proxy *proxy)
 {
-    if (proxy->control && proxy->name) /* without a name, worker_lost.c made it, and the dispatcher does not know it */
+    /* A proxy without a name was created by worker_lost.c, and the dispatcher does not know it. */
+    if (proxy->control && proxy->name)
         proxy_detach(proxy);
     proxy_free(proxy);
 }

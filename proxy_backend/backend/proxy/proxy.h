@@ -1,4 +1,4 @@
-/* An instance of a model. */
+/* An instance of a model, attached to at most one worker. */
 #ifndef PYTRITON_BACKEND_PROXY_H
 #define PYTRITON_BACKEND_PROXY_H
 #include "common/buffer.h"
@@ -13,52 +13,56 @@
 
 typedef struct Streams Streams;
 
-/* Used by one tritonserver thread at a time. */
+/* Only one thread of tritonserver at a time uses an instance. */
 typedef struct {
     TRITONBACKEND_ModelInstance *instance;
     Model *model;
-    Streams *streams; /* NULL: each request of a batch is answered once, while tritonserver waits */
-    char *name; /* its name at the dispatcher */
+    Streams *streams; /* NULL if each request of a batch is answered exactly once, while tritonserver waits */
+    char *name; /* name under which the dispatcher knows it */
     Control *control;
-    Lane *lane; /* NULL: not attached */
-    Calls *calls; /* made by the lane's worker, and by earlier workers that still wait for answers */
+    Lane *lane; /* NULL if it is not attached */
+    Calls *calls; /* calls made by the lane's worker, and by earlier workers that are still waiting for answers */
     char *worker;
-    double execution_timeout_s; /* 0: none */
+    double execution_timeout_s; /* 0 if there is none */
     bool tracing;
-    bool has_dispatcher_timeout; /* the lane's time-out was set by the dispatcher, not by the model */
+    bool has_dispatcher_timeout; /* the lane's time-out was set by the dispatcher instead of the model */
     uint64_t batch;
-    Buffer message;   /* reused for the next batch */
-    Buffer avoid;     /* workers that wait for the current batch, as MessagePack strings */
-    uint32_t avoid_count; /* their number */
+    Buffer message;   /* reused for each batch */
+    Buffer avoid;     /* workers that are waiting for the current batch, as MessagePack strings */
+    uint32_t avoid_count; /* number of workers in `avoid` */
 } Proxy;
 
-/* Free a proxy that the dispatcher does not know, or no longer knows. */
+/* Free a proxy that is not, or no longer, known to the dispatcher. */
 void proxy_free(Proxy *proxy);
-/* Send Detach for a proxy, and free it. */
+/* Tell the dispatcher that the proxy ends (Detach), and free the proxy. */
 void proxy_end(Proxy *proxy);
 
-/* All texts are for the client; the caller frees them. */
+/* The functions below return errors for clients, for free(). */
 
-/* Get a lane unless there is one. Returns NULL, or why there will be no worker. A suspended model wakes up if a batch
- * waits; otherwise there may be neither a lane nor an error.
+/* Get a lane unless there already is one. Returns NULL, or why there will be no worker. With `batch`, a suspended
+ * model is resumed; without it, the proxy of a suspended model gets neither a lane nor an error.
  */
 char *proxy_attach(Proxy *proxy, bool batch);
 /* Close the lane. */
 void proxy_drop_lane(Proxy *proxy);
-/* The facts for a verdict about requests whose worker is lost or overdue (LaneLost in _protocol/messages/proxy.py). */
+/* What the dispatcher needs to know about requests whose worker was lost or is overdue, and parts of its verdict
+ * (LaneLost in _protocol/messages/proxy.py).
+ */
 typedef struct {
-    int lost_workers;        /* how many workers were lost with these requests */
-    uint32_t requests; /* their number */
-    int consecutive_losses; /* how many requests of their batch lost a worker in a row when retried individually */
-    bool is_final; /* they cannot be retried */
+    int lost_workers;        /* number of workers that were lost with these requests */
+    uint32_t requests; /* number of requests */
+    /* number of requests of their batch that lost a worker in a row while being retried individually */
+    int consecutive_losses;
+    bool is_final; /* the requests cannot be retried */
     bool fails_rest; /* set by the verdict: the rest of their batch fails with them */
-    uint64_t read_ns; /* set by proxy_report_overdue: when the worker was first seen to have read them; 0: not yet */
-    char *request_id; /* the id of a single request; NULL if there are several. The caller frees it. */
+    /* set by proxy_report_overdue: when the worker was first known to have read the requests; 0 before */
+    uint64_t read_ns;
+    char *request_id; /* id of the request if there is only one, otherwise NULL; the caller frees it */
 } LossReport;
-/* Returns the error for requests whose worker was lost; NULL: try another worker. */
+/* Report that a worker was lost. Returns the error to answer, or NULL to try another worker. */
 char *proxy_report_loss(Proxy *proxy, LossReport *loss);
-/* Ask about a batch that takes too long. `was_read`: the worker has read it. Returns the error; NULL: wait for the
- * returned time, or if `retry`, try another worker.
+/* Report a batch that takes too long. `was_read` means that the worker has read it. Returns the error to answer, or
+ * NULL: then wait for `wait_s` more seconds, or try another worker if `retry` is set.
  */
 char *proxy_report_overdue(Proxy *proxy, LossReport *loss, bool was_read, double *wait_s, bool *retry);
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* gRPC drops pending answers immediately when a client disconnects. */
+/* How long to delay closing: gRPC drops pending answers immediately when a client disconnects. */
 static const uint64_t delay_ns = 300000000;
 
 typedef struct DelayedClose {
@@ -61,7 +61,7 @@ static bool running;
 
 static void start(void)
 {
-    pthread_t thread; /* it runs until the process ends */
+    pthread_t thread; /* The thread runs until the process ends. */
     running = thread_start(&thread, THREAD_SMALL_STACK, close_loop, NULL);
     if (running)
         pthread_detach(thread);
@@ -129,7 +129,7 @@ void flight_unref(Flight *flight)
     free(flight);
 }
 
-/* Returns the flow of a request that another model of ours made; NULL if there is none. */
+/* Returns the flow of a request that another model of ours made with a streaming call, otherwise NULL. */
 static Flow *find_flow(TRITONBACKEND_Request *request)
 {
     uint32_t count = 0;
@@ -145,7 +145,7 @@ static Flow *find_flow(TRITONBACKEND_Request *request)
     return NULL;
 }
 
-/* Save the data of a request that its answers need. */
+/* Copy what is needed to answer a request after its release. */
 static bool save_request(const Proxy *proxy, Receiver *to, TRITONBACKEND_Request *request)
 {
     uint32_t count = 0;

@@ -1,4 +1,6 @@
-/* The thread of a lane: passes answers on as they come, and does periodic checks while a batch is in flight. */
+/* The reader thread of a lane. It forwards answers as they arrive, and makes periodic checks while batches are in
+ * flight.
+ */
 #define _GNU_SOURCE
 #include "streams/reader.h"
 
@@ -15,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The interval between checks for disconnected clients. */
+/* Interval between checks for disconnected clients. */
 static const uint64_t check_interval_ns = 125000000;
 
-/* With the lock held; the caller keeps holding it. */
+/* Remove a batch from the list. The caller holds the lock. */
 static void remove_flight(Streams *streams, Flight *flight)
 {
     Flight **link = &streams->flights;
@@ -37,7 +39,7 @@ static Flight *find(Streams *streams, int64_t id)
     while (flight && flight->id != id)
         flight = flight->next;
     pthread_mutex_unlock(&streams->lock);
-    return flight; /* it stays: only the reader removes a batch that was sent */
+    return flight; /* The pointer stays valid: only the reader thread removes a batch that was sent. */
 }
 
 static LaneState set_fault(Lane *lane, const char *what, Slice tag)
@@ -46,8 +48,8 @@ static LaneState set_fault(Lane *lane, const char *what, Slice tag)
     return LANE_FAULT;
 }
 
-/* Notify the worker if the client of a request has disconnected, with a delay: tritonserver's gRPC frontend (2.51)
- * may use freed memory if a request ends at the moment of its cancellation.
+/* Tell the worker if the client of a request has disconnected. This is delayed, because tritonserver's gRPC frontend
+ * (2.51) may use freed memory if a request ends at the moment of its cancellation.
  */
 static LaneState check_client(Streams *streams, Flight *flight, uint32_t index, uint64_t now_ns)
 {
@@ -63,13 +65,14 @@ static LaneState check_client(Streams *streams, Flight *flight, uint32_t index, 
     return streams_send_flight_event(streams, CANCEL_NAME, flight, index);
 }
 
-/* Notify the worker of disconnected clients, and check whether a batch has taken too long. */
+/* Tell the worker which clients have disconnected, and check whether batches are overdue. */
 static LaneState check_flights(Streams *streams)
 {
     LaneState state = LANE_OK;
     uint64_t now_ns = streams->checked_ns = clock_ns();
     pthread_mutex_lock(&streams->lock);
-    Flight *flight = streams->flights; /* new ones go before it; only this thread removes one that began */
+    /* New batches are inserted before it, and only this thread removes one that has begun. */
+    Flight *flight = streams->flights;
     pthread_mutex_unlock(&streams->lock);
     while (flight && state == LANE_OK) {
         pthread_mutex_lock(&streams->lock);
@@ -88,13 +91,13 @@ static LaneState check_flights(Streams *streams)
     return state;
 }
 
-/* A caller has read: find out which one. */
+/* A caller has read from a paused stream: find out which one, and resume it. */
 static LaneState handle_wakeup(Streams *streams)
 {
     LaneState state = LANE_OK;
     wakeup_reset(streams->wakeup);
     pthread_mutex_lock(&streams->lock);
-    Flight *flight = streams->flights; /* see check_flights */
+    Flight *flight = streams->flights; /* Safe without the lock, as in check_flights. */
     pthread_mutex_unlock(&streams->lock);
     while (flight && state == LANE_OK) {
         state = flight_resume(streams, flight);
@@ -105,8 +108,8 @@ static LaneState handle_wakeup(Streams *streams)
     return state;
 }
 
-/* Wait until the worker sends something or a caller has read from a paused stream. Returns LANE_TIMEOUT when the latter
- * was handled.
+/* Wait until the worker sends a message or a caller has read from a paused stream. Returns LANE_TIMEOUT after handling
+ * the latter.
  */
 static LaneState wait_for_message_or_wakeup(Streams *streams)
 {
@@ -170,7 +173,7 @@ static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
     return LANE_OK;
 }
 
-/* Parts of several batches that came in one message. */
+/* Handle a message with parts of several batches. */
 static LaneState handle_parts(Streams *streams, Reader *message, Slice tag)
 {
     LaneState state = LANE_OK;
@@ -196,7 +199,7 @@ static LaneState handle_returned(Streams *streams, Flight *flight, Reader *messa
         if (message->malformed || index < 0 || index >= (int64_t)flight->count)
             return set_fault(streams->lane, "the worker has queued a request again that there is not", (Slice){"", 0});
         if (flight->streams[index].to.factory == NULL)
-            continue; /* its last answer has been sent: tritonserver would answer it twice */
+            continue; /* The last answer has already been sent. Do not send another one. */
         stream_close(&flight->streams[index]);
         if (flight->streams[index].paused)
             stream_clear_pause(streams, flight, &flight->streams[index]);
@@ -209,7 +212,7 @@ static LaneState handle_returned(Streams *streams, Flight *flight, Reader *messa
     return LANE_OK;
 }
 
-/* `text`: why the batch failed. */
+/* Complete a batch. `text` is the error if it failed, otherwise NULL. */
 static LaneState finish_flight(Streams *streams, Flight *flight, const char *text)
 {
     watchdog_send_begins(&streams->sender);
@@ -260,7 +263,8 @@ static LaneState handle_message(Streams *streams, Reader *message)
     if (message->malformed)
         return set_fault(streams->lane, "malformed message", tag);
     if (slice_is(tag, ROOM_NAME)) {
-        if (number < 1 && !(number == 0 && streams->room > 0)) /* otherwise its batches would wait forever */
+        /* Reject an invalid limit: batches would wait forever. */
+        if (number < 1 && !(number == 0 && streams->room > 0))
             return set_fault(streams->lane, "the worker has room for less than one batch", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
@@ -272,9 +276,10 @@ static LaneState handle_message(Streams *streams, Reader *message)
     Flight *flight = find(streams, number);
     if (flight == NULL)
         return set_fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
-    if (slice_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* otherwise it could begin again forever */
+    if (slice_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* A batch begins only once. */
         return handle_begun(streams, flight);
-    if (slice_is(tag, BATCH_PART_NAME) && flight->begun) { /* otherwise it would be retried after an answer was given */
+    /* Before it begins, a batch can still be retried, which would repeat its answers. */
+    if (slice_is(tag, BATCH_PART_NAME) && flight->begun) {
         LaneState state = handle_part(streams, flight, message);
         return state == LANE_OK ? streams_add_credit(streams, 1) : state;
     }
@@ -298,16 +303,17 @@ void *lane_reader_run(void *argument)
         if (state == LANE_OK)
             state = lane_receive(streams->lane, &message);
         if (state == LANE_UNREAD &&
-            !unread) { /* reported once, and before the data it has sent (unix_stream_recvmsg) */
+            /* The kernel reports a reset once, before the data that the worker has sent (unix_stream_recvmsg). */
+            !unread) {
             unread = true;
             continue;
         }
         if (state == LANE_TIMEOUT) {
-            state = streams_send_credit(streams); /* the worker may wait for it */
+            state = streams_send_credit(streams); /* Send the credit now, because the worker may be waiting for it. */
             state = state == LANE_OK ? check_flights(streams) : state;
         } else if (state == LANE_OK)
             state = handle_message(streams, &message);
-        /* Do the checks even if the worker sends without a pause. */
+        /* Make the checks even if the worker sends without a pause. */
         if (state == LANE_OK && streams->has_check_timeout && clock_ns() - streams->checked_ns > check_interval_ns)
             state = check_flights(streams);
         if (state != LANE_OK)

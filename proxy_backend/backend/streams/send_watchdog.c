@@ -25,7 +25,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
 static WatchedSender *senders;
 
-/* With the lock held. */
+/* The caller holds the lock. */
 static void check_sender(WatchedSender *sender)
 {
     uint64_t sends = __atomic_load_n(&sender->sends, __ATOMIC_RELAXED);
@@ -37,7 +37,7 @@ static void check_sender(WatchedSender *sender)
         "model %s: tritonserver has not taken an answer of a stream for %d s: its gRPC part hangs, as it may when "
         "clients cancel streams whose answers come fast; it is ended, to be started again",
         sender->model, MAX_STUCK_CHECKS * WATCHDOG_INTERVAL_MS / 1000);
-    kill(getpid(), SIGKILL); /* an orderly shutdown would wait for the same locks */
+    kill(getpid(), SIGKILL); /* Do not shut down in order: this would wait for the same locks. */
 }
 
 static void *watchdog_run(void *unused)
@@ -59,7 +59,7 @@ static void *watchdog_run(void *unused)
 
 static void start(void)
 {
-    pthread_t thread; /* it runs until the process ends */
+    pthread_t thread; /* The thread runs until the process ends. */
     if (thread_start(&thread, THREAD_SMALL_STACK, watchdog_run, NULL))
         pthread_detach(thread);
     else

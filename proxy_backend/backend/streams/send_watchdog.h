@@ -1,24 +1,24 @@
-/* A watchdog for answers that tritonserver does not accept. */
+/* A watchdog that ends the process when tritonserver does not return from sending an answer. */
 #ifndef PYTRITON_BACKEND_STREAMS_SEND_WATCHDOG_H
 #define PYTRITON_BACKEND_STREAMS_SEND_WATCHDOG_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A thread that passes answers to tritonserver. All fields belong to send_watchdog.c. */
+/* A thread that passes answers to tritonserver. Only send_watchdog.c uses the fields. */
 typedef struct WatchedSender {
     struct WatchedSender *next;
     const char *model;
-    uint64_t sends; /* odd: a send is in progress */
-    uint64_t seen;  /* its value at the last check, and for how many checks it has had it */
+    uint64_t sends; /* odd while a send is in progress */
+    uint64_t seen;  /* value at the last check, and number of checks since it changed */
     int stuck_checks;
     bool watched;
 } WatchedSender;
 
-/* Watch a sender while batches are in flight; further calls have no effect. */
+/* Watch a sender while batches are in flight. Further calls have no effect. */
 void watchdog_begin(WatchedSender *sender, const char *model);
 void watchdog_end(WatchedSender *sender);
-/* Called before and after a tritonserver call that may never return. */
+/* Mark the beginning and the end of a call of tritonserver that may never return. */
 void watchdog_send_begins(WatchedSender *sender);
 void watchdog_send_ended(WatchedSender *sender);
 

@@ -1,4 +1,4 @@
-/* The state that the threads of streams.c and reader.c share; its creation and destruction. */
+/* The state of streams that tritonserver's threads (streams.c) and the reader thread (reader.c) share. */
 #ifndef PYTRITON_BACKEND_STREAMS_STATE_H
 #define PYTRITON_BACKEND_STREAMS_STATE_H
 
@@ -12,32 +12,32 @@
 
 struct Streams {
     Proxy *proxy;
-    bool waits_for_return; /* a batch holds back the next one until BatchReturned, not just BatchBegun */
-    /* Guards what follows, the proxy, and sending on the lane. */
+    bool waits_for_return; /* the next batch waits until BatchReturned instead of BatchBegun */
+    /* Guards the fields below, the proxy, and sending on the lane. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     Flight *flights;
     int64_t inflight_count, room;
-    char *fault; /* how the worker broke the protocol on the last lane, since the last batch was sent; or NULL */
-    bool has_reader; /* there is, or was, a reader, which must be joined */
+    char *fault; /* how the worker violated the protocol, if it did so since the last batch was sent; otherwise NULL */
+    bool has_reader; /* a reader thread was started and must be joined */
     bool is_stopping;
-    bool is_orphaned; /* tritonserver has dropped the instance: the reader ends the proxy */
+    bool is_orphaned; /* tritonserver has dropped the instance, so the reader ends the proxy */
     pthread_t reader;
-    /* Used by the reader only. */
+    /* Only the reader thread uses these. */
     Lane *lane;
     int64_t uncredited;
     uint64_t checked_ns;
     bool has_check_timeout;
-    bool is_retiring; /* the worker accepts nothing more on this lane */
+    bool is_retiring; /* the worker accepts no further batches on this lane */
     Wakeup *wakeup;
-    uint32_t paused_count; /* requests */
+    uint32_t paused_count; /* number of paused requests */
     Metrics metrics;
     WatchedSender sender;
 };
 
-/* NULL without memory or a descriptor. */
+/* Returns NULL without memory or a descriptor. */
 Streams *streams_new(Proxy *proxy);
-/* Called without the lock, when no reader runs. */
+/* The caller does not hold the lock, and no reader thread runs. */
 void streams_free(Streams *streams);
 
 #endif

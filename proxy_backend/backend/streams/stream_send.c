@@ -4,7 +4,7 @@
 #include "common/clock.h"
 #include "wire/protocol.h"
 
-/* After this time, a paused stream continues if others wait for its worker. */
+/* How long a stream stays paused while others are waiting for its worker. */
 static const uint64_t max_paused_ns = 1000000000;
 
 LaneState stream_pause(Streams *streams, Flight *flight, uint32_t index)
@@ -24,13 +24,13 @@ void stream_clear_pause(Streams *streams, Flight *flight, Stream *stream)
 {
     stream->paused = false;
     streams->paused_count--;
-    /* The time that the caller takes to read does not count as the worker's. */
+    /* The time for which the caller did not read does not count towards the worker's limit. */
     if (--flight->paused_count == 0 && flight->overdue_ns)
         flight->overdue_ns += clock_ns() - flight->paused_ns;
 }
 
-/* Returns whether others wait for the producer of these answers: another request of the batch, or a batch that no
- * worker has begun (including this one until its `execute` returns).
+/* Returns whether others are waiting for the worker: another request of the batch, or a batch that no worker has begun
+ * (including this one until its `execute` has returned).
  */
 static bool others_are_waiting(const Streams *streams, const Flight *flight)
 {
@@ -67,12 +67,12 @@ LaneState flight_resume(Streams *streams, Flight *flight)
     return state;
 }
 
-/* How many parts, and bytes of them, are credited to the worker at once; and the arena fill level at which the worker
- * waits: it sends nothing more, and empties the arena, only after everything was credited.
+/* The worker gets credit for this many parts, or bytes of parts, at once. When its arena is filled to ARENA_FULL, it
+ * waits until everything has been credited, and then empties the arena.
  */
 enum { CREDIT_PARTS = 8, CREDIT_BYTES = 1 << 19, ARENA_FULL = (8 << 20) - (1 << 16) };
 
-/* A worker that no longer reads may have answered before it ended: its answers count. */
+/* Ignore a failure to send: a worker that no longer reads may have answered before it ended, and its answers count. */
 static LaneState send_control(Streams *streams, const Buffer *message)
 {
     pthread_mutex_lock(&streams->lock);

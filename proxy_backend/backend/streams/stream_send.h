@@ -1,24 +1,26 @@
-/* Messages of a lane's reader to the worker. */
+/* Messages that a lane's reader thread sends to the worker. */
 #ifndef PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
 #define PYTRITON_BACKEND_STREAMS_STREAM_SEND_H
 #include "streams/state.h"
 
-/* Send a message about one request: Cancel, Hold or Go. */
+/* Send a message about one request of a batch: Cancel, Hold or Go. */
 LaneState streams_send_flight_event(Streams *streams, const char *what, const Flight *flight, uint32_t index);
-/* Count this many parts as read. The worker gets the credit for several at once. */
+/* Count parts as read. The worker gets the credit for several at once. */
 LaneState streams_add_credit(Streams *streams, uint32_t parts);
-/* Send the credit for all parts that have been read, if any. */
+/* Send the worker credit for all parts that have been read. */
 LaneState streams_send_credit(Streams *streams);
 
-/* Pause a stream in the worker if its caller has to read first. */
+/* Make the worker pause a stream if its caller has to read first. */
 LaneState stream_pause(Streams *streams, Flight *flight, uint32_t index);
-/* Forget that a stream was held. */
+/* Mark a stream as no longer paused. */
 void stream_clear_pause(Streams *streams, Flight *flight, Stream *stream);
-/* Raise the limit of a stream that has been held for long, if others wait. A slow caller must not block others for
- * good; and it may be the same caller, reading two streams in turn.
+/* Raise the limits of streams that have been paused for long while others are waiting. A slow caller must not block
+ * others, and it may be the same caller that reads two streams in turn.
  */
 void flight_raise_limits(Streams *streams, Flight *flight, uint64_t now_ns);
-/* Resume a batch's paused streams whose callers have read. If a caller has disconnected, the worker gets a Cancel. */
+/* Resume the paused streams of a batch whose callers have read. If a caller has disconnected, send the worker a Cancel
+ * instead.
+ */
 LaneState flight_resume(Streams *streams, Flight *flight);
 
 #endif

@@ -28,7 +28,7 @@
 #include <string.h>
 #include <time.h>
 
-/* With the lock held. */
+/* Add a batch to the list. The caller holds the lock. */
 static void add(Streams *streams, Flight *flight)
 {
     flight->refs++;
@@ -38,7 +38,7 @@ static void add(Streams *streams, Flight *flight)
     streams->inflight_count++;
 }
 
-/* With the lock held. */
+/* Start the reader thread. The caller holds the lock. */
 static char *start_reader(Streams *streams)
 {
     streams->lane = streams->proxy->lane;
@@ -53,12 +53,14 @@ static char *start_reader(Streams *streams)
     return strdup_printf("model %s: cannot start a thread", streams->proxy->model->name);
 }
 
-/* With the lock held. If no batch waits for a lane, there is none while the model is suspended. */
+/* Attach the proxy and start its reader thread. Without a waiting batch, a suspended model gets no lane. The caller
+ * holds the lock.
+ */
 static char *get_lane(Streams *streams, bool batch)
 {
     if (streams->proxy->lane)
         return NULL;
-    if (streams->has_reader) /* it does not take the lock again: it has released the lane */
+    if (streams->has_reader) /* The previous reader has released the lane, so it does not take the lock again. */
         pthread_join(streams->reader, NULL);
     streams->has_reader = false;
     char *failure = proxy_attach(streams->proxy, batch);
@@ -75,14 +77,14 @@ char *streams_attach(Streams *streams)
     return failure;
 }
 
-/* Put a batch on the lane. With the lock held. `text`: why that is impossible. */
+/* Send a batch to the worker. `text` receives an error if that is impossible. The caller holds the lock. */
 static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
     Proxy *proxy = streams->proxy;
     bool circular = false;
     *text = batch_encode(proxy, requests, flight->count, flight->lost_workers > 0, flight->received_ns, &circular);
     if (*text == NULL && circular) {
-        proxy->avoid.size = proxy->avoid_count = 0; /* keep the lane: other batches are in flight on it */
+        proxy->avoid.size = proxy->avoid_count = 0; /* Keep the lane, because other batches are in flight on it. */
         *text =
             strdup_printf("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
                           "and more instances, or break the circle of calls",
@@ -96,31 +98,34 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
     LaneState state = lane_send(proxy->lane, &proxy->message);
     flight->sent_ns = clock_ns();
     if (state == LANE_OK)
-        add(streams, flight); /* the reader needs the lock to find it */
+        add(streams, flight); /* The reader thread cannot look for the batch before this thread releases the lock. */
     else if (state == LANE_FAULT)
         *text = strdup_printf("model %s: %s", proxy->model->name, proxy->lane->fault);
     return state;
 }
 
-/* A batch's waiting time. */
+/* The time for which a batch waits to be begun. */
 typedef struct {
-    uint64_t overdue_ns; /* when it has waited too long; 0: never */
-    uint64_t read_ns;   /* see LossReport */
+    uint64_t overdue_ns; /* when it has waited too long; 0 means never */
+    uint64_t read_ns;   /* as in LossReport */
 } BeginWait;
 
-/* Returns the waiting time of a batch that begins to wait now. */
+/* Returns the state of a batch that begins to wait now. */
 static BeginWait begin_wait(const Streams *streams)
 {
     double limit_s = streams->proxy->execution_timeout_s;
     return (BeginWait){limit_s > 0 ? clock_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
-/* Wait for a change, with the lock held. Ask the dispatcher once it is overdue that the worker begins a batch. */
+/* Wait for a change of the streams. If the batch should have been begun long ago, ask the dispatcher for a verdict,
+ * once. The caller holds the lock.
+ */
 static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)
 {
     uint64_t now_ns = clock_ns();
     double wait_s = 0;
-    bool others = flight->sent_ns == 0 && streams->inflight_count > 0, retry = false; /* they have their own limits */
+    /* The batches in flight have their own limits. */
+    bool others = flight->sent_ns == 0 && streams->inflight_count > 0, retry = false;
     if (wait->overdue_ns == 0 || flight->begun || others) {
         pthread_cond_wait(&streams->changed, &streams->lock);
         return;
@@ -136,7 +141,7 @@ static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)
         .lost_workers = flight->lost_workers, .requests = flight->count, .is_final = true, .read_ns = wait->read_ns};
     char *text = proxy_report_overdue(streams->proxy, &loss, was_read, &wait_s, &retry);
     wait->read_ns = loss.read_ns;
-    /* Otherwise the worker is about to be ended, and the lane with it. */
+    /* With an error or a retry, the worker and its lane are about to end: do not report again. */
     wait->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
     if (flight->is_inflight)
         flight->failure = text;
@@ -144,7 +149,7 @@ static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)
         free(text);
 }
 
-/* Wait until there is room for a batch. `text`: why there never will be. With the lock held. */
+/* Wait until the lane has room for a batch. `text` receives the error if it never will. The caller holds the lock. */
 static void wait_for_room(Streams *streams, Flight *flight, char **text)
 {
     BeginWait wait = begin_wait(streams);
@@ -152,11 +157,11 @@ static void wait_for_room(Streams *streams, Flight *flight, char **text)
     while (*text == NULL && streams->proxy->lane && streams->inflight_count >= streams->room)
         wait_for_change(streams, flight, &wait);
     if (*text == NULL && streams->proxy->lane == NULL && streams->fault)
-        *text = strdup(streams->fault); /* the next lane would end in the same way, forever */
+        *text = strdup(streams->fault); /* The next lane would end in the same way. */
 }
 
-/* Send a batch when there is room, and wait until it has begun. Returns false if the lane was lost before. `text`:
- * why no worker begins it.
+/* Send a batch when the lane has room for it, and wait until a worker has begun it. Returns false if the lane was lost
+ * before. `text` receives the error if no worker will begin it.
  */
 static bool send_and_wait(Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, char **text)
 {
@@ -171,21 +176,21 @@ static bool send_and_wait(Streams *streams, Flight *flight, TRITONBACKEND_Reques
         if (state == LANE_OK)
             while (flight->is_inflight && !(streams->waits_for_return ? flight->returned : flight->begun))
                 wait_for_change(streams, flight, &wait);
-        else if (*text == NULL) { /* the reader sees its end, too, and releases it */
-            lane_shutdown(proxy->lane); /* even if the worker has just closed its half */
+        else if (*text == NULL) { /* The reader thread notices the end of the lane, too, and releases it. */
+            lane_shutdown(proxy->lane); /* Needed even if the worker has closed its end. */
             while (proxy->lane)
                 pthread_cond_wait(&streams->changed, &streams->lock);
         }
     }
     bool is_begun = flight->begun;
-    if (is_begun && proxy->lane) /* its inputs have been copied */
+    if (is_begun && proxy->lane) /* The inputs have been copied. */
         arena_trim_schedule(&proxy->lane->arena);
     pthread_mutex_unlock(&streams->lock);
     __atomic_sub_fetch(&proxy->model->waiting, 1, __ATOMIC_RELAXED);
     return is_begun || *text;
 }
 
-/* Return the requests to tritonserver. */
+/* Return the requests to tritonserver, and report their statistics. */
 static void release_requests(
     Streams *streams, Flight *flight, TRITONBACKEND_Request **requests, uint32_t count, uint64_t begun_ns)
 {
@@ -205,11 +210,11 @@ static void release_requests(
     }
 }
 
-/* The progress of a batch whose requests are retried individually. */
+/* The state of a batch whose requests are retried individually. */
 typedef struct {
     bool is_isolated;
-    int consecutive_losses; /* how many in a row lost a worker */
-    char *rest_failure; /* the answer to all remaining requests; NULL: they are retried */
+    int consecutive_losses; /* number of requests in a row that lost a worker */
+    char *rest_failure; /* the error for all remaining requests; NULL while they are retried */
 } RetryState;
 
 static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, const char *text)
@@ -220,7 +225,7 @@ static void fail_all(Streams *streams, TRITONBACKEND_Request **requests, uint32_
     release_requests(streams, NULL, requests, count, begun_ns);
 }
 
-/* Wait until a worker begins the requests. Returns false if one was lost with several of them: retry each
+/* Wait until a worker has begun the requests. Returns false if a worker was lost with several of them: then retry them
  * individually.
  */
 static bool run_flight(Streams *streams, TRITONBACKEND_Request **requests, uint32_t count, RetryState *retry)
@@ -277,7 +282,7 @@ bool streams_end(Streams *streams)
     else if (streams->proxy->lane)
         lane_shutdown(streams->proxy->lane);
     pthread_mutex_unlock(&streams->lock);
-    if (is_orphaned) /* `streams` may have been freed */
+    if (is_orphaned) /* `streams` may have been freed. */
         return false;
     if (streams->has_reader)
         pthread_join(streams->reader, NULL);

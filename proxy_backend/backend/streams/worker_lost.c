@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Create a proxy for the remaining streams of a lane. NULL without memory or a descriptor. */
+/* Create a proxy for the streams that remain on a lane. Returns NULL without memory or a descriptor. */
 static Proxy *orphan_proxy_new(const Proxy *known)
 {
     Proxy *proxy = calloc(1, sizeof *proxy);
@@ -28,7 +28,7 @@ static Proxy *orphan_proxy_new(const Proxy *known)
     return NULL;
 }
 
-/* Returns whether tritonserver's thread waits for a batch on this lane. */
+/* Returns whether a thread of tritonserver is waiting for a batch on this lane. */
 static bool is_awaited(const Streams *streams)
 {
     for (Flight *flight = streams->flights; flight; flight = flight->next)
@@ -40,17 +40,19 @@ static bool is_awaited(const Streams *streams)
 static void move_lane(Proxy *from, Proxy *to)
 {
     to->lane = from->lane;
-    to->calls = from->calls; /* its streams may make calls until they end */
+    to->calls = from->calls; /* The remaining streams may make calls until they end. */
     from->lane = NULL;
     from->calls = NULL;
     from->has_dispatcher_timeout = false;
 }
 
-/* With the lock of `from` held. Metrics stay with `from`: they are deleted with their last holder. */
+/* Move the batches in flight. Custom metrics stay with `from`, since they are deleted with their last holder. The
+ * caller holds the lock of `from`.
+ */
 static void move_flights(Streams *from, Streams *to)
 {
     Wakeup *wakeup = to->wakeup;
-    to->wakeup = from->wakeup; /* a caller that reads from a paused stream signals it */
+    to->wakeup = from->wakeup; /* Callers that read from paused streams signal this descriptor. */
     from->wakeup = wakeup;
     to->lane = from->lane;
     to->flights = from->flights;
@@ -72,7 +74,7 @@ Streams *streams_leave_lane(Streams *streams)
         lane_shutdown(streams->lane);
     else if (!streams->is_stopping && !streams->is_orphaned && !is_awaited(streams)) {
         Proxy *proxy = orphan_proxy_new(streams->proxy);
-        if (proxy) { /* otherwise batches wait until this lane ends */
+        if (proxy) { /* Without memory for it, batches wait until this lane ends. */
             left = proxy->streams;
             left->is_orphaned = true;
             move_lane(streams->proxy, proxy);
@@ -85,10 +87,10 @@ Streams *streams_leave_lane(Streams *streams)
         }
     }
     pthread_mutex_unlock(&streams->lock);
-    return left; /* `streams` may have been freed if it is a different one */
+    return left; /* `streams` may have been freed if the result is a different one. */
 }
 
-/* Returns whether a batch cannot be retried: tritonserver has its requests back, or some of its answers have been
+/* Returns whether a batch cannot be retried, because tritonserver has its requests back or some of its answers were
  * sent.
  */
 static bool is_final(const Streams *streams, const Flight *flight)
@@ -96,7 +98,7 @@ static bool is_final(const Streams *streams, const Flight *flight)
     return flight->begun && (!streams->waits_for_return || flight->returned || flight->answered);
 }
 
-/* Returns the facts about a batch for the dispatcher. */
+/* Returns what the dispatcher needs to know about a batch. */
 static LossReport loss_report(const Streams *streams, const Flight *flight)
 {
     return (LossReport){.lost_workers = flight->lost_workers,
@@ -105,7 +107,7 @@ static LossReport loss_report(const Streams *streams, const Flight *flight)
         .is_final = is_final(streams, flight)};
 }
 
-/* Returns the id of a batch's only request, for free(); NULL if it has several. */
+/* Returns the id of a batch's only request, for free(), or NULL if it has several. */
 static char *only_request_id(const Flight *flight)
 {
     const Receiver *to = &flight->streams[0].to;
@@ -122,9 +124,9 @@ void flight_report_overdue(Streams *streams, Flight *flight, uint64_t now_ns)
     char *text = proxy_report_overdue(streams->proxy, &loss, true, &wait_s, &retry);
     free(loss.request_id);
     flight->read_ns = loss.read_ns;
-    /* Do not wait: the worker is about to be ended, and the lane with it. */
+    /* With an error or a retry, the worker and its lane are about to end: do not report again. */
     flight->overdue_ns = text || retry ? 0 : now_ns + (uint64_t)(wait_s * 1e9);
-    if (text == NULL || loss.is_final) { /* the end of the lane says more */
+    if (text == NULL || loss.is_final) { /* Wait for the end of the lane, which gives a better reason. */
         free(text);
         return;
     }
@@ -135,7 +137,8 @@ void flight_report_overdue(Streams *streams, Flight *flight, uint64_t now_ns)
     pthread_mutex_unlock(&streams->lock);
 }
 
-/* Returns the answer to a batch whose lane is lost; NULL: it goes to another worker. With the lock held. */
+/* Returns the error for a batch whose lane was lost, or NULL to send it to another worker. The caller holds the lock.
+ */
 static char *decide_retry(Streams *streams, Flight *flight, bool unread, const char *text, bool others)
 {
     if (is_final(streams, flight))
@@ -154,7 +157,7 @@ static char *decide_retry(Streams *streams, Flight *flight, bool unread, const c
     return failure;
 }
 
-/* Reset the batch, as if it had never been sent. */
+/* Reset a batch to the state before it was sent. */
 static void reset_flight(Flight *flight)
 {
     flight->begun = false;
@@ -164,7 +167,7 @@ static void reset_flight(Flight *flight)
         flight->streams[i].cancelled = flight->streams[i].paused = false;
 }
 
-/* After its broadcast, the lock must not be taken again: a thread that joins this one may hold it. */
+/* Does not take the lock after the broadcast at its end: a thread that joins this one may hold it. */
 bool streams_handle_lost_lane(Streams *streams, LaneState state)
 {
     Proxy *proxy = streams->proxy;
@@ -192,7 +195,7 @@ bool streams_handle_lost_lane(Streams *streams, LaneState state)
         if (flight->failure == NULL)
             flight->failure = decide_retry(streams, flight, state == LANE_UNREAD, text, some_begun);
         if (flight->failure)
-            flight->begun = true; /* as far as execute is concerned */
+            flight->begun = true; /* Lets the waiting `execute` return. */
         else
             reset_flight(flight);
         flight->is_inflight = false;
@@ -202,7 +205,7 @@ bool streams_handle_lost_lane(Streams *streams, LaneState state)
     streams->fault = state == LANE_FAULT && text ? strdup(text) : NULL;
     streams->flights = NULL;
     streams->inflight_count = streams->room = 0;
-    bool is_orphaned = streams->is_orphaned; /* it can only become true while batches are in flight */
+    bool is_orphaned = streams->is_orphaned; /* Becomes true only while batches are in flight. */
     pthread_cond_broadcast(&streams->changed);
     pthread_mutex_unlock(&streams->lock);
     while (all) {

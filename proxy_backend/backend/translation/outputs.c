@@ -1,5 +1,5 @@
-/* Outputs are copied once, from shared memory or the worker's own memory to tritonserver's buffers. Everything that
- * the worker says about them is checked.
+/* Outputs are copied once: from shared memory or the worker's own memory to tritonserver's buffers. Everything that
+ * the worker states about them is checked.
  */
 #define _GNU_SOURCE
 #include "translation/outputs.h"
@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The maximum size that tritonserver can send over gRPC. It copies such an output once more, and refuses a larger one
- * before that.
- */
+/* Maximum size that tritonserver can send over gRPC. It would copy a larger output once more before refusing it. */
 static const uint64_t max_grpc_bytes = INT32_MAX;
 
 static const char size_mismatch[] = "has a different size than its shape requires";
@@ -61,7 +59,8 @@ bool output_read(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
         if (tensor->bytes == NULL)
             return false;
     }
-    int element = datatypes[tensor->datatype].size; /* 0: each element has at least 4 bytes; the copy checks the rest */
+    /* 0 means that each element has at least 4 bytes; the copy checks the rest. */
+    int element = datatypes[tensor->datatype].size;
     tensor->elements = elements;
     if (element ? __builtin_mul_overflow(elements, (uint64_t)element, &size) || (int64_t)size != tensor->size
                 : elements > (uint64_t)tensor->size / 4 || (elements == 0 && tensor->size))
@@ -69,13 +68,13 @@ bool output_read(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
     return true;
 }
 
-/* The destination of an output. */
+/* Where an output is written to. */
 typedef struct {
     void *buffer;
     int memory_type;
 } Destination;
 
-/* The buffer of an output: tritonserver does not provide a second one. */
+/* The buffer that tritonserver provided for an output. It does not provide a second one. */
 typedef struct OutputBuffer {
     struct OutputBuffer *next;
     Destination destination;
@@ -101,7 +100,7 @@ void partial_response_free(PartialResponse *partial)
     free(partial);
 }
 
-/* Remember a buffer. Returns false without memory. */
+/* Remember the buffer of an output. Returns false without memory. */
 static bool record_buffer(PartialResponse *partial, const Tensor *tensor, Destination destination)
 {
     OutputBuffer *buffer = malloc(sizeof *buffer + tensor->dims * sizeof *buffer->shape);
@@ -132,8 +131,8 @@ static bool buffer_fits(const OutputBuffer *buffer, const Tensor *tensor)
         memcmp(buffer->shape, tensor->shape, buffer->dims * sizeof *buffer->shape) == 0;
 }
 
-/* Check that tritonserver has memory for an output of a response of `total` bytes. Its gRPC frontend does not report
- * a failed allocation: it ends the process.
+/* Check that there is memory for an output of a response of `total` bytes. tritonserver's gRPC frontend does not
+ * report a failed allocation, but ends the process.
  */
 static TRITONSERVER_Error *check_memory(Lane *lane, const Tensor *tensor, uint64_t total)
 {
@@ -167,7 +166,7 @@ static TRITONSERVER_Error *new_destination(
     return error;
 }
 
-/* Read an output from the worker's own memory. */
+/* Copy an output from the worker's own memory. */
 static bool read_from_worker(
     Lane *lane, const Tensor *tensor, const Destination *destination, TRITONSERVER_Error **error)
 {
@@ -181,7 +180,7 @@ static bool read_from_worker(
     return right;
 }
 
-/* Copy strings and validate the copy: the worker could change the original after the check. */
+/* Copy strings, and validate the copy: the worker could change the original after a check. */
 static bool copy_strings(Lane *lane, const Tensor *tensor, const Destination *destination, TRITONSERVER_Error **error)
 {
     size_t size = (size_t)tensor->size;
@@ -199,7 +198,7 @@ static bool copy_strings(Lane *lane, const Tensor *tensor, const Destination *de
     return right || output_fault(lane, tensor->name, size_mismatch);
 }
 
-/* Returns the buffer for an output: the one already used for a lost worker's answer, or a new one. */
+/* Find the buffer for an output: the one already used for a lost worker's answer, or a new one. */
 static TRITONSERVER_Error *destination_for(Lane *lane, PartialResponse *partial, TRITONBACKEND_Response *response,
     const Tensor *tensor, uint64_t total, Destination *destination)
 {

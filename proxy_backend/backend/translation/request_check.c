@@ -1,7 +1,7 @@
-/* Requests that cannot be served because of their contents. Each is answered individually before its batch goes to a
- * worker, where it would fail the whole batch.
+/* Finds requests whose contents no worker can serve. Each is answered individually before its batch goes to a worker,
+ * where it would fail the whole batch.
  *
- * tritonserver passes on texts of HTTP requests unchecked. The core (2.51) counts the strings of a BYTES input but
+ * tritonserver does not validate the texts of HTTP requests. Its core (2.51) counts the strings of a BYTES input but
  * trusts the length of the last one.
  */
 #define _GNU_SOURCE
@@ -18,12 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The read position in a BYTES input, which may be split into pieces at any byte. */
+/* Read position in a BYTES input, which may be split at any byte. */
 typedef struct {
-    uint64_t strings; /* strings that have not begun */
+    uint64_t strings; /* number of strings that have not begun */
     uint64_t bytes;   /* remaining bytes of the current string */
-    uint32_t length;  /* the length of the next string, as far as read */
-    int digits;       /* how many of its 4 bytes have been read */
+    uint32_t length;  /* the part of the next string's length that has been read */
+    int digits;       /* number of its 4 bytes that have been read */
 } Strings;
 
 static bool skip_strings(Strings *strings, const uint8_t *at, uint64_t size)
@@ -49,7 +49,7 @@ static bool skip_strings(Strings *strings, const uint8_t *at, uint64_t size)
     return true;
 }
 
-/* Returns whether a BYTES input holds as many complete strings as its shape requires. */
+/* Returns whether a BYTES input contains exactly the number of complete strings that its shape requires. */
 static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint32_t dims, uint32_t pieces)
 {
     Strings strings = {.strings = 1};
@@ -63,7 +63,7 @@ static bool holds_strings(TRITONBACKEND_Input *input, const int64_t *shape, uint
         int64_t memory_id = 0;
         if (triton_error_consume(TRITONBACKEND_InputBuffer(input, i, &piece, &size, &memory_type, &memory_id)) ||
             memory_type == MEMORY_GPU)
-            return true; /* the code that copies the input reports the error */
+            return true; /* The code that copies the input reports the error. */
         if (!skip_strings(&strings, piece, size))
             return false;
     }
@@ -110,8 +110,8 @@ static bool has_invalid_parameter(TRITONBACKEND_Request *request)
     return false;
 }
 
-/* Returns which text of a request is not valid Unicode; NULL: none. Tensor names are valid: tritonserver looks them
- * up.
+/* Returns the name of a text of the request that is not valid Unicode, or NULL. Tensor names need no check:
+ * tritonserver looks them up.
  */
 static const char *find_text_fault(const Proxy *proxy, TRITONBACKEND_Request *request)
 {
@@ -131,8 +131,8 @@ static const char *find_text_fault(const Proxy *proxy, TRITONBACKEND_Request *re
     return NULL;
 }
 
-/* Returns why a sequence's id does not fit a numeric control input, for free(); NULL: it fits. The core (2.51) writes
- * uninitialised or truncated bytes for an id that does not fit, so a model would confuse sequences.
+/* Returns why a sequence's id does not fit into the model's numeric control input, for free(), or NULL if it fits.
+ * Otherwise, the core (2.51) would write uninitialised or truncated bytes, and the model would confuse sequences.
  */
 static char *check_sequence_id(const Model *model, TRITONBACKEND_Request *request)
 {
@@ -153,7 +153,7 @@ static char *check_sequence_id(const Model *model, TRITONBACKEND_Request *reques
     return NULL;
 }
 
-/* Returns why a request cannot be served, for free(); NULL: it can be served. */
+/* Returns why a request cannot be served, for free(), or NULL if it can. */
 static char *request_fault(const Proxy *proxy, TRITONBACKEND_Request *request)
 {
     const char *name = "", *what = find_text_fault(proxy, request);

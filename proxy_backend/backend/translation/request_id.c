@@ -1,4 +1,6 @@
-/* Request ids as the worker formats them for its log and the callable: pytriton/_protocol/lanes/request_records.py. */
+/* Request ids, in the form that the worker uses for its log and passes to the callable
+ * (pytriton/_protocol/lanes/request_records.py).
+ */
 #define _GNU_SOURCE
 #include "translation/request_id.h"
 
@@ -13,10 +15,10 @@
 #include <string.h>
 #include <strings.h>
 
-/* Maximum bytes of an id, and of the end of an error text, as gRPC sends it (_protocol/errors.py). */
+/* Maximum size of an id, and of the suffix of an error text as gRPC encodes it (_protocol/errors.py). */
 enum { MAX_ID_BYTES = 200, MAX_SUFFIX_BYTES = 300 };
 
-/* Returns the text as one line that is safe for logs and headers; NULL if it is empty. */
+/* Returns a text as one line that is safe for logs and headers, for free(), or NULL if it is empty. */
 static char *sanitized_id(const char *text, size_t left)
 {
     char *name = left ? malloc(MAX_ID_BYTES + 1) : NULL;
@@ -37,7 +39,7 @@ static char *sanitized_id(const char *text, size_t left)
     return name;
 }
 
-/* Returns the trace id of a `traceparent`: its second field of four. */
+/* Returns the trace id in a `traceparent`: the second of four fields. */
 static char *trace_id(const char *parent)
 {
     const char *id = strchr(parent, '-'), *end = id ? strchr(id + 1, '-') : NULL;
@@ -86,7 +88,7 @@ char *request_given_id(const Proxy *proxy, TRITONBACKEND_Request *request)
     return name;
 }
 
-/* Returns the size of a text as a gRPC header. */
+/* Returns the size of a text as a gRPC header, in which some characters are percent-encoded. */
 static size_t header_bytes(const char *text)
 {
     size_t bytes = 0;

@@ -1,6 +1,6 @@
-/* Conversion of tritonserver's requests to a Batch on the lane. Inputs are copied once, from tritonserver's memory to
- * the lane's arena. Strings (BYTES) have the same format on both sides: a 4-byte length, then the bytes (KServe v2,
- * binary tensor data extension).
+/* Converts tritonserver's requests to a Batch message. Inputs are copied once, from tritonserver's memory to the
+ * lane's arena. Strings (BYTES) have the same format on both sides: a 4-byte length, then the bytes (KServe v2, binary
+ * tensor data extension).
  */
 #define _GNU_SOURCE
 #include "translation/requests.h"
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copy an input, which may be in pieces, to the arena. */
+/* Copy an input, which may consist of several pieces, to the arena. */
 static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces, uint64_t size, uint64_t *offset)
 {
     char *failure = arena_allocate(&lane->arena, size, offset);
@@ -40,8 +40,8 @@ static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces,
     return failure;
 }
 
-/* The size of a string correlation id in a control input: the core (2.51) always passes the maximum size, with bytes
- * of former ids behind the current one. For a numeric id, it passes uninitialised bytes.
+/* Size of a string correlation id in a control input. The core (2.51) always passes the maximum size, with remains of
+ * earlier ids after the current one. For a numeric id, it passes uninitialised bytes.
  */
 enum { CORRELATION_BYTES = 4 + 128 };
 
@@ -105,10 +105,10 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
     return NULL;
 }
 
-/* The maximum length of a request's id in the log. */
+/* Maximum size of a request id in the worker's log. */
 enum { MAX_ID_BYTES = 200 };
 
-/* Write a request's parameters as JSON in a string. A call chain that we did not seal is renamed. */
+/* Write a request's parameters as JSON in a string. A call chain without a valid seal is renamed. */
 static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *circular)
 {
     const char *version = proxy->model->version;
@@ -129,7 +129,7 @@ static char *put_parameters(Proxy *proxy, TRITONBACKEND_Request *request, bool *
             break;
         if (type == PARAMETER_STRING && strcmp(key, CHAIN_PARAMETER) == 0) {
             if (!chain_seal_is_valid(value))
-                key = NO_CHAIN_PARAMETER; /* the worker would pass it on */
+                key = NO_CHAIN_PARAMETER; /* Rename it, because the worker would pass it on. */
             else if (chain_has_worker(value, proxy->worker, &proxy->avoid, &proxy->avoid_count))
                 *circular = true;
         }
@@ -161,7 +161,7 @@ static char *put_requested(Proxy *proxy, TRITONBACKEND_Request *request)
         free(names);
         return failure ? failure : strdup_printf("out of memory");
     }
-    if (proxy->model->is_triton_python) /* a model.py gets them sorted */
+    if (proxy->model->is_triton_python) /* A model.py gets the names sorted. */
         qsort(names, count, sizeof *names, by_name);
     msgpack_put_array(&proxy->message, count);
     for (uint32_t i = 0; i < count; i++)
@@ -181,7 +181,7 @@ const char *request_trace_context(TRITONBACKEND_Request *request)
     return context;
 }
 
-/* Write the details that only a Triton Python model uses. */
+/* Write the details that only Triton Python models use. */
 static void put_details(Proxy *proxy, TRITONBACKEND_Request *request)
 {
     Buffer *message = &proxy->message;
@@ -247,7 +247,7 @@ char *batch_encode(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
         rows += request_rows(proxy->model, requests[i]);
         char *failure = triton_error_text(TRITONBACKEND_RequestInputCount(requests[i], &inputs));
         const char *id = "";
-        if (!proxy->model->is_triton_python) /* otherwise the id is one of the parameters */
+        if (!proxy->model->is_triton_python) /* For other models, the id is one of the parameters. */
             triton_error_consume(TRITONBACKEND_RequestId(requests[i], &id));
         msgpack_put_array(message,
             proxy->model->is_triton_python ? REQUEST_REF_SIZE
@@ -265,7 +265,7 @@ char *batch_encode(Proxy *proxy, TRITONBACKEND_Request **requests, uint32_t coun
         if (proxy->model->is_triton_python)
             put_details(proxy, requests[i]);
         else if (*id)
-            msgpack_put_sanitized(message, id, MAX_ID_BYTES); /* for the worker's log */
+            msgpack_put_sanitized(message, id, MAX_ID_BYTES); /* The worker logs the id. */
     }
     if (traced)
         put_trace(proxy, requests, count, begun_ns);

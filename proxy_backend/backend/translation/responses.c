@@ -34,7 +34,7 @@ static TRITONSERVER_Error_Code error_code_named(Slice name)
     return ERROR_INTERNAL;
 }
 
-/* The fields of a response other than its outputs: ResponseRef and ResponseDetails. */
+/* The fields of a response other than its outputs (ResponseRef and ResponseDetails). */
 typedef struct {
     bool has_error;
     Slice error, code, parameters;
@@ -45,7 +45,7 @@ static void get_details(Reader *reader, Details *details)
 {
     if (msgpack_get_nil(reader))
         return;
-    uint32_t fields = msgpack_get_array(reader); /* fields may be missing from the end */
+    uint32_t fields = msgpack_get_array(reader); /* Fields at the end may be missing. */
     if (fields > RESPONSE_DETAILS_code)
         details->code = msgpack_get_text(reader);
     if (fields > RESPONSE_DETAILS_parameters)
@@ -59,7 +59,7 @@ static void get_details(Reader *reader, Details *details)
     msgpack_skip_rest(reader, fields, fields < RESPONSE_DETAILS_SIZE ? fields : RESPONSE_DETAILS_SIZE);
 }
 
-/* Read all fields of a response except its outputs, and position `outputs` at them. */
+/* Read all fields of a response except the outputs, and position `outputs` at these. */
 static bool get_details_skip_outputs(Lane *lane, Reader *answer, Reader *outputs, Details *details)
 {
     uint32_t fields = msgpack_get_array(answer);
@@ -74,12 +74,12 @@ static bool get_details_skip_outputs(Lane *lane, Reader *answer, Reader *outputs
     return !answer->malformed || output_fault(lane, NULL, "came in a malformed response");
 }
 
-/* Read the outputs into a response. */
+/* Add the outputs to a response. */
 static bool get_outputs(
     Lane *lane, Reader *answer, const Receiver *to, TRITONBACKEND_Response *response, TRITONSERVER_Error **error)
 {
     uint32_t count = msgpack_get_array(answer);
-    uint64_t total = 0; /* cannot overflow: the total stays below the available memory */
+    uint64_t total = 0; /* Cannot overflow: the total stays below the available memory. */
     for (uint32_t i = 0; i < count; i++) {
         Tensor tensor = {0};
         bool right = output_read(lane, answer, to->partial && lane->peer.readable, &tensor);
@@ -107,7 +107,7 @@ static TRITONSERVER_Error *new_response(const Receiver *to, TRITONBACKEND_Respon
     return error;
 }
 
-/* Returns the text of an error for this receiver, for free(). */
+/* Returns an error text with the id of the receiver's request, for free(). */
 static char *error_text_for(const Proxy *proxy, const Receiver *to, const char *text)
 {
     char *given = to->request ? request_given_id(proxy, to->request) : NULL;
@@ -159,14 +159,14 @@ bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome 
         return true;
     }
     outcome->final = to->request || details.final;
-    /* Send nothing to a disconnected client: activity at the moment of a cancellation is risky (delayed_close.c). */
+    /* Do not send to a disconnected client: any activity at the moment of a cancellation is risky (delayed_close). */
     outcome->nothing_sent = to->factory && (details.empty || (!to->is_call && response_client_is_gone(to->factory)));
     if (outcome->nothing_sent)
         return true;
-    /* A created response must be sent: tritonserver reserves a place for it and holds back later responses. */
+    /* Once created, a response must be sent: tritonserver reserves its place and holds back later ones. */
     TRITONBACKEND_Response *response = NULL;
     TRITONSERVER_Error *error = new_response(to, &response);
-    if (error) { /* tritonserver cannot be answered at all */
+    if (error) { /* Without a response object, tritonserver cannot be answered at all. */
         log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
         outcome->failed = outcome->final = true;
@@ -178,7 +178,7 @@ bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome 
         triton_error_consume(error);
         return false;
     }
-    /* Give credit before tritonserver sends, which copies over gRPC: the worker need not wait for it. */
+    /* Give the credit before tritonserver sends the response, which may take it long over gRPC. */
     if (right && to->last)
         lane_credit_lent(proxy->lane);
     outcome->failed = error != NULL;

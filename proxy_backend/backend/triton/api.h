@@ -1,5 +1,5 @@
-/* The part of Triton's C API for backends that we use, declared from its documentation (version 1.0 to 1.19).
- * tritonserver itself provides the functions: it loads the backend, so there is nothing to link with.
+/* The part of Triton's C API for backends (versions 1.0 to 1.19) that we use, declared from its documentation. Nothing
+ * has to be linked: tritonserver, which loads the backend, has the functions.
  */
 #ifndef PYTRITON_BACKEND_TRITON_API_H
 #define PYTRITON_BACKEND_TRITON_API_H
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The first version of the API that has all of these. Later ones of the same major version have them, too. */
+/* The oldest version of the API that has all functions below. Later ones of the same major version have them, too. */
 enum { API_MAJOR = 1, API_MINOR = 19 };
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -125,7 +125,7 @@ TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request,
 
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name, int *datatype,
     const int64_t **shape, uint32_t *dims, uint64_t *byte_size, uint32_t *buffer_count);
-/* `memory_type` and `memory_type_id`: the preferred ones before the call, the actual ones after it. */
+/* `memory_type` and `memory_type_id` are the preferred ones before the call, and the actual ones after it. */
 TRITONSERVER_Error *TRITONBACKEND_InputBuffer(TRITONBACKEND_Input *input, uint32_t index, const void **buffer,
     uint64_t *byte_size, int *memory_type, int64_t *memory_type_id);
 
@@ -144,7 +144,7 @@ TRITONSERVER_Error *TRITONBACKEND_ResponseSetBoolParameter(
     TRITONBACKEND_Response *response, const char *name, bool value);
 TRITONSERVER_Error *TRITONBACKEND_ResponseSetDoubleParameter(
     TRITONBACKEND_Response *response, const char *name, double value);
-/* Takes ownership of the response; the caller keeps the error. */
+/* Takes ownership of the response, not of the error. */
 TRITONSERVER_Error *TRITONBACKEND_ResponseSend(
     TRITONBACKEND_Response *response, uint32_t flags, TRITONSERVER_Error *error);
 TRITONSERVER_Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *response);

@@ -22,7 +22,7 @@ bool strings_fill(const uint8_t *bytes, uint64_t size, uint64_t count)
     return count == 0 && size == 0;
 }
 
-/* Copy to or from a device with the CUDA library that tritonserver has loaded. */
+/* Copy to or from a device, using the CUDA library that tritonserver has loaded. */
 static bool copy_on_device(void *to, const void *from, size_t size)
 {
     enum { ANY_DIRECTION = 4 }; /* cudaMemcpyDefault */

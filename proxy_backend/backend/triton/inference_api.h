@@ -1,5 +1,5 @@
-/* The part of Triton's C API that we use for our own requests (version 1.33), declared from its documentation: see
- * api.h.
+/* The part of Triton's C API (version 1.33) with which we send requests ourselves, declared from its documentation.
+ * See api.h.
  */
 #ifndef PYTRITON_BACKEND_TRITON_INFERENCE_API_H
 #define PYTRITON_BACKEND_TRITON_INFERENCE_API_H
@@ -10,7 +10,7 @@ typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
 typedef struct TRITONSERVER_InferenceResponse TRITONSERVER_InferenceResponse;
 typedef struct TRITONSERVER_ResponseAllocator TRITONSERVER_ResponseAllocator;
 
-/* Of ServerModelTransactionProperties. */
+/* The flags of TRITONSERVER_ServerModelTransactionProperties. */
 enum { ANSWERS_ONCE = 1, ANSWERS_MANY_TIMES = 2 };
 
 typedef TRITONSERVER_Error *(*AllocateResponse)(TRITONSERVER_ResponseAllocator *allocator, const char *output,
@@ -32,7 +32,7 @@ uint32_t TRITONSERVER_DataTypeByteSize(int datatype);
 
 TRITONSERVER_Error *TRITONSERVER_ServerModelTransactionProperties(
     TRITONSERVER_Server *server, const char *model, int64_t version, uint32_t *flags, void **unused);
-/* Takes ownership of the request until its release, unless it fails. */
+/* Takes ownership of the request until its release, except on failure. */
 TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(
     TRITONSERVER_Server *server, TRITONSERVER_InferenceRequest *request, TRITONSERVER_InferenceTrace *trace);
 
@@ -49,7 +49,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(
     TRITONSERVER_InferenceRequest *request, uint64_t timeout_us);
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddInput(
     TRITONSERVER_InferenceRequest *request, const char *name, int datatype, const int64_t *shape, uint64_t dims);
-/* The caller must keep the bytes until the request is released. */
+/* The bytes must stay valid until the request is released. */
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputData(TRITONSERVER_InferenceRequest *request,
     const char *name, const void *bytes, size_t size, int memory_type, int64_t memory_type_id);
 TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddRequestedOutput(
@@ -74,7 +74,7 @@ TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutputCount(
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceResponse *response, uint32_t index,
     const char **name, int *datatype, const int64_t **shape, uint64_t *dims, const void **bytes, size_t *size,
     int *memory_type, int64_t *memory_type_id, void **buffer_userp);
-/* `type` is one of TRITONSERVER_ParameterType; the response owns what `name` and `value` point to. */
+/* `type` is a TRITONSERVER_ParameterType. The response owns `name` and `value`. */
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameterCount(
     TRITONSERVER_InferenceResponse *response, uint32_t *count);
 TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameter(

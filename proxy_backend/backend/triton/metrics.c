@@ -1,5 +1,5 @@
-/* Metrics are global in tritonserver: proxies that update the same metric share it, and it is deleted with its last
- * holder. So a counter keeps its value when another worker takes over.
+/* Custom metrics of models. Metrics are global in tritonserver, so proxies that update the same metric share it. It is
+ * deleted with its last holder. So a counter keeps its value when another worker takes over.
  */
 #define _GNU_SOURCE
 #include "triton/metrics.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The maximum total text size of a proxy's metrics: they stay in memory as long as the model. */
+/* Maximum total size of the texts of a proxy's metrics. They stay in memory for as long as the model. */
 enum { MAX_TEXT_BYTES = 1 << 16 };
-/* The maximum number of log lines of one proxy about failed changes. */
+/* Maximum number of log lines of a proxy about failed changes. */
 enum { MAX_LOGGED = 64 };
 
 typedef struct Family {
@@ -30,12 +30,12 @@ typedef struct Metric {
     struct Metric *next;
     TRITONSERVER_Metric *metric;
     Family *family;
-    uint8_t *labels; /* as received */
+    uint8_t *labels; /* as encoded by the worker */
     size_t labels_size;
     int holders;
 } Metric;
 
-/* One change as received: see MetricUpdate in pytriton/_protocol/lanes/lane_messages.py. */
+/* A decoded MetricUpdate of pytriton/_protocol/lanes/lane_messages.py. */
 typedef struct {
     char *family, *description;
     int kind;
@@ -160,7 +160,7 @@ static void drop_family(Family *family)
     free(family);
 }
 
-/* Returns why such a metric must not be made; NULL: it may be made. */
+/* Returns why the metric of an update must not be created, or NULL. */
 static const char *metric_fault(const Metrics *metrics, const Update *update)
 {
     if (metrics->count == MAX_METRICS)
@@ -244,7 +244,7 @@ static void drop_metric(Metric *metric)
     free(metric);
 }
 
-/* Returns the metric of an update; the proxy holds it from now on. */
+/* Find or create the metric of an update, and make the proxy hold it. */
 static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Metric **metric)
 {
     for (size_t i = 0; i < metrics->count; i++) {
@@ -270,7 +270,7 @@ static TRITONSERVER_Error *get_metric(Metrics *metrics, const Update *update, Me
     return NULL;
 }
 
-/* Let go of a metric that a worker has deleted. Its family goes with the last one. */
+/* Drop a metric that a worker has deleted. Its family is deleted with its last metric. */
 static void release_metric(Metrics *metrics, const Update *update)
 {
     for (size_t i = 0; i < metrics->count; i++) {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers that JSON cannot express are written as Python writes them: the worker reads them. */
+/* Write a number as Python's json does, which the worker uses: NaN and Infinity are not JSON. */
 static void put_double(char *text, size_t size, double value)
 {
     if (isnan(value))

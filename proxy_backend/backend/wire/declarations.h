@@ -1,4 +1,4 @@
-/* The shapes of messages: declarations.c has the tables, generated from pytriton/_protocol. */
+/* Shapes of messages. The tables in declarations.c are generated from pytriton/_protocol. */
 #ifndef PYTRITON_BACKEND_WIRE_DECLARATIONS_H
 #define PYTRITON_BACKEND_WIRE_DECLARATIONS_H
 
@@ -7,11 +7,11 @@
 
 typedef enum {
     SHAPE_INT,
-    SHAPE_FLOAT, /* or an integer */
+    SHAPE_FLOAT, /* integers are accepted, too */
     SHAPE_BOOL,
     SHAPE_TEXT,
     SHAPE_INT_OR_TEXT,
-    SHAPE_TEXTS, /* a map from text to text */
+    SHAPE_TEXTS, /* a map from texts to texts */
     SHAPE_LIST,
     SHAPE_STRUCT,
 } ShapeKind;
@@ -19,9 +19,9 @@ typedef enum {
 typedef struct Shape {
     ShapeKind kind;
     bool optional; /* nil is allowed */
-    const struct Shape *item; /* of a list */
-    const struct Declared *declared; /* of a struct */
-    const char *const *choices; /* allowed values of a text, NULL-terminated; NULL: any */
+    const struct Shape *item; /* for lists */
+    const struct Declared *declared; /* for structs */
+    const char *const *choices; /* allowed values of a text, terminated by NULL; NULL allows any */
 } Shape;
 
 typedef struct {
@@ -30,15 +30,15 @@ typedef struct {
     Shape shape;
 } Field;
 
-/* A message or a part of one: an array, or a map without other fields. */
+/* A message or a part of one: an array, or a map that has no other fields. */
 typedef struct Declared {
-    const char *name; /* of a message; else NULL */
+    const char *name; /* the message's name; NULL for a part */
     bool is_map;
     uint32_t count;
     const Field *fields;
 } Declared;
 
-/* The messages on lanes, about calls, and on the control socket; NULL-terminated. */
+/* The messages on lanes, about calls, and on the control socket. Each array is terminated by NULL. */
 extern const Declared *const lane_messages[];
 extern const Declared *const call_messages[];
 extern const Declared *const control_messages[];

@@ -1,4 +1,4 @@
-/* MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): numbers are big-endian. */
+/* MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md). Numbers are big-endian. */
 #include "wire/msgpack.h"
 
 #include "common/utf8.h"
@@ -8,7 +8,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-/* Write a type byte and a number of this many bytes. */
+/* Write a type byte and a number of `bytes` bytes. */
 static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
 {
     uint8_t out[9] = {kind};
@@ -17,7 +17,7 @@ static void put_number(Buffer *buffer, uint8_t kind, uint64_t value, int bytes)
     buffer_put(buffer, out, 1 + (size_t)bytes);
 }
 
-/* Write the count of an array or a map: small counts fit into the type byte. */
+/* Write the count of an array or map. Small counts are part of the type byte. */
 static void put_count(Buffer *buffer, uint32_t count, uint8_t few, uint8_t small, uint8_t large)
 {
     if (count < 16)
@@ -93,7 +93,7 @@ static void fail(Reader *reader)
     reader->next = reader->end;
 }
 
-/* Returns the next type byte; -1 at the end. */
+/* Read the next type byte. Returns -1 at the end. */
 static int take(Reader *reader)
 {
     int kind = peek(reader);
@@ -128,7 +128,7 @@ static uint32_t take_count(Reader *reader, int few, int small, int large)
         count = take_number(reader, 4);
     else
         fail(reader);
-    /* Each element has at least one byte: reject an impossible count before anyone allocates memory for it. */
+    /* Each element has at least one byte. Reject an impossible count before the caller allocates memory for it. */
     if (count > (uint64_t)(reader->end - reader->next)) {
         fail(reader);
         return 0;
@@ -159,7 +159,7 @@ static Slice take_bytes(Reader *reader, uint64_t size)
     return text;
 }
 
-/* By the type byte. */
+/* Kinds by type byte. */
 static const uint8_t kinds[256] = {
     [0x00 ... 0x7f] = MSGPACK_INT,
     [0x80 ... 0x8f] = MSGPACK_MAP,
@@ -279,13 +279,13 @@ static int number_bytes(uint8_t kind)
     return kind <= 0xcb ? 4 << (kind - 0xca) : 1 << ((kind - 0xcc) & 3);
 }
 
-/* Skip values that our messages never contain: bytes and extension types. */
+/* Skip a value that our messages never contain: bytes, or an extension type. */
 static void skip_other(Reader *reader)
 {
     int kind = take(reader);
-    if (kind >= 0xd4) /* a type, and 1, 2, 4, 8 or 16 bytes */
+    if (kind >= 0xd4) /* a type and 1, 2, 4, 8 or 16 bytes */
         take_bytes(reader, 1 + (UINT64_C(1) << (kind - 0xd4)));
-    else if (kind >= 0xc7) /* a type, and a size with its bytes */
+    else if (kind >= 0xc7) /* a type, a size, and that many bytes */
         take_bytes(reader, 1 + take_number(reader, 1 << (kind - 0xc7)));
     else if (kind >= 0xc4)
         take_bytes(reader, take_number(reader, 1 << (kind - 0xc4)));

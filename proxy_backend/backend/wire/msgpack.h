@@ -1,4 +1,4 @@
-/* The subset of MessagePack that our messages use: written to a growing buffer, read with bounds checks. */
+/* The subset of MessagePack that our messages use. Writers append to a buffer; readers check bounds. */
 #ifndef PYTRITON_BACKEND_WIRE_MSGPACK_H
 #define PYTRITON_BACKEND_WIRE_MSGPACK_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The bytes to read, and whether they were malformed: then all further reads return zero. */
+/* The bytes that remain to be read. Once malformed input is found, all further reads return zero. */
 typedef struct {
     const uint8_t *next, *end;
     bool malformed;
@@ -35,9 +35,9 @@ int64_t msgpack_get_int(Reader *reader);
 uint64_t msgpack_get_uint(Reader *reader);
 double msgpack_get_double(Reader *reader);
 bool msgpack_get_bool(Reader *reader);
-/* Returns whether nil comes next, and skips it. */
+/* Skip the next value if it is nil. Returns whether it was. */
 bool msgpack_get_nil(Reader *reader);
-/* The kind of the next value, without reading it. MSGPACK_NONE: the end, or not MessagePack. */
+/* The kind of the next value, which is not read. MSGPACK_NONE means the end, or malformed input. */
 typedef enum {
     MSGPACK_NONE,
     MSGPACK_NIL,
@@ -53,10 +53,10 @@ MsgpackKind msgpack_kind(const Reader *reader);
 /* Returns the number of pairs of a map. */
 uint32_t msgpack_get_map(Reader *reader);
 void msgpack_skip(Reader *reader, int depth);
-/* Skip the remaining elements of an array, which a later version of the other end may have added. */
+/* Skip the remaining elements of an array. Later versions of the other end may append some. */
 void msgpack_skip_rest(Reader *reader, uint32_t count, uint32_t taken);
 
-/* Write arbitrary text: invalid UTF-8 becomes a question mark, and at most `most` bytes are written. */
+/* Write at most `most` bytes of a text. Each byte that is not valid UTF-8 becomes a question mark. */
 void msgpack_put_sanitized(Buffer *buffer, const char *text, size_t most);
 
 #endif

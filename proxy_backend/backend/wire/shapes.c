@@ -1,6 +1,4 @@
-/* Undeclared fields: an array may have more elements than declared, since later versions append theirs; a map may
- * not.
- */
+/* An array may have more elements than declared, because later versions append fields. A map may not. */
 #define _GNU_SOURCE
 #include "wire/shapes.h"
 
@@ -12,14 +10,14 @@
 
 static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error);
 
-/* Record the error. Returns false. */
+/* Set the error. Returns false. */
 static bool wrong(ShapeError *shape_error, const char *what)
 {
     snprintf(shape_error->text, sizeof shape_error->text, " %s", what);
     return false;
 }
 
-/* Prefix the error with its place. Returns false. */
+/* Prepend a place to the error. Returns false. */
 __attribute__((format(printf, 2, 3))) static bool within(ShapeError *shape_error, const char *where, ...)
 {
     ShapeError whole;
@@ -74,7 +72,7 @@ static bool texts_fit(Reader *reader, ShapeError *shape_error)
     return true;
 }
 
-/* Check the fields of an array with this many elements left. */
+/* Check the fields of an array that has `left` more elements. */
 static bool elements_fit(Reader *reader, const Declared *declared, uint32_t left, ShapeError *shape_error)
 {
     uint32_t taken = 0;
@@ -91,7 +89,7 @@ static bool elements_fit(Reader *reader, const Declared *declared, uint32_t left
     return !reader->malformed || wrong(shape_error, "is cut off");
 }
 
-/* Check the fields of a map with this many pairs, whose type names the message. */
+/* Check the fields of a map of `pairs` pairs, whose "type" names the message. */
 static bool pairs_fit(Reader *reader, const Declared *declared, uint32_t pairs, ShapeError *shape_error)
 {
     uint64_t seen = 0;
@@ -122,7 +120,7 @@ static bool struct_fits(Reader *reader, const Declared *declared, ShapeError *sh
     return reader->malformed ? wrong(shape_error, "is cut off") : elements_fit(reader, declared, count, shape_error);
 }
 
-/* Check a value without nested values. */
+/* Read a value that contains no others, unless it has the wrong kind. */
 static bool plain_fits(Reader *reader, bool right, const char *what, ShapeError *shape_error)
 {
     if (!right)
@@ -133,7 +131,8 @@ static bool plain_fits(Reader *reader, bool right, const char *what, ShapeError 
 
 static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error)
 {
-    if (shape->kind == SHAPE_INT && reader->next < reader->end && *reader->next < 0x80) { /* most integers are small */
+    /* Fast path: most integers are small. */
+    if (shape->kind == SHAPE_INT && reader->next < reader->end && *reader->next < 0x80) {
         reader->next++;
         return true;
     }
@@ -163,7 +162,7 @@ static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error)
     return false;
 }
 
-/* Returns the name of a message: an array's first element, or a map's type. */
+/* Returns the name of a message: the first element of an array, or the "type" of a map. */
 static Slice name_of(Reader message)
 {
     if (msgpack_kind(&message) == MSGPACK_ARRAY)

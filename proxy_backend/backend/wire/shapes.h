@@ -1,5 +1,5 @@
-/* Validates messages against the declarations in pytriton/_protocol: accepts exactly what msgspec accepts at the
- * other end.
+/* Validates messages against the declarations in pytriton/_protocol. Accepts exactly what msgspec accepts at the other
+ * end.
  */
 #ifndef PYTRITON_BACKEND_WIRE_SHAPES_H
 #define PYTRITON_BACKEND_WIRE_SHAPES_H
@@ -12,9 +12,7 @@ typedef struct {
     char text[120];
 } ShapeError;
 
-/* Check a complete message, which must be one of `messages`. Returns false; `shape_error` then has the reason and the
- * place.
- */
+/* Check that a complete message is one of `messages`. Returns false with the reason and its place in `shape_error`. */
 bool message_is_valid(Reader message, const Declared *const *messages, ShapeError *shape_error);
 
 #endif
